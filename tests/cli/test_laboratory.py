@@ -47,6 +47,8 @@ def test_a_command_writes_a_picture_and_its_figures(tmp_path, capsys):
         (["gradients", "--kernel-scale", "-1"], "--kernel-scale is -1.0: a positive number"),
         (["lengths", "--scores", "location"], "location"),
         (["lengths", "--seeds", "0"], "--seeds is 0: at least 1"),
+        (["rewards", "--methods", "dpo"], "dpo"),
+        (["rewards", "--group-size", "1"], "--group-size is 1: at least 2"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, message, capsys):

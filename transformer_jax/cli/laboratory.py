@@ -1,13 +1,15 @@
-"""Small experiments that show why attention came and recurrence went.
+"""Small experiments: why attention came and recurrence went, and what a KL penalty is for.
 
     python -m experiments.laboratory recall
     python -m experiments.laboratory gradients --models tanh lstm attention
     python -m experiments.laboratory lengths --output lengths.svg
+    python -m experiments.laboratory rewards
 
 recall: accuracy of recalling a symbol, by the number of positions since it was seen.
 gradients: norm of the gradient of the last state, by the number of positions back to an input.
 lengths: accuracy and BLEU of recurrent translators with and without attention, by the length of
 the sentence.
+rewards: reward and KL divergence of policies that learn by GRPO and PPO, with a budget and without.
 
 Each takes minutes on two cores, prints a table, and writes a picture and its figures as JSON beside
 it. COMMAND --help lists the settings.
@@ -26,9 +28,14 @@ from transformer_jax.cli.errors import guarded, leave, terminated
 from transformer_jax.cli.output import check_file, say, write_json, writing, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
 from transformer_jax.errors import ConfigError
-from transformer_jax.laboratory.settings import GradientSettings, LengthSettings, RecallSettings
+from transformer_jax.laboratory.settings import (
+    GradientSettings,
+    LengthSettings,
+    RecallSettings,
+    RewardSettings,
+)
 
-__all__ = ["COMMANDS", "Gradients", "Lengths", "Recall", "main", "run_as_program"]
+__all__ = ["COMMANDS", "Gradients", "Lengths", "Recall", "Rewards", "main", "run_as_program"]
 
 PROGRAM = "python -m experiments.laboratory"
 
@@ -56,7 +63,16 @@ class Lengths(LengthSettings):
     output: Path = Path("runs/laboratory/lengths.png")  # the picture: .png, .svg or .html
 
 
-COMMANDS: dict[str, Any] = {"recall": Recall, "gradients": Gradients, "lengths": Lengths}
+@dataclasses.dataclass(frozen=True)
+class Rewards(RewardSettings):
+    """Reward and KL divergence of policies that learn from rewards, with a budget and without."""
+
+    output: Path = Path("runs/laboratory/rewards.png")  # the picture: .png, .svg or .html
+
+
+COMMANDS: dict[str, Any] = {
+    "recall": Recall, "gradients": Gradients, "lengths": Lengths, "rewards": Rewards,
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None, environment: Environment = dict) -> int:
@@ -128,6 +144,10 @@ def _measure(asked: Any) -> Any:
         from transformer_jax.laboratory.gradients import gradients
 
         return gradients(plain(GradientSettings), say=say)
+    if isinstance(asked, Rewards):
+        from transformer_jax.laboratory.rewards import rewards
+
+        return rewards(plain(RewardSettings), say=say)
     from transformer_jax.laboratory.lengths import lengths
 
     return lengths(plain(LengthSettings), say=say)

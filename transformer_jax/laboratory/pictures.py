@@ -21,6 +21,8 @@ _STYLES = {
     "concat": ("#0b3d91", "D"),
     "general": ("#8e44ad", "P"),
     "dot": ("#c2185b", "X"),
+    "grpo": ("#0b3d91", "D"),
+    "ppo": ("#d55e00", "o"),
 }
 _OTHER = ("#777777", "x")
 

@@ -8,13 +8,16 @@ from transformer_jax.errors import ConfigError
 __all__ = [
     "GradientSettings",
     "LengthSettings",
+    "MethodName",
     "ReaderName",
     "RecallSettings",
+    "RewardSettings",
     "ScoreChoice",
 ]
 
 ReaderName = Literal["tanh", "relu", "lstm", "gru", "attention"]
 ScoreChoice = Literal["none", "dot", "general", "concat"]
+MethodName = Literal["grpo", "ppo"]
 
 _LONGEST = 8_192  # positions of a text: attention takes their square in memory
 
@@ -95,9 +98,41 @@ class LengthSettings:
         _check_many("scores", self.scores)
 
 
+@dataclasses.dataclass(frozen=True)
+class RewardSettings:
+    """Reward and KL divergence of policies that learn from rewards, with a budget and without."""
+
+    methods: tuple[MethodName, ...] = ("grpo", "ppo")  # how policies learn
+    budget: float = 2.0  # nats of a text that a policy may be away from the one of step 0
+    kl_coefficient: float = 0.6  # weight of the penalty at step 0; it then follows the budget
+    letters: int = 8  # of the alphabet
+    length: int = 6  # most tokens of a text, its end included
+    d_model: int = 32  # width of the policy, a decoder of one layer
+    steps: int = 150  # batches of samples; each is learnt from in two updates
+    batch_size: int = 8  # prompts of a step
+    group_size: int = 4  # texts of each prompt
+    learning_rate: float = 2e-3  # of Adam
+    seeds: int = 3  # how often each policy is trained anew
+    seed: int = 0  # the first of the seeds
+
+    def __post_init__(self) -> None:
+        _check_trained(self)
+        _at_least(self, letters=2, length=1, d_model=2, group_size=2)
+        if self.d_model % 4:
+            raise ConfigError(f"--d-model is {self.d_model}: a multiple of 4")
+        if self.length > 256:
+            raise ConfigError(f"--length is {self.length}: at most 256")
+        if not self.budget > 0:
+            raise ConfigError(f"--budget is {self.budget}: a positive number is needed")
+        if not self.kl_coefficient > 0:
+            raise ConfigError(f"--kl-coefficient is {self.kl_coefficient}: above 0")
+        _check_many("methods", self.methods)
+
+
 def _check_trained(settings: Any) -> None:
     """Refuses what no training can use; messages name the flags."""
-    _at_least(settings, steps=1, batch_size=1, seeds=1, parameters=1, seed=0)
+    least = {"steps": 1, "batch_size": 1, "seeds": 1, "parameters": 1, "seed": 0}
+    _at_least(settings, **{name: n for name, n in least.items() if hasattr(settings, name)})
     if not 0 < settings.learning_rate <= 1:
         raise ConfigError(f"--learning-rate is {settings.learning_rate}: above 0, and at most 1")
 

@@ -1,0 +1,190 @@
+"""Rewards of samples: what the KL penalty is for (rows B40, B42).
+
+A policy writes short texts and is rewarded for each "a" in them. PPO and GRPO raise the reward.
+With a penalty that follows a budget, the policy stays within so many nats of the one that it began
+as; without it, it writes only "a": the reward is hacked (Ziegler et al. 2019, section 2.2).
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Float
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    TransformerConfig,
+)
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.laboratory.fitting import Progress, Say
+from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
+from transformer_jax.laboratory.settings import MethodName, RewardSettings
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.valued_decoder import ValuedDecoder
+from transformer_jax.training import on_policy
+from transformer_jax.training.on_policy import KLControl, OnPolicy, Samples
+from transformer_jax.training.preference_objectives import Policies, beside_reference
+from transformer_jax.training.state import TrainState, split
+
+__all__ = ["RewardFigures", "rewards"]
+
+_PAD, _START, _END, _A = range(4)  # tokens; letters begin at _A
+_SPECIAL = SpecialTokens(_END, _PAD, (_PAD, _START))
+_MEASURED = 40  # last steps of a mean
+_SMOOTHED = 5  # steps of a point of the picture
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardFigures:
+    """Rewards and KL divergences by method: a row for each step, a value for each seed."""
+
+    settings: RewardSettings
+    reward: dict[str, list[list[float]]]  # letters "a" of a text
+    kl: dict[str, list[list[float]]]  # nats of a text, from the policy of step 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures by name, for JSON."""
+        return dataclasses.asdict(self)
+
+    def ends(self, rows: list[list[float]]) -> list[float]:
+        """Of each seed the mean over the last 40 steps."""
+        found: list[float] = np.mean(rows[-_MEASURED:], axis=0).tolist()
+        return found
+
+    def table(self) -> list[list[str]]:
+        """A head, and a row for each method with and without the penalty."""
+        head = ["policy", "reward at step 1", "reward", "KL in nats"]
+        span = lambda values: f"{min(values):.2f} to {max(values):.2f}"
+        rows = [
+            [name, span(rows[0]), span(self.ends(rows)), span(self.ends(self.kl[name]))]
+            for name, rows in self.reward.items()
+        ]
+        return [head, *rows]
+
+    def draw(self, path: Path) -> None:
+        """Writes the picture, in the format of the suffix."""
+        asked = self.settings
+        panels = [
+            Panel(
+                f'Letters "a" of {asked.length} tokens', "step", "reward", _lines(self.reward),
+                level=(asked.length, "all"), limits=(0.0, asked.length * 1.07), marks=False,
+            ),
+            Panel(
+                "Distance from the policy of step 0", "step", "KL divergence (nats)",
+                _lines(self.kl), level=(asked.budget, "budget"), marks=False,
+            ),
+        ]  # fmt: skip
+        draw_panels(panels, path, title="A reward with and without a budget of KL divergence")
+
+
+def _lines(values: dict[str, list[list[float]]]) -> list[Line]:
+    """Means of consecutive steps."""
+    lines = []
+    for name, rows in values.items():
+        whole = len(rows) // _SMOOTHED * _SMOOTHED or len(rows)
+        size = min(_SMOOTHED, whole)
+        means = np.reshape(rows[:whole], (-1, size, len(rows[0]))).mean(1)
+        lines.append(Line(name, range(size, whole + 1, size), means))
+    return lines
+
+
+def rewards(
+    settings: RewardSettings = RewardSettings(), *, say: Say | None = None
+) -> RewardFigures:
+    """Trains a policy by each method, within the budget and without a penalty.
+
+    Args:
+        settings: What is measured.
+        say: Called with lines about progress.
+    """
+    progress = Progress(say)
+    reward: dict[str, list[list[float]]] = {}
+    kl: dict[str, list[list[float]]] = {}
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    for method in settings.methods:
+        within = KLControl(settings.kl_coefficient, settings.budget)
+        for name, control in ((method, within), (f"{method} without penalty", KLControl(0.0))):
+            progress(f"{name}: compiling")
+            train = _trainer(settings, method, control)
+            curves = []
+            for seed in seeds:
+                curves.append(train(seed))
+                last = {
+                    key: float(np.mean(curve[-_MEASURED:])) for key, curve in curves[-1].items()
+                }
+                progress(
+                    f"{name}, seed {seed}: reward {last['reward']:.2f}, KL {last['kl']:.2f} nats",
+                    ends=True,
+                )
+            stacked = {
+                key: np.stack([one[key] for one in curves], 1).astype(float).round(4)
+                for key in curves[0]
+            }
+            reward[name], kl[name] = stacked["reward"].tolist(), stacked["kl"].tolist()
+    return RewardFigures(settings, reward, kl)
+
+
+def _trainer(settings: RewardSettings, method: MethodName, control: KLControl) -> Any:
+    """A function of a seed: rewards and KL divergences of all steps, in one compiled program."""
+    how = OnPolicy(method, length=settings.length, group_size=settings.group_size)
+    kind, objective = Decoder, on_policy.grpo(how.clip, _SPECIAL.suppress_tokens)
+    if method == "ppo":
+        kind = ValuedDecoder
+        objective = on_policy.ppo(
+            how.clip, how.value_weight, how.value_clip, _SPECIAL.suppress_tokens
+        )
+    collecting = functools.partial(on_policy.collect, how=how, reward=_count_of_a, special=_SPECIAL)
+    partition = beside_reference()
+    tx = on_policy.adaptive_kl(optax.adam(settings.learning_rate), control.initial)
+    config = _config(settings)
+    make = on_policy.on_policy(collecting, control, updates=2)
+
+    @jax.jit
+    def program(seed: Array) -> dict[str, Float[Array, " steps"]]:
+        root = jax.random.key(seed)
+        graph, params = split(kind(config, rngs=nnx.Rngs(root)))
+        trainable, frozen = partition.split(params, nnx.Rngs(root))
+        step = make(objective, tx, functools.partial(partition.merge, graph))
+
+        def one(state: TrainState, number: Array) -> tuple[TrainState, dict[str, Array]]:
+            key = jax.random.fold_in(root, number)
+            state, metrics = step(state, frozen, _prompts(settings, key), key)
+            return state, {name: metrics[name] for name in ("reward", "kl")}
+
+        state = TrainState.create(trainable, tx)
+        return jax.lax.scan(one, state, jnp.arange(settings.steps))[1]
+
+    return lambda seed: jax.device_get(program(jnp.uint32(seed)))
+
+
+def _config(settings: RewardSettings) -> TransformerConfig:
+    # Embeddings of scale 1: with a larger one a new model repeats the token before, "a" too.
+    return TransformerConfig(
+        vocab_size=_A + settings.letters,
+        d_model=settings.d_model,
+        encoder_layers=0,
+        decoder_layers=1,
+        embedding=EmbeddingConfig(scale=1.0),
+        attention=AttentionConfig(num_heads=2, dropout=0.0),
+        feed_forward=FeedForwardConfig(d_ff=2 * settings.d_model),
+    )
+
+
+def _prompts(settings: RewardSettings, key: Array) -> dict[str, Array]:
+    """Random words of 4 letters behind the start token."""
+    words = jax.random.randint(key, (settings.batch_size, 4), _A, _A + settings.letters)
+    tokens = jnp.pad(words, ((0, 0), (1, 0)), constant_values=_START)
+    return {"tokens": tokens, "starts": jnp.zeros(settings.batch_size, jnp.int32)}
+
+
+def _count_of_a(model: Policies, samples: Samples) -> Float[Array, " B"]:
+    del model
+    return (samples.inside & (samples.tokens == _A)).sum(1).astype(jnp.float32)
