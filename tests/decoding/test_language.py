@@ -15,12 +15,14 @@ from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, NormConfig, PositionConfig
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
+from transformer_jax.decoding.layout import split_model
 from transformer_jax.decoding.options import BatchingConfig
 from transformer_jax.decoding.requests import GenerationRequest, numbered
 from transformer_jax.decoding.windows import windows
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.training.adapters import Adapter, merge_adapter, with_choice
 
 CONTEXT = 24
 PROMPTS = ["abc", "jello, jello", "", "abcdefghijklm", "a b c d e f g h i j k l m n o p a b c d"]
@@ -344,6 +346,46 @@ def test_trace_tells_each_step():
     for step in steps:
         assert len(step.best) == 5
         assert step.best[0][1] >= step.log_prob - 1e-6
+
+
+def test_texts_of_an_adapter_begin_and_end_as_those_it_was_trained_on():
+    """Row B39: as the merged model writes them, in company of the base and of other adapters."""
+    graph, params = split_model(parts())
+    rng, adapters = np.random.default_rng(4), {}
+    for name in ("a", "b"):
+        own = {"lora_a": rng.standard_normal((32, 2)), "lora_b": rng.standard_normal((2, 32))}
+        own = {leaf: value.astype(np.float32) for leaf, value in own.items()}
+        adapters[name] = Adapter({"decoder/blocks/1/self_attention/query": own}, {
+            "decoder/blocks/1/self_attention/query": 0.5})  # fmt: skip
+    how, shapes = {"a": (tokenizer().eos, False)}, BatchingConfig(**FEW)
+    chosen = with_choice(nnx.merge(graph, params), list(adapters.values()))
+    both = DecoderLanguageModel(chosen, tokenizer(), shapes=shapes, adapters=("a", "b"))
+    both.set_texts("a", *how["a"])
+    both.set_texts("b", tokenizer().bos, True)
+    alone = {None: model()}
+    for name, adapter in adapters.items():
+        start, ends = how.get(name, (tokenizer().bos, True))
+        merged = graph, merge_adapter(adapter, params)
+        alone[name] = DecoderLanguageModel(
+            merged, tokenizer(), shapes=shapes, start_token=start, ends=ends
+        )
+    asked = [
+        GenerationRequest("abc", max_new_tokens=9, temperature=heat, adapter=name)
+        for heat in (1, 0)
+        for name in ("a", None, "b")
+    ]
+    found = both.generate(asked)
+    for request, [text] in zip(numbered(asked), found, strict=True):
+        plain, one = dataclasses.replace(request, adapter=None), alone[request.adapter]
+        [[expected]] = one.generate([plain])
+        assert text.tokens == expected.tokens
+        assert text.log_prob == pytest.approx(expected.log_prob, abs=1e-3)
+        assert "".join(both.stream(request)) == expected.text
+        if not request.temperature:
+            steps, expected_steps = both.trace(request)[1], one.trace(plain)[1]
+            assert [step.token for step in steps] == [step.token for step in expected_steps]
+            worth = [step.log_prob for step in expected_steps]
+            np.testing.assert_allclose([step.log_prob for step in steps], worth, atol=1e-4)
 
 
 def test_a_long_prompt_is_cut_or_refused():

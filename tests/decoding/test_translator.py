@@ -37,6 +37,7 @@ class Letters:
         self.vocab_size = vocab_size
         self.pad, self.unk, self.bos, self.eos = PAD, UNK, BOS, EOS
         self.prefix_ids, self.suffix_ids = (), (EOS,)
+        self.target_prefix_ids = ()
 
     def encode_batch(self, texts):
         ids = {letter: 4 + i for i, letter in enumerate(LETTERS)}

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 from flax import nnx
 
 from transformer_jax.config import (
@@ -16,8 +17,9 @@ from transformer_jax.config import (
     PositionConfig,
     ScoreConfig,
 )
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.interop.export import hf_tensors, write_folder
+from transformer_jax.interop.export import hf_tensors, with_post_processor, write_folder
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
@@ -126,3 +128,31 @@ def test_a_fractional_query_pre_attn_scalar_is_refused():
     assert plan.fields["query_pre_attn_scalar"] == 20
     with pytest.raises(ConfigError, match=r"gemma2 has scores\.scale"):
         choose_family(Model("decoder", gemma2_like(20.5)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "around", "expected"),
+    [
+        ("encoder-decoder", None, "<s> $A </s>", "<s> a </s>"),
+        ("encoder-decoder", None, None, "a </s>"),
+        ("encoder", None, "<s> $A </s>", "<s> a </s>"),
+        ("encoder", None, "$A </s>", "<s> a </s>"),
+        ("decoder", 0, "<s> $A", "<s> a"),
+        ("decoder", 1, "<s> $A", "</s> a"),
+        ("decoder", None, "<s> $A", "a"),
+    ],
+)
+def test_an_exported_tokenizer_frames_texts_once(kind, first, around, expected):
+    """As this library does, whatever the file said before."""
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"<s>": 0, "</s>": 1, "<unk>": 2, "a": 3}, unk_token="<unk>")
+    )
+    backend.add_special_tokens(["<s>", "</s>"])
+    if around is not None:
+        template = tokenizers.processors.TemplateProcessing(
+            single=around, special_tokens=[("<s>", 0), ("</s>", 1)]
+        )
+        level = tokenizers.processors.ByteLevel(trim_offsets=False)
+        backend.post_processor = tokenizers.processors.Sequence([level, template])
+    text = with_post_processor(Tokenizer(backend.to_str()), kind, first)
+    assert tokenizers.Tokenizer.from_str(text).encode("a").tokens == expected.split()

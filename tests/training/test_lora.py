@@ -12,13 +12,16 @@ from flax import nnx
 from transformer_jax.config import AttentionConfig, ComputeConfig, FeedForwardConfig
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.making import make_model
+from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.lora import LoRALinear, choose_rows, init_adapter
 from transformer_jax.modules.parameters import values
 from transformer_jax.modules.replace import prepare_for_decoding
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.training import manifest, objectives
-from transformer_jax.training.adapters import Adapter, merge_adapter, unmerge_adapter
+from transformer_jax.training.adapters import Adapter, merge_adapter, unmerge_adapter, with_choice
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.lora import LoRAConfig, lora, merged, split_adapters
 from transformer_jax.training.partition import overlay
@@ -123,6 +126,24 @@ def test_merged_weights_compute_what_adapters_compute(variant, scan):
     assert np.abs(kernel(split(plain)[1]) - kernel(frozen)).max() > 0.01
 
 
+def test_rows_of_a_scanned_model_choose_their_adapters():
+    """Row B39: stacked layers, and their adapters, become separate ones."""
+    config = LoRAConfig(4, targets=("all-linear",), variant="dora")
+    make = decoder(scan=True)
+    graph, trainable, frozen = parts_of(make, config)
+    adapters, plain = [], [nnx.merge(graph, frozen)]
+    for seed in (1, 2):
+        own = nudged(trainable, seed)
+        params, itself = split_adapters(jax.device_get(own))
+        adapters.append(Adapter(params, dict.fromkeys(params, config.scale), itself))
+        plain.append(nnx.merge(graph, jax.device_put(merged(own, frozen, config.scale))))
+    chosen, rows = with_choice(nnx.merge(graph, frozen), adapters), np.array([2, 0, 1, 2])
+    own_graph, params = split(chosen)
+    found = logits(nnx.merge(own_graph, choose_rows(params, rows)))
+    for row, number in enumerate(rows):
+        np.testing.assert_allclose(found[row], logits(plain[number])[row], atol=1e-5)
+
+
 def test_the_formulas_of_the_variants():
     """By the definitions of the papers, on one kernel in NumPy."""
     rng = np.random.default_rng(2)
@@ -193,6 +214,42 @@ def test_dora_takes_the_length_of_directions_for_a_constant():
 
     expected = jax.grad(held)(own["lora_b"])
     np.testing.assert_allclose(grads[f"{at}/lora_b"], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_dora_trains_a_column_of_zeros():
+    """Row B39: such a column has no direction; it starts at zero, and no gradient is NaN."""
+    rng = np.random.default_rng(5)
+    kernel = rng.standard_normal((6, 5)).astype(np.float32)
+    kernel[:, 1], kernel[:, 3] = 0, 1e-30  # the squares of the latter are 0 in float32
+    base = Linear(6, 5, ("embed", "mlp"), rngs=nnx.Rngs(0))
+    base.kernel[...] = jnp.asarray(kernel)
+    own = init_adapter(base.kernel, 2, True, nnx.Rngs(1))
+    x, wanted = (rng.standard_normal((7, n)).astype(np.float32) for n in (6, 5))
+
+    def loss(own):
+        params = {name: nnx.Param(value) for name, value in own.items()}
+        y = LoRALinear(base, params, 2.0, 0.0)(jnp.asarray(x))
+        return jnp.square(y - wanted).mean(), y
+
+    own = {name: param[...] for name, param in own.items()}
+    W = jnp.asarray(kernel)
+    gain = jax.jit(lambda p: column_gain(W, p["lora_a"], p["lora_b"], 2.0, p["lora_magnitude"]))
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    losses = []
+    for i in range(300):
+        (_, y), grads = step(own)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((y, grads)))
+        if i == 0:
+            np.testing.assert_array_equal(gain(own), 1)
+            np.testing.assert_allclose(y, x @ kernel, atol=1e-5)
+        losses.append(np.square(y - wanted).mean(0)[jnp.array([1, 3])])
+        own = jax.tree.map(lambda p, g: p - 0.1 * g, own, grads)
+    assert (losses[-1] < 0.95 * losses[0]).all()
+    arrays = [np.asarray(own[name]) for name in ("lora_a", "lora_b", "lora_magnitude")]
+    V = kernel + 2 * arrays[0] @ arrays[1]
+    m = np.linalg.norm(kernel, axis=0) + arrays[2]
+    plain = merged({"up": own}, {"up": {"kernel": kernel}}, 2.0)["up"]["kernel"]
+    np.testing.assert_allclose(plain, m * V / np.linalg.norm(V, axis=0), rtol=1e-4, atol=1e-5)
 
 
 def adapter_task(config, **how):

@@ -35,9 +35,12 @@ class Chat(PredictionCommand):
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a language model."""
+    adapter: Path | None = None
+    """Adapter that answers: a run trained on this model with --lora.rank, or a folder in PEFT's
+    format."""
     template: str | None = None
     """Chat template: a built-in one (chatml, llama-3, ...), a file or a folder; None is that of the
-    model."""
+    adapter, else of the model."""
     system: str | None = None
     """System prompt."""
     max_new_tokens: int = 512
@@ -72,7 +75,7 @@ class Chat(PredictionCommand):
         from transformer_jax.decoding.requests import GenerationRequest
 
         names = {field.name for field in dataclasses.fields(GenerationRequest)}
-        known = {field.name for field in dataclasses.fields(self)} & names
+        known = {field.name for field in dataclasses.fields(self)} & names - {"adapter"}
         request = GenerationRequest("", **{name: getattr(self, name) for name in known})
         change = longer(self.context, self.rope_interpolation)
         from transformer_jax.chat.session import ChatSession
@@ -84,6 +87,7 @@ class Chat(PredictionCommand):
             self.run,
             self.checkpoint,
             template=self.template,
+            adapter=self.adapter,
             dtype=self.dtype,
             context=self.context,
             change=change,

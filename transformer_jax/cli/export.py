@@ -24,21 +24,23 @@ WRITTEN = (
     "config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json",
     "chat_template.jinja",
     "tokenizer_config.json", "model.bin", "model*.safetensors", "model.safetensors.index.json",
-    "*vocabulary.json", "*.stablehlo", "manifest.json",
+    "*vocabulary.json", "*.stablehlo", "manifest.json", "adapter_config.json",
+    "adapter_model.safetensors",
 )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Export(RunCommand):
-    """Export a trained model to Hugging Face, CTranslate2 or StableHLO."""
+    """Export a trained model to Hugging Face, CTranslate2 or StableHLO, or adapters to PEFT."""
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder."""
     output: tyro.conf.Positional[Path]
     """Output folder."""
-    format: Literal["hf", "ctranslate2", "stablehlo"] = "hf"
-    """hf: config.json and model.safetensors for transformers; ctranslate2: for that engine;
-    stablehlo: programs that JAX runs without this library."""
+    format: Literal["hf", "peft", "ctranslate2", "stablehlo"] = "hf"
+    """hf: config.json and model.safetensors for transformers; peft: the adapters of a run without
+    their base, for PEFT; ctranslate2: for that engine; stablehlo: programs that JAX runs without
+    this library."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
@@ -70,6 +72,10 @@ class Export(RunCommand):
 
     def write(self, output: Path) -> str:
         """Write the export into a new folder; returns a line about it."""
+        if self.format == "peft":
+            from transformer_jax.predictors.merging import export_peft
+
+            return export_peft(self.run, output, self.checkpoint)
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
         from transformer_jax.predictors.runs import family, first_token, load, open_directory

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["check_flags", "flags_of", "in_one_line", "positional", "refuse_flags"]
+__all__ = ["check_flags", "flags_of", "in_one_line", "positional", "refuse_flags", "together"]
 
 T = TypeVar("T")
 
@@ -44,6 +44,49 @@ def flags_of(kind: type, prefix: str = "") -> list[str]:
             if hint is bool:
                 found.append(f"{prefix}no-{flag}")
     return found
+
+
+def together(kind: type, arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command, of which a repeated flag of several values has all of them.
+
+    Without this, the last occurrence alone would count. They come last, before a lone ``--``.
+
+    Args:
+        kind: The dataclass of the command.
+        arguments: The arguments on the command line.
+
+    Example:
+        >>> kind = dataclasses.make_dataclass("Ask", [("stop", tuple[str, ...]), ("seed", int)])
+        >>> together(kind, ["run", "--stop", "a", "b", "--seed", "1", "--stop=c"])
+        ['run', '--seed', '1', '--stop', 'a', 'b', 'c']
+    """
+    hints = typing.get_type_hints(kind)
+    several = {
+        field.name.replace("_", "-")
+        for field in dataclasses.fields(kind)
+        if not positional(field) and typing.get_origin(hints[field.name]) is tuple
+    }
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept: list[str] = []
+    found: dict[str, list[list[str]]] = {}
+    open_flag: list[str] | None = None  # the values of the flag that is read
+    for argument in arguments[:end]:
+        name, equals, value = argument.partition("=")
+        flag = name[2:].replace("_", "-") if name.startswith("--") else ""
+        if flag in several:
+            values = [value] if equals else []
+            found.setdefault(flag, []).append(values)
+            open_flag = None if equals else values
+        elif open_flag is not None and not argument.startswith("--"):
+            open_flag.append(argument)
+        else:
+            open_flag = None
+            kept.append(argument)
+    if all(len(times) == 1 for times in found.values()):
+        return list(arguments)
+    for flag, times in found.items():
+        kept += [f"--{flag}", *(value for values in times for value in values)]
+    return [*kept, *arguments[end:]]
 
 
 def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], see: str) -> None:

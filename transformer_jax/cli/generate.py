@@ -1,6 +1,7 @@
 """``transformer-jax generate``: continuations of prompts by a language model."""
 
 import dataclasses
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.adapter_flags import check_choice, chosen_for_all, named_adapters
 from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import note
 from transformer_jax.cli.request_lines import prompt_lines, requests_of
@@ -37,6 +39,10 @@ class Generate(EngineCommand):
     requests: Path | None = None
     """JSON lines with "prompt", or the "messages" of a conversation that is answered, and
     generation settings, instead; - is standard input."""
+    adapter: tuple[str, ...] = ()
+    """Adapters, NAME=PATH: runs trained on this model with --lora.rank, or folders in PEFT's
+    format. "adapter" in a line of --requests chooses one by its name, null the model alone. A
+    single one is for all prompts, and needs no name."""
     max_new_tokens: int | None = None
     """Maximum number of new tokens; None is 128."""
     temperature: float = 1.0
@@ -116,9 +122,10 @@ class Generate(EngineCommand):
         conversations = self.of_conversations(asked)
         model = self.language_model(shapes, asked)
         if conversations:
-            from transformer_jax.predictors.chats import answering
+            from transformer_jax.predictors.chats import answering, template_of
 
-            chat = answering(self.run, model)
+            chosen = [self.adapters.get(one.adapter or "") for one in asked]
+            chat = answering(self.run, model, template_of(self.run, chosen))
             model, asked = chat.language, [chat.request(one, prepare) for one in asked]
         one = len(asked) == 1 and asked[0].num_return_sequences == 1 and asked[0].num_beams == 1
         # The finish reason is known for whole texts only, and a note may depend on it.
@@ -172,13 +179,21 @@ class Generate(EngineCommand):
             return model
         from transformer_jax.predictors.runs import load_language
 
+        change, loaded = longer(self.context, self.rope_interpolation), None
+        if self.adapters:
+            from transformer_jax.predictors.adapters import load_adapted
+
+            how: Any = {"dtype": self.dtype, "change": change}
+            loaded = load_adapted(self.run, self.adapters, self.checkpoint, **how)
         return load_language(
             self.run,
             self.checkpoint,
+            loaded=loaded,
             shapes=shapes,
             dtype=self.dtype,
             context=self.context,
-            change=longer(self.context, self.rope_interpolation),
+            change=change,
+            adapters=self.adapters,
         )
 
     def asked(self) -> "list[GenerationRequest]":
@@ -205,18 +220,18 @@ class Generate(EngineCommand):
             if getattr(self, name) < least:
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} is {getattr(self, name)}: at least {least}")
-        settings = self.settings()
+        settings = self.settings() | {"adapter": chosen_for_all(self.adapters, self.requests)}
         if self.prompt_lookup_num_tokens and self.temperature:
             raise ConfigError(
                 "--prompt-lookup-num-tokens needs greedy decoding: give --temperature 0 too"
             )
         usual = GenerationRequest(self.prompt or "", **settings)  # refused before files are read
-        self.check_traced(usual)
+        self.check_request(usual)
         if self.prompt is not None:
             return [usual]
         if self.requests is not None:
             source = self.requests
-            made = list(requests_of(source, settings | {"number": None}, self.check_traced))
+            made = list(requests_of(source, settings | {"number": None}, self.check_request))
         else:
             source = self.prompts or Path("-")
             made = [
@@ -227,12 +242,18 @@ class Generate(EngineCommand):
             raise DataError(f"{name}: no prompts, it is empty")
         return made
 
-    def check_traced(self, request: "GenerationRequest") -> None:
-        """Refuses several texts of a request with ``--trace``.
+    @functools.cached_property
+    def adapters(self) -> dict[str, str]:
+        """The paths of ``--adapter`` by name."""
+        return named_adapters(self.adapter)
+
+    def check_request(self, request: "GenerationRequest") -> None:
+        """Refuses an adapter that ``--adapter`` does not name, and several texts with ``--trace``.
 
         Raises:
-            ConfigError: There are several.
+            ConfigError: It is another, or there are several.
         """
+        check_choice(request.adapter, self.adapters)
         if self.trace and max(request.num_return_sequences, request.nbest) > 1:
             raise ConfigError("--trace shows one text: leave out num_return_sequences and nbest")
 
@@ -327,8 +348,8 @@ class Generate(EngineCommand):
         Raises:
             ConfigError: It names the flag.
         """
-        neural = ("engine", "trace", "prompt_lookup_num_tokens", "context", "rope_interpolation",
-                  "dtype", "checkpoint", "too_long", "on_full_context")  # fmt: skip
+        neural = ("adapter", "engine", "trace", "prompt_lookup_num_tokens", "context", "dtype",
+                  "rope_interpolation", "checkpoint", "too_long", "on_full_context")  # fmt: skip
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in neural:
             if getattr(self, name) != defaults[name]:

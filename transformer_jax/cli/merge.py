@@ -1,4 +1,4 @@
-"""``transformer-jax merge``: a run with adapters as a run of plain weights."""
+"""``transformer-jax merge``: adapters and what they change as a run of plain weights."""
 
 import dataclasses
 from pathlib import Path
@@ -7,21 +7,24 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.errors import plural
+from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["Merge"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Merge(RunCommand):
-    """Merge the adapters of a run into its weights, or take its base out again."""
+    """Merge adapters into the weights that they change, or take the base of a run out again."""
 
     run: tyro.conf.Positional[Path]
-    """Run directory with adapters (trained with --lora.rank)."""
+    """Run directory with adapters (trained with --lora.rank); with --adapter the base, a run or a
+    Hugging Face folder."""
     output: Path
     """Run directory to create: plain weights that compute the same."""
+    adapter: Path | None = None
+    """Adapter to merge into the base: a folder in PEFT's format, or a run trained on that base."""
     checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
+    """Checkpoint of the run: best, last, a step number, or average:N (mean of the last N)."""
     unmerge: bool = False
     """Write the base without the adapters instead, as it was before, bit for bit."""
     overwrite: bool = False
@@ -29,15 +32,24 @@ class Merge(RunCommand):
 
     def __call__(self) -> int:
         """Merges and prints a line about it."""
-        from transformer_jax.predictors.adapters import write_merged
+        if self.adapter is not None and self.unmerge:
+            raise ConfigError(
+                "--unmerge and --adapter: one takes the base of a run out, one merges into it"
+            )
+        from transformer_jax.predictors.merging import write_merged, write_with_adapter
 
-        done = write_merged(
-            self.run,
-            self.output,
-            self.checkpoint,
-            unmerge=self.unmerge,
-            overwrite=self.overwrite,
-        )
+        if self.adapter is not None:
+            done = write_with_adapter(
+                self.run, self.adapter, self.output, self.checkpoint, overwrite=self.overwrite
+            )
+        else:
+            done = write_merged(
+                self.run,
+                self.output,
+                self.checkpoint,
+                unmerge=self.unmerge,
+                overwrite=self.overwrite,
+            )
         what = "the base of" if self.unmerge else "merged:"
         wrote(self.output, what=f"{what} {plural(done, 'adapter')}")
         return 0

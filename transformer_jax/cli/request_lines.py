@@ -99,6 +99,11 @@ def _typed(name: str, value: Any) -> Any:
     if name == "prompt":
         check_text(name, value)
         return value
+    if name == "adapter":
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"adapter is {value!r}: a name, or null for the model alone")
+        check_text(name, value or "")
+        return value
     if name == "stop":
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

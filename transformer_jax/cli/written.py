@@ -70,6 +70,8 @@ class Writer:
         asked: dict[str, Any] = {"prompt": request.prompt}
         if request.messages is not None:
             asked = {"messages": list(request.messages)}
+        if request.adapter is not None:
+            asked["adapter"] = request.adapter
         line = json.dumps(asked | {"texts": texts}, ensure_ascii=False)
         sys.stdout.buffer.write(line.encode() + b"\n")
         sys.stdout.buffer.flush()

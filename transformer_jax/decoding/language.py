@@ -25,7 +25,7 @@ from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, special_tokens
 from transformer_jax.decoding.programs import MoreTokens, Programs, PromptBatch, SearchPrompts
-from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
 from transformer_jax.decoding.text_generation import (
     Pending,
     read_hypotheses,
@@ -101,6 +101,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         longest, self.vocab = config.positions.max_length, config.vocab_size
         self.context = longest if context is None else min(context, longest)
         self.start_token = tokenizer.bos if start_token is None else start_token
+        self.ends, self.others = ends, dict[str, DecoderLanguageModel]()
         check_indices(self.start_token, config.vocab_size, "the first token of texts is")
         special = special_tokens(tokenizer, config.vocab_size, ends)
         # Other mixers keep a state, of which nothing can be forgotten.
@@ -115,21 +116,58 @@ class DecoderLanguageModel(ContextTextGenerator):
             end_tokens: Tokens besides EOS that end a text.
         """
         other = copy.copy(self)
-        other.end_tokens = (self.tokenizer.eos, *end_tokens)
+        other.end_tokens, other.others = (self.tokenizer.eos, *end_tokens), {}
         other.shapes = dataclasses.replace(self.shapes, full="stop", num_draft_tokens=0)
         special = special_tokens(self.tokenizer, self.vocab, True, end_tokens)
         other.run, other.counts = Programs(self.run.graph, special), collections.Counter()
         return other
+
+    def set_texts(self, adapter: str, start_token: int, ends: bool) -> None:
+        """Sets how the texts of an adapter begin and end, where it was trained on other texts.
+
+        Args:
+            adapter: Its name.
+            start_token: The token that its texts begin with.
+            ends: Whether they end with EOS.
+        """
+        check_indices(start_token, self.vocab, "the first token of texts is")
+        if (start_token, ends) == (self.start_token, self.ends):
+            return
+        other = copy.copy(self)
+        other.start_token, other.ends, other.others = start_token, ends, {}
+        special = special_tokens(self.tokenizer, self.vocab, ends)
+        other.run = Programs(self.run.graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
+        self.others[adapter] = other
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
+        """As in general; texts that begin or end otherwise are computed apart."""
+        found: dict[int, list[Continuation]] = {}
+        apart = collections.defaultdict(list)
+        for index, request in enumerate(numbered(requests)):
+            apart[id(self._of(request))].append((index, request))
+        for alike in apart.values():
+            model = self._of(alike[0][1])
+            texts = super(DecoderLanguageModel, model).generate([one for _, one in alike])
+            found |= {index: text for (index, _), text in zip(alike, texts, strict=True)}
+        return [found[index] for index in range(len(requests))]
+
+    def stream(self, request: GenerationRequest) -> Iterator[str]:
+        """As in general."""
+        yield from super(DecoderLanguageModel, self._of(request)).stream(request)
+
+    def _of(self, request: GenerationRequest) -> "DecoderLanguageModel":
+        """The model whose texts begin and end as those of a request."""
+        return self.others.get(request.adapter or "", self)
 
     def trace(
         self, request: GenerationRequest, best: int = 5
     ) -> tuple[Continuation, list[TraceStep]]:
         """A continuation and its steps, each with the ``best`` most probable tokens (row L13)."""
         [[continuation, *_]] = self.generate([request])
-        read = next(self.sequences(request, 0)).prompt_ids
+        read = next(self._of(request).sequences(request, 0)).prompt_ids
         whole = [*read, *continuation.tokens]
         asked = [(0, window) for window in windows(len(read), len(whole), self.context)]
-        found = dict(self._forced([whole], asked, best))
+        found = dict(self._forced([whole], asked, best, request.adapter))
         steps = []
         for _, window in asked:
             tail = (np.asarray(part)[window.at - window.start :] for part in found[0, window])
@@ -151,8 +189,9 @@ class DecoderLanguageModel(ContextTextGenerator):
         texts: Sequence[Sequence[int] | np.ndarray],
         asked: list[tuple[int, Window]],
         best: int = 0,
+        adapter: str | None = None,
     ) -> Iterator[tuple[tuple[int, Window], TeacherForced]]:
-        """What the model thinks of each window of each text, windows of like size together."""
+        """What the model, with an adapter, thinks of each window of each text, in like sizes."""
         by_size = collections.defaultdict(list)
         for i, window in asked:
             by_size[self._up(window.stop - window.start)].append((i, window))
@@ -160,7 +199,7 @@ class DecoderLanguageModel(ContextTextGenerator):
             fit = [n for n in self.shapes.rows if n * size <= self.shapes.tokens]
             most = round_up_rows(max(fit, default=1), self.params)
             rows = min(most, round_up(len(same), self.shapes.rows))
-            params = self._chosen([], rows)
+            params = self._chosen([adapter] * rows, rows)
             for at in range(0, len(same), rows):
                 part = same[at : at + rows]
                 inputs, targets = np.zeros((2, rows, size), np.int32)
@@ -173,13 +212,13 @@ class DecoderLanguageModel(ContextTextGenerator):
                     length = window.stop - window.start
                     yield (i, window), TeacherForced(*(array[row, :length] for array in out))
 
-    def _chosen(self, sequences: list[GenerationSequence], rows: int) -> Any:
+    def _chosen(self, adapters: Sequence[str | None], rows: int) -> Any:
         """The parameters, with the number of each row's adapter; other rows have none."""
         if not self.adapters:
             return self.params
         numbers = np.zeros(rows, np.int32)
-        for row, sequence in enumerate(sequences):
-            if (name := sequence.request.adapter) is not None:
+        for row, name in enumerate(adapters):
+            if name is not None:
                 numbers[row] = 1 + self.adapters.index(name)
         return choose_rows(self.params, numbers)
 
@@ -202,7 +241,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         most = min(max(sequence.remaining for sequence in sequences), room)
         given = self._sampling(sequences)
         prompts = self._prompts(sequences, seen, most, given[0])
-        params = self._chosen(sequences, len(prompts.limits))
+        params = self._chosen([one.request.adapter for one in sequences], len(prompts.limits))
         # What is kept is that of one model: a text may choose another adapter for its next turn.
         resumes = len(sequences) == 1 and self._resumes and not self.adapters
         kept = sequences[0].kept if resumes else None
@@ -311,7 +350,7 @@ class DecoderLanguageModel(ContextTextGenerator):
 
     def _prompt_lookup(self, sequence: GenerationSequence, streaming: bool) -> Iterator[None]:
         """Writes one text by prompt-lookup speculation."""
-        guess, params = self.shapes.num_draft_tokens, self._chosen([sequence], 1)
+        guess, params = self.shapes.num_draft_tokens, self._chosen([sequence.request.adapter], 1)
         while sequence.remaining:
             seen = self.context_tokens(sequence)
             most = min(sequence.remaining, self.context - len(seen) + 1)
@@ -349,6 +388,6 @@ class DecoderLanguageModel(ContextTextGenerator):
         suppressed = tuple(t for t in special.suppress_tokens if t != special.eos)
         prompts = SearchPrompts(tokens, starts, limits)
         special = special._replace(suppress_tokens=suppressed)
-        params = self._chosen(batch, rows)
+        params = self._chosen([sequence.request.adapter for sequence in batch], rows)
         output = self.run.search(params, prompts, config, length=length, special=special)
         return lambda: read_hypotheses(batch, output, (limits - 1).tolist())

@@ -17,6 +17,7 @@ class TextTokenizer(Protocol):
     unk: int | None
     prefix_ids: tuple[int, ...]
     suffix_ids: tuple[int, ...]
+    target_prefix_ids: tuple[int, ...]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, without special tokens."""

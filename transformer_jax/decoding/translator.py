@@ -89,7 +89,8 @@ class Translator(LineTranslator):
                 f"the same order"
             )
         read, _ = self.encode(sources)
-        written = [[*ids, self.tokenizer.eos] for ids in self.tokenizer.encode_batch(targets)]
+        first, last = self.tokenizer.target_prefix_ids, self.tokenizer.eos
+        written = [[*first, *ids, last] for ids in self.tokenizer.encode_batch(targets)]
         for i, ids in enumerate(written):
             if len(ids) > self.most:
                 raise DataError(

@@ -8,7 +8,7 @@ from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.requests import Continuation, FinishReason, GenerationRequest
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 
-__all__ = ["GenerationSequence", "stable_prefix", "truncate_at_stop"]
+__all__ = ["GenerationSequence", "continuation_text", "stable_prefix", "truncate_at_stop"]
 
 
 def truncate_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
@@ -37,6 +37,33 @@ def stable_prefix(text: str, stop: Sequence[str]) -> str:
         if any(text.endswith(word[:size]) for word in stop if len(word) > size):
             return text[:-size]
     return text
+
+
+def continuation_text(
+    tokenizer: TextTokenizer,
+    prompt_ids: Sequence[int],
+    tokens: Sequence[int],
+    prompt_text: str | None = None,
+) -> str:
+    """The text of tokens that follow a prompt, without special tokens.
+
+    Args:
+        tokenizer: Of the tokens.
+        prompt_ids: The tokens of the prompt.
+        tokens: Those that follow it.
+        prompt_text: The text of ``prompt_ids``, where it is known already.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> tokenizer = train_tokenizer("characters", ["abc"], 7)
+        >>> ids = [*tokenizer.encode("abc"), tokenizer.eos]
+        >>> continuation_text(tokenizer, ids[:1], ids[1:])
+        'bc'
+    """
+    # Not decoded alone: some tokenizers drop the blank that begins a text.
+    before = tokenizer.decode(prompt_ids) if prompt_text is None else prompt_text
+    whole = tokenizer.decode([*prompt_ids, *tokens])
+    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(tokens)
 
 
 @dataclasses.dataclass
@@ -92,11 +119,7 @@ class GenerationSequence:
         return truncate_at_stop(self._continuation(), self.request.stop)[1]
 
     def _continuation(self) -> str:
-        # Not decoded alone: some tokenizers drop the blank that begins a text.
-        whole = self.tokenizer.decode(self.prompt_ids + self.tokens)
-        if whole.startswith(self.prompt_text):
-            return whole[len(self.prompt_text) :]
-        return self.tokenizer.decode(self.tokens)
+        return continuation_text(self.tokenizer, self.prompt_ids, self.tokens, self.prompt_text)
 
     def completed(self, tokens: Sequence[int], log_prob: float, score: float) -> Continuation:
         """The text that ``tokens`` make of the same prompt, finished."""

@@ -69,11 +69,13 @@ def fused_linear_cross_entropy(
     D = x.shape[-1]
     wide = jnp.promote_types(x.dtype, jnp.float32)
     weights = jnp.ones(targets.shape, wide) if weights is None else weights.astype(wide)
-    head = _Head(output.scale, output.softcap, label_smoothing, chunk)
+    trained = None if output.rows is None else output.ids
+    head = _Head(output.scale, output.softcap, label_smoothing, chunk, trained)
     # Rows of a batch, and the positions in them: a mesh divides both.
     shape = (*targets.shape[:1], -1) if targets.ndim > 1 else (-1, 1)
     x, targets, weights = x.reshape(*shape, D), targets.reshape(shape), weights.reshape(shape)
-    return _fused(head, x, output.table, output.bias, targets, weights), weights.sum()
+    tables = output.table, output.rows, output.bias
+    return _fused(head, x, *tables, targets, weights), weights.sum()
 
 
 class _Head(NamedTuple):
@@ -83,11 +85,25 @@ class _Head(NamedTuple):
     softcap: float | None
     label_smoothing: float
     chunk: int | None
+    trained: tuple[int, ...] | None = None  # tokens whose rows of the table are; None is all
     split: VocabularySplit | None = None
 
     def logits(self, x, table, bias):
         z = linear_logits(x, table, bias=bias, scale=self.scale, softcap=self.softcap)
         return z if self.split is None else self.split.masked(z)
+
+    def table_gradient(self, x, d):
+        """The gradient of the trained rows, transposed, from that of the logits of a device.
+
+        It stays transposed until it is whole: see :func:`kernel_gradient`.
+        """
+        if self.trained is None:
+            return transposed_matmul(x, d)
+        ids = jnp.asarray(self.trained, jnp.int32)
+        if self.split is not None:  # those of other devices are beyond the columns of this one
+            ids = ids - lax.axis_index(self.split.over) * d.shape[-1]
+            ids = jnp.where(ids < 0, d.shape[-1], ids)
+        return transposed_matmul(x, jnp.take(d, ids, axis=-1, mode="fill", fill_value=0))
 
 
 def _num_chunks(head: _Head, rows: int, V: int) -> int:
@@ -131,8 +147,7 @@ def _block_gradients(head: _Head, table, bias, x, targets, weights):
     d = (d if head.scale == 1.0 else d * head.scale).astype(x.dtype)
     dx = matmul(d, table.astype(x.dtype), 1, 0)
     dx = dx if head.split is None else lax.psum(dx, head.split.over)
-    # The gradient of the table stays transposed until it is whole: see :func:`kernel_gradient`.
-    return losses, dx.astype(x.dtype), transposed_matmul(x, d), dbias
+    return losses, dx.astype(x.dtype), head.table_gradient(x, d), dbias
 
 
 def _total(head: _Head, x, table, bias, targets, weights):
@@ -148,7 +163,7 @@ def _total(head: _Head, x, table, bias, targets, weights):
 
 
 def _total_and_gradients(head: _Head, x, table, bias, targets, weights):
-    """The loss of a device's rows, and its gradients: ``dtable`` as ``[D V]``."""
+    """The loss of a device's rows, and its gradients: ``dtable`` as ``[D V]``, or ``[D A]``."""
 
     def add(sums, chunk):
         losses, dx, *more = _block_gradients(head, table, bias, *chunk)
@@ -158,7 +173,8 @@ def _total_and_gradients(head: _Head, x, table, bias, targets, weights):
     chunks = _chunks(_num_chunks(head, len(targets), len(table)), x, targets, weights)
     wide = weights.dtype
     dbias = None if bias is None else jnp.zeros(bias.shape, wide)
-    sums = (jnp.zeros((), wide), jnp.zeros(table.shape[::-1], wide), dbias)
+    count = len(table) if head.trained is None else len(head.trained)
+    sums = (jnp.zeros((), wide), jnp.zeros((table.shape[1], count), wide), dbias)
     if len(chunks[0]) == 1:
         sums, rows = add(sums, [c[0] for c in chunks])
         rows = jax.tree.map(lambda a: a[None], rows)
@@ -266,10 +282,15 @@ def _on_devices(function, head: _Head, x, table, bias, targets, weights):
             return lax.psum(found, over)
         total, dx, dtable, dbias, dweights = _unflat(found, x)
         dbias = None if dbias is None else parts.store_bias(dbias)
-        return lax.psum(total, over), dx, parts.store(dtable), dbias, dweights
+        if head.trained is None:
+            dtable = parts.store(dtable)
+        else:
+            dtable = lax.psum(dtable, over if parts.split is None else (*over, parts.split.over))
+        return lax.psum(total, over), dx, dtable, dbias, dweights
 
     of_bias = P(stored[0])
-    out = P() if function is _total else (P(), rows, P(*stored[::-1]), of_bias, rows)
+    of_table = P(*stored[::-1]) if head.trained is None else P()
+    out = P() if function is _total else (P(), rows, of_table, of_bias, rows)
     mapped = jax.shard_map(
         part,
         in_specs=(rows, stored, of_bias, rows, rows),
@@ -287,22 +308,27 @@ def _unflat(found, x):
     return total, dx.reshape(x.shape), dtable, dbias, dweights.reshape(x.shape[:-1])
 
 
-def _fused(head, x, table, bias, targets, weights):
+def _fused(head, x, table, rows, bias, targets, weights):
+    del rows  # the table has the same numbers
     return _on_devices(_total, head, x, table, bias, targets, weights)
 
 
-def _fused_forward(head, x, table, bias, targets, weights):
+def _fused_forward(head, x, table, rows, bias, targets, weights):
     found = _on_devices(_total_and_gradients, head, x, table, bias, targets, weights)
-    total, dx, dtable, dbias, dweights = found
-    dtable = constrain(dtable, TABLE_AXES[::-1])
-    dtable = lax.optimization_barrier(dtable).T.astype(table.dtype)
+    total, dx, trained, dbias, dweights = found
+    dtable = drows = None
+    if head.trained is None:
+        trained = constrain(trained, TABLE_AXES[::-1])
+        dtable = lax.optimization_barrier(trained).T.astype(table.dtype)
+    else:
+        drows = trained.T.astype(rows.dtype)
     dbias = None if bias is None or dbias is None else dbias.astype(bias.dtype)
-    return total, (dx, dtable, dbias, dweights)
+    return total, (dx, dtable, drows, dbias, dweights)
 
 
 def _fused_backward(head, saved, g):
-    dx, dtable, dbias, dweights = jax.tree.map(lambda a: g.astype(a.dtype) * a, saved)
-    return dx, dtable, dbias, None, dweights
+    dx, dtable, drows, dbias, dweights = jax.tree.map(lambda a: g.astype(a.dtype) * a, saved)
+    return dx, dtable, drows, dbias, None, dweights
 
 
 _fused = jax.custom_vjp(_fused, nondiff_argnums=(0,))

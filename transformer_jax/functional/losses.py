@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from transformer_jax.functional.linear import matmul
 from transformer_jax.functional.partitioning import unshard_fsdp
+from transformer_jax.functional.trained_rows import with_gradient_of_rows
 
 __all__ = [
     "OutputTable",
@@ -99,12 +100,18 @@ def linear_logits(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class OutputTable:
-    """How vectors become logits: ``softcap(scale · x tableᵀ + bias)``. A tree of its arrays."""
+    """How vectors become logits: ``softcap(scale · x tableᵀ + bias)``. A tree of its arrays.
+
+    Where ``rows`` are given, they alone are trained: ``table`` has the same numbers at ``ids`` and
+    counts as a constant, so that no gradient of a whole table is made.
+    """
 
     table: Any  # [V D]
     bias: Any = None  # [V] or None
     scale: float = dataclasses.field(default=1.0, metadata={"static": True})
     softcap: float | None = dataclasses.field(default=None, metadata={"static": True})
+    rows: Any = None  # [A D] or None
+    ids: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
         """Scores over the vocabulary, in float32."""
@@ -113,6 +120,8 @@ class OutputTable:
         contract = (((hidden.ndim - 1,), (1,)), ((), ()))
         table = unshard_fsdp(self.table, TABLE_AXES, hidden.dtype)
         out = lax.dot_general(hidden, table, contract, preferred_element_type=jnp.float32)
+        if self.rows is not None:
+            out = with_gradient_of_rows(self.ids, out, hidden, self.rows)
         if self.bias is not None:
             out = out + self.bias.reshape((1,) * (out.ndim - 1) + self.bias.shape)
         return out if self.softcap is None else self.softcap * jnp.tanh(out / self.softcap)

@@ -13,6 +13,8 @@ __all__ = ["Variant", "column_gain", "column_norms", "lora_scale", "low_rank_ker
 
 Variant = Literal["lora", "rslora", "dora"]
 
+_SHORT = 1e-12  # of columns that count as zeros: the squares of shorter ones may be 0 in float32
+
 
 def lora_scale(rank: int, alpha: float, variant: Variant = "lora") -> float:
     """The number that the product of two low-rank matrices is multiplied by.
@@ -58,8 +60,12 @@ def column_gain(
     parameter of its own. With ``B`` and ``δ`` of zeros it is exactly 1. No gradient flows through
     ``‖W + s A B‖`` (section 4.3 of the source).
 
+    A column of ``W`` shorter than 1e-12, such as one of zeros, has no direction: its gain is
+    ``δ / ‖s A B‖``, and 1 where ``s A B`` is zero too. So it stays zero at step 0 without NaN,
+    ``B`` trains from the first step and ``δ`` from the next.
+
     Args:
-        kernel: ``W``; no column of it is zero.
+        kernel: ``W``.
         a: ``A``.
         b: ``B``.
         scale: ``s``.
@@ -71,14 +77,21 @@ def column_gain(
         >>> W, A, B = jnp.array([[3.0], [4.0]]), jnp.array([[1.0], [0.0]]), jnp.array([[-3.0]])
         >>> column_gain(W, A, B, 1.0, jnp.array([3.0]))  # columns of length 8 in a new direction
         Array([2.], dtype=float32)
+        >>> column_gain(0 * W, A, B, 1.0, jnp.array([6.0]))
+        Array([2.], dtype=float32)
     """
-    wide = kernel.astype(jnp.float32)
     norms = column_norms(kernel)
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-    change = scale * (a @ b)
+    wide, change = jax.lax.stop_gradient((kernel.astype(jnp.float32), scale * (a @ b)))
+    short = norms < _SHORT
+    lengths = jnp.where(short, 1.0, norms)
     # ‖W + C‖² = ‖W‖² + ⟨2 W + C, C⟩: what C adds is exactly 0 for a C of zeros.
-    more = jax.lax.stop_gradient(((2 * wide + change) * change).sum(0) / jnp.square(norms))
-    return (1 + magnitude / norms) * jax.lax.rsqrt(jnp.maximum(1 + more, 1e-12))
+    more = ((2 * wide + change) * change).sum(0) / jnp.square(lengths)
+    gain = (1 + magnitude / lengths) * jax.lax.rsqrt(jnp.maximum(1 + more, 1e-12))
+    alone = column_norms(change)
+    still = alone == 0
+    of_change = jnp.where(still, 1.0, magnitude / jnp.where(still, 1.0, alone))
+    return jnp.where(short, of_change, gain)
 
 
 def low_rank_kernel(

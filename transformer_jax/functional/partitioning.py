@@ -58,6 +58,7 @@ LOGICAL_AXIS_RULES: Mapping[str, MeshAxes] = {
     "head_dim": None,
     "position": None,
     "token_type": None,
+    "trained_row": None,
     "bucket": None,
     "label": None,
 }

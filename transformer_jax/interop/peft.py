@@ -23,6 +23,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.functional.low_rank import Variant, lora_scale
 from transformer_jax.interop.config_reader import read_config
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
+from transformer_jax.interop.peft_tokens import BEFORE, INDICES, bare_name, read_rows, row_tensors
 from transformer_jax.interop.tensor_layouts import from_hf, to_hf
 from transformer_jax.numerics import all_finite
 from transformer_jax.training.adapters import Adapter
@@ -31,7 +32,6 @@ __all__ = ["CONFIG", "WEIGHTS", "is_peft_folder", "read_peft", "write_peft"]
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-_BEFORE = "base_model.model."
 _LEAVES = {"lora_A.weight": "a", "lora_B.weight": "b", "lora_magnitude_vector": "magnitude"}
 
 # Keys that change nothing of what a stored adapter computes.
@@ -42,7 +42,7 @@ _HARMLESS = frozenset({
     "modules_to_save", "rank_pattern", "alpha_pattern", "bias", "layers_to_transform",
     "layers_pattern", "loftq_config", "eva_config", "corda_config", "lora_ga_config",
     "megatron_core", "megatron_config", "runtime_config", "qalora_group_size",
-    "ensure_weight_tying",
+    "ensure_weight_tying", INDICES,
 })  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def read_peft(
     scales: dict[str, float] = {}
     modules, others = _grouped(folder, tensors)
     for module, arrays in modules.items():
-        mappings = together.get(_bare(module))
+        mappings = together.get(bare_name(module))
         if mappings is None:
             raise CheckpointError(
                 f"{folder}: {module} has an adapter, and is no linear map of the base: it belongs "
@@ -90,8 +90,11 @@ def read_peft(
         for mapping, own in _split(folder, module, arrays, mappings, kernels):
             name = mapping.name.removesuffix("/kernel")
             found[name], scales[name] = own, lora_scale(rank, float(alpha), variant)
+    tables = {bare_name(m.hf_name.removesuffix(".weight")): m.name for m in family.mappings(model)}
+    sizes = {name: kernel.shape for name, kernel in kernels.items()}
+    rows, tokens, others = read_rows(folder, fields, others, tables, sizes)
     itself = _themselves(folder, others, family, model, kernels)
-    return Adapter(found, scales, itself, base, {"peft": dict(fields)})
+    return Adapter(found, scales, itself, base, {"peft": dict(fields)}, rows, tokens)
 
 
 def _refuse_others(folder: Path, fields: Mapping[str, Any]) -> None:
@@ -144,9 +147,9 @@ def _grouped(
     modules: dict[str, dict[str, np.ndarray]] = {}
     others: dict[str, np.ndarray] = {}
     for name, array in tensors.items():
-        if not name.startswith(_BEFORE):
+        if not name.startswith(BEFORE):
             raise CheckpointError(f"{folder}: the tensor {name} is none of PEFT's")
-        plain = name.removeprefix(_BEFORE)
+        plain = name.removeprefix(BEFORE)
         ends = [end for end in _LEAVES if plain.endswith(f".{end}")]
         if ends:
             module = plain.removesuffix(f".{ends[0]}")
@@ -156,17 +159,12 @@ def _grouped(
     return modules, others
 
 
-def _bare(name: str) -> str:
-    """A name without the prefix that bare models lack."""
-    return re.sub(r"^(transformer|model|bert|roberta|distilbert|electra)\.", "", name)
-
-
 def _by_module(family: ModelFamily, model: Model) -> dict[str, list[TensorMapping]]:
     """The kernels that each linear map of theirs consists of, in the order of its outputs."""
     found: dict[str, list[TensorMapping]] = {}
     for mapping in family.mappings(model):
         if mapping.name.endswith("/kernel") and mapping.layout in ("same", "transposed"):
-            module = _bare(mapping.hf_name.removesuffix(".weight"))
+            module = bare_name(mapping.hf_name.removesuffix(".weight"))
             found.setdefault(module, []).append(mapping)
     return {name: sorted(parts, key=lambda m: m.part) for name, parts in found.items()}
 
@@ -230,12 +228,12 @@ def _themselves(
     """Parameters that were trained themselves (PEFT's modules_to_save)."""
     known: dict[str, list[TensorMapping]] = {}
     for mapping in family.mappings(model):
-        known.setdefault(_bare(mapping.hf_name), []).append(mapping)
+        known.setdefault(bare_name(mapping.hf_name), []).append(mapping)
     found = {}
     for name, array in others.items():
-        if _bare(name) not in known:
+        if bare_name(name) not in known:
             raise CheckpointError(f"{folder}: the tensor {name} fits nothing of the base")
-        for mapping in known[_bare(name)]:
+        for mapping in known[bare_name(name)]:
             value = from_hf(array, mapping)
             if value.shape != kernels[mapping.name].shape:
                 raise CheckpointError(
@@ -267,7 +265,8 @@ def write_peft(
 
     Raises:
         CheckpointError: It cannot be written.
-        ConfigError: A map with an adapter lies nowhere in the family's tensors.
+        ConfigError: A map with an adapter, or a table with trained rows, lies nowhere in the
+            family's tensors, or rows are of a bias.
     """
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
@@ -280,19 +279,21 @@ def write_peft(
         left -= set(names)
         module = mappings[0].hf_name.removesuffix(".weight")
         a, b, magnitude, scale = _fused_adapter(adapter, names, mappings, kernels)
-        tensors[f"{_BEFORE}{module}.lora_A.weight"] = a
-        tensors[f"{_BEFORE}{module}.lora_B.weight"] = b
+        tensors[f"{BEFORE}{module}.lora_A.weight"] = a
+        tensors[f"{BEFORE}{module}.lora_B.weight"] = b
         if magnitude is not None:
-            tensors[f"{_BEFORE}{module}.lora_magnitude_vector"] = magnitude
+            tensors[f"{BEFORE}{module}.lora_magnitude_vector"] = magnitude
         ranks[module], scales[module] = len(a), scale
         fan_in_fan_out = mappings[0].layout == "same"
     if left:
         raise ConfigError(f"{sorted(left)[0]}: {family.types[0]} has no tensor for this map")
     tensors |= _own_tensors(adapter.itself, family, model, kernels)
+    rows, indices = row_tensors(adapter.rows, adapter.tokens, family, model)
     fields = _fields(adapter, ranks, scales, tensors)
     if "peft" not in adapter.origin:
         fields |= {"base_model_name_or_path": base, "fan_in_fan_out": fan_in_fan_out}
-    _write(Path(path), tensors, fields, adapter.base)
+        fields |= {} if indices is None else {INDICES: indices}
+    _write(Path(path), tensors | rows, fields, adapter.base)
 
 
 def _fused_adapter(
@@ -345,7 +346,7 @@ def _own_tensors(
     for name, mappings in together.items():
         if any(mapping.name in itself for mapping in mappings):
             arrays = [itself.get(m.name, kernels.get(m.name)) for m in mappings]
-            found[_BEFORE + name] = to_hf([np.asarray(array) for array in arrays], mappings)
+            found[BEFORE + name] = to_hf([np.asarray(array) for array in arrays], mappings)
     return found
 
 
@@ -365,11 +366,12 @@ def _fields(
     rank = max(set(ranks.values()), key=list(ranks.values()).count)
     alpha = max(set(alphas.values()), key=list(alphas.values()).count)
     of_adapters = tuple(f".{end}" for end in _LEAVES)
-    plain = [name.rpartition(".")[0] for name in tensors if not name.endswith(of_adapters)]
-    saved = {name.rpartition(".")[2] for name in plain}
+    # Whole names: PEFT takes each for the end of one, and many maps are called dense.
+    others = [name.removeprefix(BEFORE) for name in tensors if not name.endswith(of_adapters)]
+    saved = {name.rpartition(".")[0] for name in others}
     return {
         "peft_type": "LORA",
-        "task_type": None,
+        "task_type": adapter.origin.get("task_type"),
         "inference_mode": True,
         "r": rank,
         "lora_alpha": alpha,

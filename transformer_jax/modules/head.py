@@ -7,6 +7,7 @@ from flax import nnx
 from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.trained_rows import TrainedRows, output_table
 
 __all__ = ["Head"]
 
@@ -24,10 +25,11 @@ class Head(nnx.Module):
             if tied
             else nnx.Param(init(rngs.params(), (V, D), jnp.float32), axes=("vocab", "embed"))
         )
+        self.trained: TrainedRows | None = None  # rows, where the table is a constant
         self.bias = nnx.Param(jnp.zeros(V), axes=("vocab",)) if config.head.bias else None
 
     def output_table(self, embedding: Embed) -> OutputTable:
         """The map to logits; a tied head reads the table of ``embedding``."""
-        table = embedding.table if self.table is None else self.table
+        source = embedding if self.table is None else self
         bias = None if self.bias is None else self.bias[...]
-        return OutputTable(table[...], bias, self.config.scale, self.config.final_logit_softcapping)
+        return output_table(source, bias, self.config.scale, self.config.final_logit_softcapping)

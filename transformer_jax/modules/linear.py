@@ -12,6 +12,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.functional.linear import linear, linear_transposed
 from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.modules.parameters import logical_axes
+from transformer_jax.modules.trained_rows import TrainedRows
 
 __all__ = ["Embed", "Linear", "LinearTransposed", "check_indices"]
 
@@ -83,7 +84,12 @@ def check_indices(indices: Any, rows: int, what: str = "index") -> None:
 
 
 class Embed(nnx.Module):
-    """A row for each index: tokens, positions, segments or distance buckets."""
+    """A row for each index: tokens, positions, segments or distance buckets.
+
+    Attributes:
+        table: ``[rows width]``.
+        trained: The rows that are trained where the table is a constant; None is all or none.
+    """
 
     def __init__(
         self,
@@ -99,6 +105,7 @@ class Embed(nnx.Module):
         init = jax.nn.initializers.normal(scale)
         table = init(rngs.params(), (rows, width), jnp.float32)
         self.table = nnx.Param(table, axes=axes)
+        self.trained: TrainedRows | None = None
 
     def __call__(self, indices: Int[Array, "*where"]) -> Float[Array, "*where D"]:
         """The rows at ``indices``.
@@ -109,4 +116,7 @@ class Embed(nnx.Module):
             DataError: An index, known here, is below 0 or beyond the table.
         """
         check_indices(indices, self.table.shape[0])
-        return take_rows(self.table[...], indices, logical_axes(self.table), self.dtype)
+        found = take_rows(self.table[...], indices, logical_axes(self.table), self.dtype)
+        if self.trained is None:
+            return found
+        return self.trained.replace(found, indices, self.table.shape[0], self.dtype)

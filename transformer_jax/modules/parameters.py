@@ -38,7 +38,7 @@ Parameters = dict[Any, Any]
 LAYERS = "layers"  # the leading axis of parameters stacked for a scan
 
 # Axes that count things, such as tokens or classes; the others are components of vectors.
-INDEX_AXES = frozenset({"vocab", "position", "token_type", "bucket", "label"})
+INDEX_AXES = frozenset({"vocab", "trained_row", "position", "token_type", "bucket", "label"})
 
 
 def parameters(model: nnx.Module) -> Parameters:

@@ -1,20 +1,31 @@
-"""Adapters of runs and of PEFT folders: opened for a base, merged into it."""
+"""Adapters of runs and of PEFT folders, opened for a base that they change."""
 
-import json
+import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
-from transformer_jax.chat.template import find_template
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.interop.export_plan import choose_family, unscan_layers
+from transformer_jax.interop.family import Model, ModelFamily
+from transformer_jax.interop.hf_run_directory import HFRunDirectory, model_of
 from transformer_jax.interop.peft import is_peft_folder, read_peft
-from transformer_jax.predictors.runs import chosen_checkpoint, open_directory
+from transformer_jax.parallel.inference import mesh_of, shard_parameters
+from transformer_jax.predictors.checkpoint_names import of_training
+from transformer_jax.predictors.runs import (
+    chosen_checkpoint,
+    family,
+    is_ngram_run,
+    load,
+    open_directory,
+)
+from transformer_jax.storage.copies import fetched
 from transformer_jax.training.adapters import (
     Adapter,
     check_base,
@@ -26,13 +37,66 @@ from transformer_jax.training.adapters import (
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.trees import flatten_dict
 
-__all__ = ["kernel_changes", "open_adapter", "open_adapters", "with_adapters_of", "write_merged"]
+__all__ = [
+    "check_adapter",
+    "load_adapted",
+    "load_merged",
+    "merge_into",
+    "named_family",
+    "open_adapter",
+    "open_adapters",
+    "with_adapters_of",
+]
+
+Adapters = Mapping[str, str | os.PathLike[str]]
+
+
+def named_family(base: RunDirectory) -> tuple[ModelFamily, Model]:
+    """The Hugging Face family whose names the tensors of a base have, and the base as one of it.
+
+    Raises:
+        ConfigError: No family has its architecture, or only with its axes in another order.
+    """
+    if isinstance(base, HFRunDirectory):
+        return base.folder.family, base.folder.model
+    fields = base.read_config()
+    if is_ngram_run(base):
+        raise ConfigError(f"{base.path}: an n-gram model, which has no linear maps")
+    try:
+        model = model_of(fields, family(base))
+        plan = choose_family(model, (fields.get("published") or {}).get("fields"))
+    except ConfigError as error:
+        raise ConfigError(f"{base.path}: PEFT has no names for its parameters: {error}") from None
+    kinds = [one.config.positions.kind for one in (model, plan.model)]
+    if kinds[0] != kinds[1] == "sinusoidal_halves":
+        raise ConfigError(
+            f"{base.path}: PEFT has no names for its parameters: Hugging Face folders of such "
+            f"positions have their axes in another order"
+        )
+    return plan.family, plan.model
+
+
+def check_adapter(path: str | os.PathLike[str]) -> Path:
+    """The folder of an adapter on this machine; one on an object store is downloaded.
+
+    Raises:
+        CheckpointError: There is no adapter.
+    """
+    folder = fetched(path, of_training)
+    if not is_peft_folder(folder) and not is_adapter_run(open_directory(folder).path):
+        raise CheckpointError(
+            f"{path}: holds no adapter: it is a run that was trained with --lora.rank, or a folder "
+            f"in PEFT's format"
+        )
+    return folder
 
 
 def open_adapter(
     path: str | os.PathLike[str], base: RunDirectory, params: PyTree, checkpoint: str = "best"
 ) -> Adapter:
     """The adapter of a run or of a folder in PEFT's format, for a base.
+
+    That of a PEFT folder is of separate layers, also where the base has scanned ones.
 
     Args:
         path: The run or the folder.
@@ -42,54 +106,65 @@ def open_adapter(
 
     Raises:
         CheckpointError: It holds no adapter, is damaged, or belongs to another base.
-        ConfigError: A folder in PEFT's format, for a base that was not published.
+        ConfigError: A folder in PEFT's format, for a base of no family that PEFT has names for; or
+            the base lacks tokens that were added where it was trained.
     """
-    if is_peft_folder(path):
-        from transformer_jax.interop.hf_run_directory import HFRunDirectory
-
-        if not isinstance(base, HFRunDirectory):
-            raise ConfigError(
-                f"{path}: an adapter in PEFT's format, whose base is a Hugging Face folder, and "
-                f"{base.path} is none"
-            )
-        leaves = {name: np.asarray(leaf) for name, leaf in flatten_dict(params).items()}
-        return read_peft(path, base.folder.family, base.folder.model, leaves)
-    run = open_directory(path)
-    if not is_adapter_run(run.path):
-        raise CheckpointError(
-            f"{path}: holds no adapter: it is a run that was trained with --lora.rank, or a folder "
-            f"in PEFT's format"
-        )
+    folder = check_adapter(path)
+    if is_peft_folder(folder):
+        named, model = named_family(base)
+        _, apart = unscan_layers(model, params)
+        leaves = {name: np.asarray(leaf) for name, leaf in flatten_dict(apart).items()}
+        return read_peft(folder, named, model, leaves)
     which, average = chosen_checkpoint(checkpoint)
-    adapter, _ = of_run(run.path, which, average)
+    adapter, _ = of_run(open_directory(folder).path, which, average)
+    _check_vocabulary(path, adapter, params, base)
     check_base(adapter, params, str(path), str(base.path))
     return adapter
 
 
-def open_adapters(
-    paths: Mapping[str, str | os.PathLike[str]], base: RunDirectory, params: PyTree
-) -> dict[str, Adapter]:
+def _check_vocabulary(
+    path: str | os.PathLike[str], adapter: Adapter, params: PyTree, base: RunDirectory
+) -> None:
+    """Refuses a base without the tokens that were added where an adapter was trained."""
+    leaves = flatten_dict(params)
+    if any(max(adapter.tokens) >= len(leaves.get(name, ())) for name in adapter.rows):
+        raise ConfigError(
+            f"{path}: was trained with the rows of {plural(len(adapter.tokens), 'token')} beside "
+            f"its adapters, some of which {base.path} lacks: load that run itself"
+        )
+
+
+def _check_rows(path: str | os.PathLike[str], adapter: Adapter) -> None:
+    """Refuses rows of tokens beside an adapter: all prompts of a batch read one table."""
+    if adapter.rows:
+        raise ConfigError(
+            f"{path}: was trained with the rows of {plural(len(adapter.tokens), 'token')} beside "
+            f"its adapters, and prompts that choose adapters share one table: write it with "
+            f"`transformer-jax merge`, and use that"
+        )
+
+
+def open_adapters(paths: Adapters, base: RunDirectory, params: PyTree) -> dict[str, Adapter]:
     """Several adapters of one base, by name.
 
     Raises:
         CheckpointError: As of :func:`open_adapter`.
-        ConfigError: One has parameters of its own beside adapters, such as a head of labels; a
-            head of values, which only training uses, is left out.
+        ConfigError: One has parameters of its own beside adapters, such as a head of labels, or
+            rows of tokens; a head of values, which only training uses, is left out.
     """
     found = {name: open_adapter(path, base, params) for name, path in paths.items()}
     for name, adapter in found.items():
+        _check_rows(paths[name], adapter)
         own = sorted(one for one in adapter.itself if not one.startswith("value/"))
         if own:
             raise ConfigError(
                 f"{paths[name]}: was trained with parameters of its own beside its adapters "
-                f"({own[0]}): load it alone"
+                f"({own[0]}): load that run itself, or merge it (transformer-jax merge)"
             )
     return found
 
 
-def with_adapters_of(
-    path: Path, model: tuple[Any, Any], adapters: Mapping[str, str | os.PathLike[str]]
-) -> tuple[Any, Any]:
+def with_adapters_of(path: Path, model: tuple[Any, Any], adapters: Adapters) -> tuple[Any, Any]:
     """Graph and parameters of a model with several adapters, of which each row chooses one.
 
     Args:
@@ -99,90 +174,97 @@ def with_adapters_of(
 
     Raises:
         CheckpointError: One holds no adapter, is damaged, or belongs to another base.
-        ConfigError: Layers are stacked for a scan, or one has more than adapters.
+        ConfigError: One has more than adapters.
     """
     graph, params = model
     found = open_adapters(adapters, open_directory(path), params)
-    if any(own["lora_a"].ndim > 2 for one in found.values() for own in one.params.values()):
-        raise ConfigError(
-            f"{path}: adapters of scanned layers are loaded one at a time: load the run itself"
-        )
     graph, state = nnx.split(with_choice(nnx.merge(graph, params), list(found.values())))
     return graph, nnx.to_pure_dict(state)
 
 
-def write_merged(
-    path: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+def load_adapted(
+    path: Path,
+    adapters: Adapters,
     checkpoint: str = "best",
     *,
-    unmerge: bool = False,
-    overwrite: bool = False,
-) -> int:
-    """Writes a run with adapters as a run of plain weights; returns how many adapters it has.
+    dtype: Literal["float32", "bfloat16"] | None = None,
+    change: Callable[[Any], Any] = lambda config: config,
+) -> tuple[tuple[Any, Any], Any]:
+    """A decoder with several adapters, as :func:`.load_language` takes it, and its tokenizer.
 
     Args:
-        path: The run.
-        output: The run to create.
-        checkpoint: Which checkpoint's adapters.
-        unmerge: Whether the base is written instead, bit for bit.
-        overwrite: Whether a run that is there gives way.
+        path: The base, a run or a Hugging Face folder.
+        adapters: As of :func:`with_adapters_of`.
+        checkpoint: Of the base.
+        dtype: Data type of computation; None is that of the base.
+        change: Function that changes the configuration of the base.
 
     Raises:
-        CheckpointError: The run has no adapters, is damaged, or the new one cannot be written.
-        ConfigError: There is something at ``output`` already, or the base is no whole model.
+        CheckpointError: A folder is missing or damaged, or an adapter belongs to another base.
+        ConfigError: The base is no decoder, or an adapter has more than adapters.
     """
-    from transformer_jax.interop.hf_run_directory import save_converted
+    for adapter in adapters.values():
+        check_adapter(adapter)  # before the base is loaded
 
-    run = open_directory(path)
-    fields: dict[str, Any] = json.loads(json.dumps(run.read_config()))
-    if not is_adapter_run(run.path):
-        raise CheckpointError(f"{path}: has no adapters: there is nothing to merge")
-    which, average = chosen_checkpoint(checkpoint)
-    adapter, frozen = of_run(run.path, which, average)
-    if unmerge and adapter.itself:
+    def changed(config: Any) -> Any:
+        config = change(config)
+        compute = dataclasses.replace(config.compute, dtype=dtype or config.compute.dtype)
+        return dataclasses.replace(config, compute=compute)
+
+    model, tokenizer = load(path, checkpoint, kind="decoder", change=changed)
+    return with_adapters_of(path, model, adapters), tokenizer
+
+
+def load_merged(
+    path: Path,
+    adapter: str | os.PathLike[str],
+    checkpoint: str = "best",
+    *,
+    change: Callable[[Any], Any] = lambda config: config,
+) -> tuple[tuple[Any, Any], Any]:
+    """A decoder with an adapter merged into its weights, and its tokenizer.
+
+    Args:
+        path: The base, a run or a Hugging Face folder.
+        adapter: A run that was trained with adapters on it, or a folder in PEFT's format.
+        checkpoint: Of the base.
+        change: Function that changes the configuration of the base.
+
+    Raises:
+        CheckpointError: As of :func:`load_adapted`.
+        ConfigError: As of :func:`load_adapted`.
+    """
+    check_adapter(adapter)  # before the base is loaded
+    (graph, params), tokenizer = load(path, checkpoint, kind="decoder", change=change)
+    whole, _ = merge_into(open_directory(path), params, adapter)
+    if (mesh := mesh_of(params)) is not None:
+        return (graph, shard_parameters(graph, whole, mesh)), tokenizer
+    return (graph, jax.device_put(whole)), tokenizer
+
+
+def merge_into(
+    base: RunDirectory, params: PyTree, path: str | os.PathLike[str]
+) -> tuple[dict[Any, Any], int]:
+    """Parameters with an adapter merged into them, and how many maps it changes.
+
+    Raises:
+        CheckpointError: As of :func:`open_adapter`.
+        ConfigError: The base lacks a parameter that was trained beside the adapter, or has scanned
+            layers and the adapter separate ones.
+    """
+    adapter, leaves = open_adapter(path, base, params), flatten_dict(params)
+    itself = {
+        name: value for name, value in adapter.itself.items() if not name.startswith("value/")
+    }
+    if missing := sorted(set(itself) - set(leaves)):
         raise ConfigError(
-            f"{path}: its head was trained beside its adapters ({sorted(adapter.itself)[0]}), and "
-            f"the base has none: use the run that it started from"
+            f"{path}: was trained with parameters of its own beside its adapters ({missing[0]}), "
+            f"which {base.path} lacks: load or merge that run alone"
         )
-    params = frozen if unmerge else run.load_params(which, average=average).params
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
-    fields.pop("lora", None)
-    tokenizer, template = run.load_tokenizer(), find_template(run.path)
-    RunDirectory.check_free(output, overwrite=overwrite)
-    made = RunDirectory.create(output, overwrite=overwrite)
-    made.write(made.config, fields)
-    tokenizer.save(made.tokenizer)
-    if template is not None:  # of a run that was trained on conversations
-        chat = {"chat_template": template.text, **template.special}
-        made.write(made.path / "tokenizer_config.json", chat)
-    save_converted(made, params, {"config": fields, "tokenizer": tokenizer.sha256})
-    return len(adapter.params)
-
-
-def kernel_changes(
-    path: str | os.PathLike[str], checkpoint: str = "best"
-) -> tuple[dict[str, np.ndarray], int]:
-    """What the adapters of a run add to each kernel, by path of the map, and their rank.
-
-    Layers of a scanned stack have their number behind the path. With DoRA a change has more than
-    that rank: it is of all columns' lengths too.
-
-    Raises:
-        CheckpointError: The run has no adapters, or is damaged.
-    """
-    run = open_directory(path)
-    run.read_config()  # refuses one that was changed
-    if not is_adapter_run(run.path):
-        raise CheckpointError(f"{path}: has no adapters, and so no spectrum of what they add")
-    which, average = chosen_checkpoint(checkpoint)
-    adapter, frozen = of_run(run.path, which, average)
-    before, after = flatten_dict(frozen), flatten_dict(merge_adapter(adapter, frozen))
-    found: dict[str, np.ndarray] = {}
-    for name in adapter.params:
-        change = after[f"{name}/kernel"] - np.asarray(before[f"{name}/kernel"], np.float32)
-        if change.ndim == 2:
-            found[name] = change
-        else:
-            found |= {f"{name}[{i}]": layer for i, layer in enumerate(change)}
-    return found, next(iter(adapter.params.values()))["lora_a"].shape[-1]
+    if any(f"{name}/kernel" not in leaves for name in adapter.params):
+        raise ConfigError(
+            f"{base.path}: its layers are scanned, and an adapter in PEFT's format is of separate "
+            f"ones: export {base.path} to a Hugging Face folder, and use that"
+        )
+    adapter = dataclasses.replace(adapter, itself=itself)
+    return merge_adapter(adapter, params), len(adapter.params)

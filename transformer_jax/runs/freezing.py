@@ -7,34 +7,35 @@ from typing import Any
 
 from flax import nnx
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.data.added_tokens import has_token
-from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.models.making import make_model
-from transformer_jax.predictors.runs import ENCODERS
+from transformer_jax.predictors.runs import ENCODERS, abstract_model
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.runs.initial import Initial, load_pretrained, parameter_shapes
 from transformer_jax.runs.settings import StartConfig, start_config
 from transformer_jax.training.lora import lora
 from transformer_jax.training.partition import EVERYTHING, Partition, where
 from transformer_jax.training.state import abstract_parts
+from transformer_jax.training.trainable_tokens import trainable_tokens
+from transformer_jax.training.trees import flatten_dict
 
-__all__ = ["check_layers", "initial_of", "partition_for", "partition_of"]
+__all__ = ["check_layers", "initial_of", "partition_for", "partition_of", "with_new_tokens"]
 
 # What comes before the first block of a stack, and is frozen with the embeddings.
 _ENTRANCE = ("positions", "segments", "embedding_norm", "projection")
 # What comes after the last block: of language models and translators, of labels, of masked tokens.
-_HEADS = ["head/", "labels/", "transform/", "transform_norm/", "next_sentence/"]
+# The last is that of recurrent translators.
+_HEADS = [
+    "head/", "labels/", "transform/", "transform_norm/", "next_sentence/", "decoder/table/",
+]  # fmt: skip
 
 # What is trained itself beside adapters.
 _NEW_HEADS = ("labels/", "pooler/", "value/")
-# New tokens that also frozen tables may have: at the mean of the others, with noise, the layers
-# above can tell them apart.
-_OWN = frozenset(DECODER_TOKENS)
 
 
-def partition_of(freeze: str, model: TransformerConfig | None = None) -> Partition:
+def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
     """The partition of a run: all parameters, or those that are not frozen, are trainable.
 
     - ``embeddings``: the tables of tokens, positions and segments are frozen, with their norms.
@@ -44,7 +45,7 @@ def partition_of(freeze: str, model: TransformerConfig | None = None) -> Partiti
 
     Args:
         freeze: One of these, or ``none``.
-        model: The model; needed for ``decoder`` only.
+        model: The model; needed for ``decoder``, and of recurrent translators.
 
     Example:
         >>> from flax import nnx
@@ -54,6 +55,9 @@ def partition_of(freeze: str, model: TransformerConfig | None = None) -> Partiti
     """
     if freeze == "none":
         return EVERYTHING
+    if isinstance(model, RecurrentConfig):
+        frozen = _recurrent_parts(freeze, model)
+        return where(lambda path: not path.startswith(frozen) or path.startswith("decoder/table/"))
     if freeze == "encoder":
         return where(lambda path: not path.startswith(("encoder/", "embedding/", "pooler/")))
     if freeze == "decoder":
@@ -75,19 +79,75 @@ def partition_of(freeze: str, model: TransformerConfig | None = None) -> Partiti
     return where(trained)
 
 
-def partition_for(run: Any) -> Partition:
+def _recurrent_parts(freeze: str, model: RecurrentConfig) -> tuple[str, ...]:
+    """What the paths of frozen parameters of a recurrent translator begin with."""
+    shared = model.embedding.share_encoder_decoder_embeddings
+    table = "decoder/embedding/"  # of both sides, where they share it
+    if freeze in ("encoder", "decoder"):
+        return (f"{freeze}/", *(table,) * shared)
+    layers = range(0 if freeze == "embeddings" else int(freeze))
+    return ("encoder/embedding/", table, *(name for i in layers for name in _layer_names(i)))
+
+
+def _layer_names(i: int) -> tuple[str, ...]:
+    """What the paths of layer ``i`` of a recurrent translator begin with."""
+    ways = ("encoder/layers/forward", "encoder/layers/backward", "decoder/layers/forward")
+    return tuple(f"{way}/{i}/" for way in ways)
+
+
+def partition_for(run: Any, tokenizer: Tokenizer) -> Partition:
     """The partition of a run, by its settings: adapters, or the parameters that are not frozen.
 
-    A new head, of labels with its pooler or of values, is trained itself beside adapters.
+    A new head, of labels with its pooler or of values, is trained itself beside adapters, and so
+    are the rows of ``trainable_tokens`` in tables that are frozen.
     """
+    tokens = start_config(run).trainable_tokens
+    return trainable_tokens(_without_tokens(run), [tokenizer.token_id(token) for token in tokens])
+
+
+def _without_tokens(run: Any) -> Partition:
     own, adapters = start_config(run), getattr(run, "lora", None)
     if adapters is None or not adapters.rank:
         return partition_of(own.freeze, run.model)
     return lora(adapters, lambda path: path.startswith(_NEW_HEADS))
 
 
+def _freezes_table(run: Any) -> bool:
+    """Whether some table of tokens is frozen as a whole."""
+    adapters = getattr(run, "lora", None)
+    if adapters is not None and adapters.rank:
+        return True
+    rows = {"table": 0}
+    tables: dict[str, Any] = {"embedding": rows, "decoder_embedding": rows}
+    if isinstance(run.model, RecurrentConfig):
+        tables = {"encoder": {"embedding": rows}, "decoder": {"embedding": rows}}
+    return bool(partition_of(start_config(run).freeze, run.model).split(tables, nnx.Rngs(0))[1])
+
+
+def with_new_tokens(run: Any, before: Tokenizer, grown: Tokenizer) -> Any:
+    """The run with the tokens that it adds among its ``trainable_tokens``, if a table is frozen.
+
+    Args:
+        run: The settings of a run of any family.
+        before: The tokenizer of what it starts from.
+        grown: The tokenizer of the run.
+    """
+    own = start_config(run)
+    if own.init_from is None or not _freezes_table(run):
+        return run
+    new = [grown.name(token) for token in range(before.vocab_size, grown.vocab_size)]
+    tokens = tuple(dict.fromkeys((*own.trainable_tokens, *new)))
+    changed = dataclasses.replace(own, trainable_tokens=tokens)
+    return changed if own is run else dataclasses.replace(run, task=changed)
+
+
 def _check_adapters(run: Any, stack: str, own: StartConfig) -> None:
     """Refuses adapters that fit nothing of the model, or that would leave parts untrained."""
+    if isinstance(run.model, RecurrentConfig):
+        raise ConfigError(
+            f"lora.rank is {run.lora.rank}: adapters are for Transformers, and {own.init_from} is "
+            f"a recurrent translator: leave it out"
+        )
     if run.model.decoder_layers and stack == "encoder":
         raise ConfigError(
             f"lora.rank is {run.lora.rank}: the decoder is new, as {own.init_from} is an encoder: "
@@ -97,10 +157,10 @@ def _check_adapters(run: Any, stack: str, own: StartConfig) -> None:
     kind: Any = "encoder-decoder" if all(both) else "decoder" if both[1] else "encoder"
     compute = dataclasses.replace(run.model.compute, dtype="float32")  # it may not be known yet
     config = dataclasses.replace(run.model, compute=compute)
-    abstract_parts(lambda: make_model(kind, config, rngs=nnx.Rngs(0)), partition_for(run))
+    abstract_parts(lambda: make_model(kind, config, rngs=nnx.Rngs(0)), _without_tokens(run))
 
 
-def _shares_tables(model: TransformerConfig) -> bool:
+def _shares_tables(model: ModelConfig) -> bool:
     return model.embedding.share_encoder_decoder_embeddings
 
 
@@ -145,37 +205,59 @@ def check_layers(run: Any, start: Initial) -> None:
     adapters = getattr(run, "lora", None)
     if adapters is not None and adapters.rank:
         _check_adapters(run, stack, own)
-    _check_new_tokens(run, start)
-    if stack == "encoder" or prefix:  # whose head is new, or beside it
+    _check_trainable_tokens(run, start)
+    if own.reinit_head:
+        _check_head(run, start)
+    if stack == "encoder" or prefix or _is_reward(run):  # whose head is new, or beside it
         return
     if own.reinit_head and model.head.tie_word_embeddings:
         raise ConfigError(
             "reinit_head: the output layer of this model is its embedding table: add "
             "--model.head.no-tie-word-embeddings, which gives it a new table, or leave it out"
         )
-    _check_anything_is_trained(model, own)
+    added = (*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens)
+    if not own.trainable_tokens and all(has_token(start.tokenizer, one) for one in added):
+        _check_anything_is_trained(model, own)
 
 
-def _check_new_tokens(run: Any, start: Initial) -> None:
-    """Refuses new tokens whose rows would stay as they are drawn, but those of labeled examples."""
-    own, adapters, asked = start_config(run), getattr(run, "lora", None), run.tokenizer
-    added = [one for one in (*asked.add_tokens, *asked.add_special_tokens) if one not in _OWN]
-    new = [token for token in added if not has_token(start.tokenizer, token)]
-    if not new:
-        return
-    tables = {"embedding": {"table": 0}, "decoder_embedding": {"table": 0}}
-    setting = f"{own.prefix}freeze is {own.freeze}"
-    if adapters is not None and adapters.rank:
-        setting = f"lora.rank is {adapters.rank}"
-    elif not partition_of(own.freeze, run.model).split(tables, nnx.Rngs(0))[1]:
-        return
-    raise ConfigError(
-        f"{setting}: the new tokens {', '.join(new)} would never be trained: leave it out, or add "
-        f"no tokens, by --tokenizer flags or a --chat.template, that {own.init_from} lacks"
-    )
+def _check_trainable_tokens(run: Any, start: Initial) -> None:
+    """Refuses tokens that do not exist, or whose whole table is trained."""
+    own, tokenizer = start_config(run), run.tokenizer
+    setting = f"{own.prefix}trainable_tokens"
+    for token in own.trainable_tokens:
+        added = token in tokenizer.add_tokens or token in tokenizer.add_special_tokens
+        if not added and not has_token(start.tokenizer, token):
+            raise ConfigError(
+                f"{setting}: {own.init_from} has no token {token!r}: add it with "
+                f"--tokenizer.add-tokens, or leave it out"
+            )
+    if own.trainable_tokens and not _freezes_table(run):
+        raise ConfigError(
+            f"{setting} is {', '.join(own.trainable_tokens)}: the rows of all tokens are trained: "
+            f"leave it out, or add --lora.rank 8 or --{own.prefix}freeze embeddings"
+        )
 
 
-def _check_anything_is_trained(model: TransformerConfig, own: StartConfig) -> None:
+def _is_reward(run: Any) -> bool:
+    return getattr(getattr(run, "align", None), "method", None) == "reward"
+
+
+def _check_head(run: Any, start: Initial) -> None:
+    """Refuses to draw a head anew that is new anyway, as the start has none of its kind."""
+    own = start_config(run)
+    labels = bool(own.prefix) or _is_reward(run)
+    if not labels and _top_stack(start) == "decoder":
+        return  # that of the tokens
+    parts = ("labels/",) if labels else tuple(_HEADS)
+    state = nnx.to_pure_dict(nnx.state(abstract_model(start.directory, start.model)))
+    if not any(name.startswith(parts) for name in flatten_dict(state)):
+        raise ConfigError(
+            f"{own.prefix}reinit_head: {own.init_from} has no head for this run, so that it is new "
+            f"anyway: leave it out"
+        )
+
+
+def _check_anything_is_trained(model: ModelConfig, own: StartConfig) -> None:
     last = max(model.encoder_layers, model.decoder_layers) - 1
     names = [name.replace("/blocks/0/", f"/blocks/{last}/") for name in parameter_shapes(model)]
     tree = {name: {"": name} for name in names}
@@ -218,7 +300,8 @@ def _initial(run: Any, families: tuple[str, ...], tokens: int, params: Any) -> A
         ) from None
     stack = _top_stack(start)
     layers = getattr(run.model, f"{stack}_layers")
-    fresh = [f"{stack}/blocks/{i}/" for i in range(layers - own.reinit_last, layers)]
+    inside = "layers/forward" if isinstance(run.model, RecurrentConfig) else "blocks"
+    fresh = [f"{stack}/{inside}/{i}/" for i in range(layers - own.reinit_last, layers)]
     fresh += ["pooler/"] if own.reinit_last else []
     fresh += _HEADS if own.reinit_head else []
     return start.given(params, lambda name: name.startswith(tuple(fresh)), tokens)

@@ -14,9 +14,11 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.modules.lora import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.modules.replace import replaced
+from transformer_jax.modules.stack import Stack
 from transformer_jax.training.lora import merged, split_adapters
 from transformer_jax.training.state import digest
 from transformer_jax.training.stored import load_parts
+from transformer_jax.training.trainable_tokens import put_in, split_rows
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 __all__ = [
@@ -41,6 +43,8 @@ class Adapter:
         base: Checksum of the parameters that were frozen, if it is known.
         origin: What else is known of it: ``peft``, the fields of its ``adapter_config.json``;
             ``names``, the frozen parameters with their dtypes.
+        rows: By the name of a table or bias: the rows of ``tokens``, where these were trained.
+        tokens: Their ids.
     """
 
     params: Mapping[str, Mapping[str, np.ndarray]]
@@ -48,15 +52,41 @@ class Adapter:
     itself: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     base: str | None = None
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rows: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    tokens: tuple[int, ...] = ()
 
     def trainable(self) -> dict[Any, Any]:
-        """What a run would have trained, in nested dictionaries."""
+        """What a run would have trained but for rows of tokens, in nested dictionaries."""
         leaves = {
             f"{name}/{leaf}": array
             for name, own in self.params.items()
             for leaf, array in own.items()
         }
         return unflatten_dict({**leaves, **self.itself})
+
+    def unstacked(self) -> "Adapter":
+        """The same for separate layers, where those of a scanned stack lie along an axis.
+
+        Example:
+            >>> one = {"lora_a": np.zeros((3, 4, 2)), "lora_b": np.zeros((3, 2, 4))}
+            >>> adapter = Adapter({"decoder/blocks/up": one}, {"decoder/blocks/up": 2.0})
+            >>> sorted(adapter.unstacked().params)
+            ['decoder/blocks/0/up', 'decoder/blocks/1/up', 'decoder/blocks/2/up']
+        """
+        params: dict[str, Mapping[str, np.ndarray]] = {}
+        scales: dict[str, float] = {}
+        for name, own in self.params.items():
+            layers: dict[str, Mapping[str, np.ndarray]] = {name: own}
+            if own["lora_a"].ndim > 2:
+                layers = {
+                    name.replace("/blocks/", f"/blocks/{i}/", 1): {
+                        leaf: array[i] for leaf, array in own.items()
+                    }
+                    for i in range(len(own["lora_a"]))
+                }
+            params |= layers
+            scales |= dict.fromkeys(layers, self.scales[name])
+        return dataclasses.replace(self, params=params, scales=scales)
 
 
 def is_adapter_run(path: str | os.PathLike[str]) -> bool:
@@ -80,15 +110,17 @@ def of_run(
     how = loaded.manifest.get("merge")
     if not isinstance(how, dict) or "lora" not in how:
         raise CheckpointError(f"{path}: its checkpoints hold no adapters")
-    params, itself = split_adapters(loaded.params)
     frozen = dict(loaded.frozen)
+    trained, rows = split_rows(loaded.params, frozen)
+    params, itself = split_adapters(trained)
     origin = {
         "variant": how["lora"].get("variant", "lora"),
         "names": {name: str(leaf.dtype) for name, leaf in flatten_dict(frozen).items()},
     }
     scales = dict.fromkeys(params, how["lora"]["scale"])
     base = loaded.manifest.get("frozen") or digest(frozen)  # of a policy it is not recorded
-    return Adapter(params, scales, itself, base, origin), frozen
+    tokens = tuple(how.get("tokens", ()))
+    return Adapter(params, scales, itself, base, origin, rows, tokens), frozen
 
 
 def check_base(adapter: Adapter, params: PyTree, what: str, base: str) -> None:
@@ -140,14 +172,14 @@ def merge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
         adapter: The adapter.
         params: The parameters of the base.
     """
-    return merged(adapter.trainable(), params, adapter.scales)
+    whole = put_in(params, adapter.rows, adapter.tokens)
+    return merged(adapter.trainable(), whole, adapter.scales)
 
 
 def unmerge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
     """The kernels of the base again, from merged ones: ``W' - s A B``, to rounding.
 
-    DoRA's columns are divided by what they were multiplied by. Parameters that were trained
-    themselves stay as they are.
+    Parameters that were trained themselves, and rows of tokens, stay as they are.
 
     Args:
         adapter: The adapter that was merged.
@@ -179,6 +211,8 @@ def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
     Raises:
         ConfigError: There is no linear map where one has an adapter.
     """
+    unstack = lambda path, module: module.unstacked() if isinstance(module, Stack) else None
+    model, adapters = replaced(model, unstack), [adapter.unstacked() for adapter in adapters]
     names = {name for adapter in adapters for name in adapter.params}
 
     def chosen(path: str, module: Any) -> SelectedLoRA | None:

@@ -4,12 +4,14 @@ import shutil
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.sharding import NamedSharding
 from jaxtyping import PyTree
 
 from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.parallel.sharding import replicated
 from transformer_jax.training.checkpoint import Checkpointer, Restored
 from transformer_jax.training.partition import Partition, overlay
 from transformer_jax.training.sealed import sealed
@@ -47,7 +49,10 @@ def write(run: Path, frozen: PyTree) -> None:
 
 
 def _as_state(frozen: PyTree) -> TrainState:
-    return TrainState(jnp.zeros((), jnp.int32), frozen, {})
+    where = jax.tree.leaves(frozen)[0].sharding
+    # Several processes write and read nothing but arrays on the devices of all of them.
+    where = replicated(where.mesh) if isinstance(where, NamedSharding) else where
+    return TrainState(jax.device_put(np.zeros((), np.int32), where), frozen, {})
 
 
 def restore(

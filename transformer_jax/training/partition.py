@@ -28,8 +28,8 @@ class Partition(NamedTuple):
             parameters that were split compute. The key is that of the step, None without dropout.
         stored: How stored parameters make a plain model again, for ``transformer_jax.load``:
             ``"overlay"`` where they lie side by side, a description under ``lora`` for adapters,
-            one of these under ``policy`` where a reference lies beside them; None where only the
-            task knows.
+            the ids of tokens whose rows are trained under ``tokens``, all of this under
+            ``policy`` where a reference lies beside it; None where only the task knows.
     """
 
     split: Callable[[PyTree, nnx.Rngs], tuple[PyTree, PyTree]]

@@ -30,6 +30,7 @@ __all__ = [
     "check_frozen",
     "checkpoint_name",
     "checkpoints_of",
+    "load_all_parts",
     "load_params",
     "load_parts",
     "not_finite",
@@ -124,9 +125,9 @@ def load_params(
 
     One checkpoint yields its moving average (EMA) where training kept one; several yield the
     mean of their parameters. Adapters are merged into the weights that they change
-    (:func:`transformer_jax.training.lora.merged`). A damaged checkpoint is named in the log and
-    the one before it is used. Only the files of what is returned are read, and training may
-    continue meanwhile.
+    (:func:`transformer_jax.training.lora.merged`), and rows of tokens that were trained alone are
+    put into their tables. A damaged checkpoint is named in the log and the one before it is used.
+    Only the files of what is returned are read, and training may continue meanwhile.
 
     Args:
         run: A run directory.
@@ -139,18 +140,21 @@ def load_params(
     loaded = load_parts(run, which, average=average)
     if not loaded.frozen:
         return loaded
-    merge, frozen = loaded.manifest.get("merge"), loaded.frozen
-    if isinstance(merge, dict) and "lora" in merge:
-        from transformer_jax.training.lora import merged
-
-        plain = merged(loaded.params, frozen, merge["lora"]["scale"])
-        return loaded._replace(params=plain, frozen={})
-    if merge != "overlay":
+    merge = loaded.manifest.get("merge")
+    if merge == "overlay":
+        return loaded._replace(params=overlay(loaded.frozen, loaded.params), frozen={})
+    if not isinstance(merge, dict):
         raise CheckpointError(
             f"{run}: its model is not made of its parameters alone: load it with its task "
             f"(transformer_jax.load(path, task))"
         )
-    return loaded._replace(params=overlay(frozen, loaded.params), frozen={})
+    from transformer_jax.training.lora import merged
+    from transformer_jax.training.trainable_tokens import put_in, split_rows
+
+    params, rows = split_rows(loaded.params, loaded.frozen)
+    plain = put_in(loaded.frozen, rows, merge.get("tokens", ()))
+    scale = merge["lora"]["scale"] if "lora" in merge else 1.0
+    return loaded._replace(params=merged(params, plain, scale), frozen={})
 
 
 def weights_digest(
@@ -185,10 +189,21 @@ def load_parts(
     Raises:
         CheckpointError: Not a run directory, no such step, or nothing that verifies.
     """
+    return _policy_alone(load_all_parts(run, which, average=average))
+
+
+def load_all_parts(
+    run: str | os.PathLike[str], which: int | Literal["best", "last"] = "best", *, average: int = 1
+) -> Loaded:
+    """As :func:`load_parts`, with the reference and the reward model beside a policy.
+
+    Raises:
+        CheckpointError: Not a run directory, no such step, or nothing that verifies.
+    """
     if average < 1:
         raise ConfigError(f"average is {average}: at least 1 checkpoint is needed")
     directory = checkpoints_of(run)
-    return _policy_alone(_unpruned(directory, lambda: _load(directory, which, average)))
+    return _unpruned(directory, lambda: _load(directory, which, average))
 
 
 def _policy_alone(loaded: Loaded) -> Loaded:

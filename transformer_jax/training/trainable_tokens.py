@@ -1,0 +1,114 @@
+"""Training of a few rows of frozen tables: a partition, and plain tables again (row B39).
+
+As ``trainable_token_indices`` of Hugging Face's PEFT: tokens that a run adds to a vocabulary are
+trained beside adapters, and all other rows stay as they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import PyTree
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.modules.trained_rows import row_parameter, with_trained_rows
+from transformer_jax.parallel.sharding import path_name
+from transformer_jax.training.partition import Partition, overlay
+from transformer_jax.training.trees import flatten_dict, unflatten_dict
+
+__all__ = ["put_in", "split_rows", "trainable_tokens"]
+
+_ROWS = "_rows"  # what the name of a table has behind it as the name of its trained rows
+
+
+def trainable_tokens(partition: Partition, ids: Sequence[int]) -> Partition:
+    """``partition``, and beside it the rows of some tokens of the tables that it freezes.
+
+    The rows lie beside their table: ``embedding/table_rows`` ``[A D]``, and of an output layer of
+    its own ``head/table_rows`` and ``head/bias_rows``. They begin as the table has them, so that
+    the model of step 0 computes what the frozen one computes, bit for bit.
+
+    Args:
+        partition: What else is trained, such as adapters; its model is one module.
+        ids: Tokens; of none the partition is as it was.
+
+    Raises:
+        ConfigError: A token is given twice; when split, no frozen parameter has a row a token, or
+            one has too few.
+
+    Source: Hugging Face PEFT, ``trainable_token_indices`` of ``LoraConfig`` (row B39).
+    """
+    tokens = tuple(map(int, ids))
+    if not tokens:
+        return partition
+    if len(set(tokens)) < len(tokens):
+        raise ConfigError("trainable tokens: an id is given twice")
+
+    def split(params: PyTree, rngs: nnx.Rngs) -> tuple[PyTree, PyTree]:
+        trainable, frozen = partition.split(params, rngs)
+        kept, rows = _by_name(frozen), {}
+        for name, param in _by_name(params).items():
+            if name in kept and param.get_metadata("axes", (None,))[0] == "vocab":
+                _check_ids(tokens, name, len(param.get_value()))
+                # Of the parameter as it was: a frozen one may be kept in half of the bits.
+                rows[name + _ROWS] = row_parameter(param, param.get_value()[np.array(tokens)])
+        if not rows:
+            raise ConfigError(
+                "trainable tokens: no table of tokens is frozen: all rows are trained anyway"
+            )
+        return overlay(trainable, unflatten_dict(rows)), frozen
+
+    def merge(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> nnx.Module:
+        rest, rows = split_rows(trainable, frozen)
+        return with_trained_rows(partition.merge(graph, rest, frozen, key), rows, tokens)
+
+    stored = partition.stored
+    if stored is not None:
+        stored = {**(stored if isinstance(stored, Mapping) else {}), "tokens": list(tokens)}
+    return Partition(split, merge, stored)
+
+
+def _by_name(params: PyTree) -> dict[str, Any]:
+    is_param = lambda node: isinstance(node, nnx.Variable)
+    found = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_param)
+    return {path_name(path): param for path, param in found}
+
+
+def _check_ids(ids: tuple[int, ...], name: str, size: int) -> None:
+    strange = [one for one in ids if not 0 <= one < size]
+    if strange:
+        raise ConfigError(
+            f"trainable tokens: {name} has no row {strange[0]}: allowed are 0 to {size - 1}"
+        )
+
+
+def split_rows(trainable: PyTree, frozen: PyTree) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """What is trained beside rows of tokens, and these rows by the name of their table.
+
+    Example:
+        >>> split_rows({"head": {"bias_rows": 1}, "up": {"lora_a": 2}}, {"head": {"bias": 3}})
+        ({'up': {'lora_a': 2}}, {'head/bias': 1})
+    """
+    tables = {name + _ROWS: name for name in flatten_dict(frozen)}
+    leaves = flatten_dict(trainable)
+    rest = {name: leaf for name, leaf in leaves.items() if name not in tables}
+    return unflatten_dict(rest), {tables[name]: leaves[name] for name in leaves.keys() & tables}
+
+
+def put_in(
+    params: Mapping[Any, Any], rows: Mapping[str, Any], ids: Sequence[int]
+) -> dict[Any, Any]:
+    """Parameters with rows of tokens in their tables, in NumPy; the dtypes of tables stay.
+
+    Example:
+        >>> put_in({"head": {"bias": np.zeros(3)}}, {"head/bias": np.ones(1)}, [2])
+        {'head': {'bias': array([0., 0., 1.])}}
+    """
+    leaves = flatten_dict(params)
+    for name, value in rows.items():
+        whole = np.array(leaves[name])
+        whole[np.array(ids)] = np.asarray(value).astype(whole.dtype)
+        leaves[name] = whole
+    return unflatten_dict(leaves)
