@@ -343,15 +343,18 @@ def test_layers_of_a_decoder_of_classes_are_frozen(start, texts, tmp_path):
 
 @pytest.mark.slow
 def test_adapters_of_a_decoder_of_classes_are_trained_with_its_head(start, texts, tmp_path):
-    """Rows H24, B39: its own new tokens stay near the mean, where adapters tell them apart."""
+    """Rows H24, B39: and so are its start, delimiter and extract, which are new tokens."""
     there = start("decoder")
     command = [word.format(texts=texts) for word in LABELED]
     given = ["--task.init-from", str(there), "--lora.rank", "2", "--output", f"{tmp_path}/run"]
     assert encoder_only.main([*command, *given]) == 0
     names = flatten_dict(load_parts(tmp_path / "run", "last").params)
-    assert {name for name in names if "/lora_" not in name} == {"labels/kernel"}
+    own = {"labels/kernel", "embedding/table_rows"}
+    assert {name for name in names if "/lora_" not in name} == own
     before, after = parameters(there, "best"), parameters(tmp_path / "run")
     assert same(before["embedding/table"], after["embedding/table"][:-3])
+    begun = flatten_dict(load_parts(tmp_path / "run", "last").frozen)["embedding/table"]
+    assert (after["embedding/table"] != begun).any(1).nonzero()[0].tolist() == [21, 22, 23]
     [found] = load_predictor(tmp_path / "run")(["um dois"], text_pairs=["três"])
     assert found
 
@@ -425,6 +428,19 @@ def test_new_tokens_begin_near_the_mean(start, train, tmp_path, capfd, family):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("still", [["--lora.rank", "2"], ["--freeze", "encoder"]], ids=" ".join)
+def test_new_tokens_of_a_translator_are_trained_in_its_shared_table(start, train, tmp_path, still):
+    """Row B39: beside adapters, and where the table is frozen with one of its stacks."""
+    there = start("encoder-decoder")
+    run = train("encoder-decoder", tmp_path / "run", "--init-from", there, *ADDED, *still)
+    before, after = parameters(there, "best"), parameters(run)
+    begun = flatten_dict(load_parts(run, "last").frozen)["embedding/table"]
+    assert same(after["embedding/table"][:-2], before["embedding/table"])
+    assert (after["embedding/table"][-2:] != begun[-2:]).any(1).all()
+    assert load_predictor(run)(["um dois"])
+
+
+@pytest.mark.slow
 def test_new_tokens_take_rows_that_no_token_has(published, train, tmp_path):
     """Tables of published models have more rows than their tokenizers have tokens."""
     old = load(published("gpt2"), kind="decoder")[0][1]["embedding"]["table"]
@@ -460,8 +476,8 @@ MISTAKES = [
     ("decoder", ["--freeze", "3"], "freeze is 3: there are 2 layers"),
     ("decoder", ["--freeze", "encoder"], "allowed are none, embeddings, decoder, or the number"),
     ("decoder", ["--freeze", "decoder"], "nothing is left to train"),
-    ("decoder", ["--freeze", "embeddings", *ADDED], "would never be trained"),
-    ("decoder", ["--lora.rank", "2", *ADDED], "the new tokens quatro, <|user|> would never be"),
+    ("decoder", ["--lora.rank", "2", "--trainable-tokens", "onze"], "has no token 'onze': add it"),
+    ("decoder", ["--trainable-tokens", "<eos>"], "the rows of all tokens are trained: leave it"),
     ("decoder", ["--reinit-last", "3"], "reinit_last is 3: there are 2 layers"),
     ("decoder", ["--reinit-last=-1"], "reinit_last is -1"),
     ("decoder", ["--reinit-head"], "the output layer of this model is its embedding table"),

@@ -60,6 +60,7 @@ def _roles(tokenizer: Tokenizer) -> dict[str, str]:
     """The names of special tokens by role."""
     roles = ("pad", "unk", "bos", "eos", "mask")
     ids = {role: getattr(tokenizer, role) for role in roles}
+    ids["forced_bos"] = next(iter(tokenizer.target_prefix_ids), None)
     return {role: tokenizer.name(id) for role, id in ids.items() if id is not None}
 
 

@@ -112,11 +112,11 @@ class DenoisingPlan:
         self._seed, self._shuffle = batching.seed, shuffle
         self._texts = SentenceTexts.of(store, limit=room, room=room)
         lengths = self._texts.lengths
-        targets = lengths + 1
+        targets = lengths + len(tokenizer.target_prefix_ids) + 1
         sources = lengths + len(tokenizer.prefix_ids) + len(tokenizer.suffix_ids)
         if noise.span_corruption:
             spans, hidden = np.array([_num_spans(int(n), noise) for n in lengths]).T
-            sources, targets = sources - hidden + spans, hidden + spans + 2
+            sources, targets = sources - hidden + spans, targets - lengths + hidden + spans + 1
         self._plan = batching.plan(sources, targets, usual=8, shuffle=shuffle)
         self.shapes, self.steps_per_epoch = self._plan.shapes, self._plan.steps_per_epoch
         said = (self._plan.fingerprint, dataclasses.astuple(noise), length)
@@ -176,7 +176,8 @@ class DenoisingPlan:
             target, noisy = np.concatenate(parts), self._noisy(parts, rng)
         before, after = self._tokenizer.prefix_ids, self._tokenizer.suffix_ids
         source = np.concatenate([np.array(before, np.int32), noisy, np.array(after, np.int32)])
-        return source, np.append(target, np.int32(self._tokenizer.eos))
+        first, last = self._tokenizer.target_prefix_ids, self._tokenizer.eos
+        return source, np.array([*first, *target, last], np.int32)
 
     def _noisy(
         self, parts: list[Int[np.ndarray, " _"]], rng: np.random.Generator
@@ -224,8 +225,8 @@ def check_tokenizer(tokenizer: Tokenizer, noise: NoiseConfig, length: int) -> No
     """
     if noise.masks and tokenizer.mask is None:
         raise ConfigError(
-            "the tokenizer has no mask token: train one with this run, or give a tokenizer.json "
-            "that has <mask> or [MASK]"
+            "the tokenizer has no mask token: train one with this run, give a tokenizer.json that "
+            "has <mask> or [MASK], or start a model of spans (T5) as the run t5-mini"
         )
     needed = num_sentinels(noise, length)
     if needed > len(tokenizer.sentinels):
@@ -247,7 +248,8 @@ def _room(tokenizer: Tokenizer, noise: NoiseConfig, length: int) -> int:
     """The most tokens of a text whose source and target have ``length`` tokens at most."""
     around = len(tokenizer.prefix_ids) + len(tokenizer.suffix_ids)
     # A target of spans may have a sentinel more than it hides tokens, one at its end, and EOS.
-    room = length - max(around, 3 if noise.span_corruption else 1)
+    own = len(tokenizer.target_prefix_ids)
+    room = length - max(around, own + (3 if noise.span_corruption else 1))
     if room < 1:
         raise ConfigError(
             f"training.sequence_length is {length}: a text needs at least {length - room + 1}"

@@ -25,6 +25,17 @@ class Pairs:
     def __getitem__(self, index: SupportsIndex) -> tuple[str, str]:
         return self.sources[index], self.targets[index]
 
+    def with_prefix(self, prefix: str) -> "Pairs":
+        """The pairs with ``prefix`` before every source.
+
+        Example:
+            >>> Pairs(["um"], ["one"], "example").with_prefix("to English: ").sources
+            ['to English: um']
+        """
+        if not prefix:
+            return self
+        return dataclasses.replace(self, sources=[prefix + source for source in self.sources])
+
 
 def collect(rows: Iterable[tuple[str, str]], name: str, lowercase: bool = False) -> Pairs:
     """Pairs from rows: stripped, optionally lower-cased, without those with an empty side.

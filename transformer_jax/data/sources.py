@@ -32,6 +32,8 @@ class ReadOptions:
     too_long: Literal["drop", "truncate"] = "drop"  # what becomes of longer ones (always counted)
     validation_size: int = 1000  # pairs held out of training where none are given; at most 1/10
     corpus_size: int = 20_000  # training pairs of the built-in corpus
+    # What every source begins with, such as T5's 'translate English to German: '.
+    source_prefix: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,9 @@ ROLES = {
     "bos": ("<bos>", "<s>", "[BOS]", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
     "eos": ("<eos>", "</s>", "[EOS]", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
+    "forced_bos": (),
 }
-"""Names of the token of each role, in order of preference."""
+"""Names of the token of each role, in order of preference; a role without has a given name only."""
 
 
 def role_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str, int]:

@@ -100,7 +100,7 @@ def build_store(
     """The ids of sentence pairs, each sentence with its end token.
 
     A source has all special tokens of its tokenizer's template, such as BART's ``<s>``, as when it
-    is translated.
+    is translated; a target has the token that every target of its tokenizer begins with, if any.
 
     Args:
         pairs: Sentences and their translations.
@@ -120,7 +120,8 @@ def build_store(
         return _encode_pairs(pairs, tokenizer, target_tokenizer, max_length, too_long)
     how = "cut" if too_long == "truncate" else too_long  # as earlier versions named their caches
     settings = [tokenizer.sha256, target_tokenizer.sha256, str(max_length), how]
-    settings += ["template"] if _frame(tokenizer) != _frame_of_targets(tokenizer) else []
+    settings += ["template"] if _frame(tokenizer) != ((), (tokenizer.eos,)) else []
+    settings += [f"target {id}" for id in target_tokenizer.target_prefix_ids]
     key = _key(pairs, *settings)
     folder = pathlib.Path(cache) / key
     store = _open(folder)
@@ -161,7 +162,7 @@ def _frame(tokenizer: Tokenizer) -> Frame:
 
 
 def _frame_of_targets(tokenizer: Tokenizer) -> Frame:
-    return (), (tokenizer.eos,)
+    return tokenizer.target_prefix_ids, (tokenizer.eos,)
 
 
 def encode_texts(

@@ -26,6 +26,7 @@ class SummaryOptions:
     lowercase: bool = False  # lower-case everything
     max_length: int = 512  # most tokens of a text and of a summary; longer ones are truncated
     validation_size: int = 1000  # texts held out of training where none are given; at most 1/10
+    source_prefix: str = ""  # what every text begins with for the model, such as 'summarize: '
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Summaries:
         parts: The sentences of each text.
         references: The summaries of each.
         name: For messages.
+        source_prefix: What each text begins with for the model.
         empty: How many were left out, as their text or all their summaries were empty.
     """
 
@@ -56,14 +58,15 @@ class Summaries:
     references: list[list[str]]
     name: str
     empty: int = 0
+    source_prefix: str = ""
 
     def __len__(self) -> int:
         return len(self.parts)
 
     @property
     def sources(self) -> list[str]:
-        """The texts, in one line each."""
-        return [" ".join(parts) for parts in self.parts]
+        """The texts that the model reads, in one line each."""
+        return [self.source_prefix + " ".join(parts) for parts in self.parts]
 
     def pairs(self, *, every: bool = False) -> Pairs:
         """The texts with their first summary, or with every one, to train on."""
@@ -78,7 +81,8 @@ class Summaries:
     def select(self, rows: list[int], name: str) -> "Summaries":
         """Some of the texts."""
         references = [self.references[i] for i in rows]
-        return Summaries([self.parts[i] for i in rows], references, name)
+        parts = [self.parts[i] for i in rows]
+        return Summaries(parts, references, name, source_prefix=self.source_prefix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +132,7 @@ def read_summaries(
 
     Args:
         path: The file.
-        read: Keys, lower-casing.
+        read: Keys, lower-casing, what texts begin with.
         where: The setting that holds ``path``, for messages.
 
     Raises:
@@ -154,4 +158,4 @@ def read_summaries(
     if not texts:
         why = f"all {empty} of its lines have an empty side" if empty else "it is empty"
         raise DataError(f"{path}: no summaries: {why}")
-    return Summaries(texts, summaries, path, empty)
+    return Summaries(texts, summaries, path, empty, read.source_prefix)

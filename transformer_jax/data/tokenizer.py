@@ -56,6 +56,8 @@ class Tokenizer:
         sentinels: ``<extra_id_0>``, ``<extra_id_1>``, ... of T5, as many as there are.
         prefix_ids: Special tokens before a source text, by the file's template (BART's ``<s>``).
         suffix_ids: Special tokens after it; ``eos`` alone without a template.
+        target_prefix_ids: The first token of every target, where it has one of its own (BART's
+            ``<s>`` after the start token ``</s>``): the role ``forced_bos``.
         num_separators: Number of ``eos`` between the two texts of a pair (RoBERTa: 2).
         template: The special-tokens template of the file, or None.
         text: The content of the file.
@@ -72,6 +74,7 @@ class Tokenizer:
     sentinels: tuple[int, ...]
     prefix_ids: tuple[int, ...]
     suffix_ids: tuple[int, ...]
+    target_prefix_ids: tuple[int, ...]
     num_separators: int
     template: SpecialTokensTemplate | None
     text: str
@@ -84,7 +87,8 @@ class Tokenizer:
         Args:
             text: Content of the file; kept unchanged, because numbers may change when serialized
                 again.
-            special: Names of special tokens by role (pad, unk, bos, eos, mask), where unusual.
+            special: Names of special tokens by role (pad, unk, bos, eos, mask, forced_bos), where
+                unusual.
 
         Raises:
             DataError: There is no token that ends sentences, or a named one is missing.
@@ -112,7 +116,8 @@ class Tokenizer:
         self.mask = found.get("mask")
         self.sha256 = hashlib.sha256(self.text.encode()).hexdigest()
         self.sentinels = sentinel_ids(vocab)
-        silent = {self.pad, self.bos, self.eos, *self.sentinels}
+        self.target_prefix_ids = (found["forced_bos"],) if "forced_bos" in found else ()
+        silent = {self.pad, self.bos, self.eos, *self.sentinels, *self.target_prefix_ids}
         self._special = frozenset(silent if self.mask is None else silent | {self.mask})
         self._characters = _character_ids(text)
         self.template = _template(backend)

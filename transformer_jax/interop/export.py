@@ -19,6 +19,9 @@ from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["hf_tensors", "with_post_processor", "write_folder", "write_model"]
 
+# Post-processors of tokenizers that add special tokens.
+_TEMPLATES = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
+
 
 def write_model(
     output: Path,
@@ -90,14 +93,21 @@ def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
     """The special ids of a model that was never published."""
     found: dict[str, Any] = {"pad_token_id": tokenizer.pad, "eos_token_id": tokenizer.eos}
     if kind == "encoder-decoder":
-        return found | {"decoder_start_token_id": tokenizer.bos, "bos_token_id": tokenizer.bos}
+        found |= {"decoder_start_token_id": tokenizer.bos, "bos_token_id": _begin(tokenizer)}
+        first = tokenizer.target_prefix_ids
+        return found | ({"forced_bos_token_id": first[0]} if first else {})
     decoder = kind in ("decoder", "decoder-task")
     return found | ({"bos_token_id": tokenizer.bos} if decoder else {})
 
 
+def _begin(tokenizer: Tokenizer) -> int:
+    """The token that texts begin with, behind the start token of a decoder (BART)."""
+    return next(iter(tokenizer.target_prefix_ids), tokenizer.bos)
+
+
 def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
     """What transformers needs to know beside ``tokenizer.json``."""
-    names = {"pad_token": tokenizer.pad, "eos_token": tokenizer.eos, "bos_token": tokenizer.bos}
+    names = {"pad_token": tokenizer.pad, "eos_token": tokenizer.eos, "bos_token": _begin(tokenizer)}
     if model.kind in ("encoder", "encoder-task"):
         names |= {"cls_token": tokenizer.bos, "sep_token": tokenizer.eos}
     for role in ("unk", "mask"):
@@ -116,8 +126,14 @@ def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> s
 
     What this library adds by itself, others add if the file says so: ``eos`` to what a translator
     reads, ``[CLS]`` and ``[SEP]`` around what an encoder reads, ``first`` before what a language
-    model continues from.
+    model continues from. The file of a published tokenizer may say so already; what it says of
+    language models, whose texts begin in another way here, is replaced.
     """
+    if tokenizer.template is not None:
+        prefix, _, suffix = tokenizer.template
+        framed = (prefix, suffix) == ((tokenizer.bos,), (tokenizer.eos,))
+        if kind == "encoder-decoder" or (framed and kind in ("encoder", "encoder-task")):
+            return tokenizer.text
     token = lambda id: {"SpecialToken": {"id": tokenizer.name(id), "type_id": 0}}
     second = lambda part: {next(iter(part)): next(iter(part.values())) | {"type_id": 1}}
     a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
@@ -138,11 +154,20 @@ def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> s
     fields = json.loads(tokenizer.text)
     template = {"type": "TemplateProcessing", "single": single, "pair": pair,
                 "special_tokens": special}  # fmt: skip
-    before = fields.get("post_processor")
+    before = _without_templates(fields.get("post_processor"))
     fields["post_processor"] = (
-        template if before is None else {"type": "Sequence", "processors": [before, template]}
+        {"type": "Sequence", "processors": [*before, template]} if before else template
     )
     return json.dumps(fields, ensure_ascii=False)
+
+
+def _without_templates(processor: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """The parts of a post-processor that add no special tokens."""
+    if processor is None or processor["type"] in _TEMPLATES:
+        return []
+    if processor["type"] != "Sequence":
+        return [processor]
+    return [kept for part in processor["processors"] for kept in _without_templates(part)]
 
 
 def _write(path: Path, fields: Mapping[str, Any]) -> None:

@@ -17,7 +17,14 @@ from transformer_jax.interop.hf_checkpoint import FAMILIES
 from transformer_jax.modules.stack import unstack_blocks
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
-__all__ = ["ExportPlan", "choose_family", "split_sinusoids", "unscan_layers", "with_table"]
+__all__ = [
+    "ExportPlan",
+    "choose_family",
+    "fields_of",
+    "split_sinusoids",
+    "unscan_layers",
+    "with_table",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +124,26 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Expo
                 nearest = len(apart), f"{family.types[0]} has {'; '.join(apart[:4])}"
     reason = "" if nearest is None else f": {nearest[1]}"
     raise ConfigError(f"no Hugging Face model type has this architecture{reason}")
+
+
+def fields_of(model: Model, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The configuration that a model was published with, with what has changed since.
+
+    Args:
+        model: The model, such as one whose tables have grown.
+        fields: The published configuration; its family is tried alone.
+
+    Returns:
+        The configuration, or None where the family does not have this architecture.
+    """
+    family = next(f for f in FAMILIES if fields.get("model_type") in f.types)
+    there = family.named(model)
+    try:
+        made = {**fields, **family.fields(there)}
+        back = family.model(ConfigReader(made), _tensors_of(family, there))
+    except (ConfigError, CheckpointError, KeyError):
+        return None
+    return None if _differences(there, back) else made
 
 
 def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:

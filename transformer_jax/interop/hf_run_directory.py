@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +26,8 @@ from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import Loaded
 
 if TYPE_CHECKING:
+    import tokenizers
+
     from transformer_jax.data.tokenizer import Tokenizer
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "convert",
     "model_of",
     "preprocessor_fields",
+    "republished",
     "run_fields",
     "save_converted",
 ]
@@ -94,7 +97,7 @@ class HFRunDirectory(RunDirectory):
             CheckpointError: A tensor cannot be read.
             ConfigError: A step or an average is asked for.
         """
-        self._refuse_steps(which, average)
+        self.refuse_steps(which, average)
         return Loaded(self.folder.load(), 0, None)
 
     def weights_digest(
@@ -106,7 +109,7 @@ class HFRunDirectory(RunDirectory):
             CheckpointError: A file cannot be read.
             ConfigError: A step or an average is asked for.
         """
-        self._refuse_steps(which, average)
+        self.refuse_steps(which, average)
         whole = hashlib.sha256()
         for path in sorted({entry.file for entry in self.folder.tensors.entries.values()}):
             try:
@@ -116,7 +119,12 @@ class HFRunDirectory(RunDirectory):
                 raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         return whole.hexdigest()
 
-    def _refuse_steps(self, which: int | str, average: int) -> None:
+    def refuse_steps(self, which: int | str, average: int) -> None:
+        """Refuses a choice of a checkpoint, of which a folder has one.
+
+        Raises:
+            ConfigError: A step or an average is asked for.
+        """
         if isinstance(which, int) or average > 1:
             raise ConfigError(
                 f"{self.path}: a Hugging Face checkpoint has no steps: leave --checkpoint out"
@@ -149,7 +157,9 @@ class HFRunDirectory(RunDirectory):
 def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, str]:
     """Roles of tokens that the configuration gives by their ids.
 
-    A decoder of an encoder-decoder begins with its decoder_start_token_id.
+    A decoder of an encoder-decoder begins with its decoder_start_token_id. Behind it come the
+    forced_bos_token_id of every target, or the bos_token_id that its tokenizer puts before a text,
+    as transformers has it in labels (BART).
 
     Raises:
         CheckpointError: The model has no such token to begin with.
@@ -160,18 +170,35 @@ def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, str]:
     fields = generation_fields(folder.path, folder.fields)
     begin = "decoder_start_token_id" if folder.model.kind == "encoder-decoder" else "bos_token_id"
     found = {}
-    for role, key in (("pad", "pad_token_id"), ("bos", begin), ("eos", "eos_token_id")):
+
+    def given(key: str) -> Any:
         value = fields.values.get(key)
         value = folder.fields.values.get(key) if value is None else value
-        value = value[0] if isinstance(value, list) and value else value
+        return value[0] if isinstance(value, list) and value else value
+
+    for role, key in (("pad", "pad_token_id"), ("bos", begin), ("eos", "eos_token_id")):
+        value = given(key)
         known = type(value) is int and 0 <= value < folder.model.config.decoder().vocab_size
         if key == "decoder_start_token_id" and value is not None and not known:
             most = folder.model.config.decoder().vocab_size - 1
             raise fields.refused(key, value, f"the decoder reads 0 to {most}")
-        token = backend.id_to_token(value) if isinstance(value, int) and value >= 0 else None
-        if token is not None:
+        if (token := _token(backend, value)) is not None:
             found[role] = token
+    if folder.model.kind == "encoder-decoder":
+        forced, around = given("forced_bos_token_id"), backend.encode("").ids
+        if forced is None and len(around) > 1 and around[0] == given("bos_token_id"):
+            forced = around[0]
+        if (token := _token(backend, forced)) is not None:
+            found["forced_bos"] = token
     return found
+
+
+def _token(backend: "tokenizers.Tokenizer", id: Any) -> str | None:
+    """The token of an id of a configuration; None where it names none."""
+    if type(id) is not int or id < 0:
+        return None
+    token: str | None = backend.id_to_token(id)
+    return token
 
 
 def generation_fields(path: Path, fields: ConfigReader) -> ConfigReader:
@@ -271,10 +298,45 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
     )
 
 
+def republished(
+    record: Mapping[str, Any], kind: str, config: TransformerConfig
+) -> dict[str, Any] | None:
+    """What a run remembers of the published model that it starts from, for exports and search.
+
+    Args:
+        record: ``published`` of the ``config.json`` of the start.
+        kind: The family of the run.
+        config: Its model, which may have more tokens or other rates of dropout.
+
+    Returns:
+        The record with what has changed; None where that family does not have this model.
+    """
+    from transformer_jax.interop.export_plan import fields_of
+
+    model = model_of({"model": dataclasses.asdict(config), "published": record}, kind)
+    fields = fields_of(model, record["fields"])
+    if fields is None:
+        return None
+    generation = record["generation"]
+    if generation == record["fields"]:  # there is one file for both
+        generation = fields
+    return {**record, "fields": fields, "generation": generation}
+
+
 def convert(
-    path: str | os.PathLike[str], output: str | os.PathLike[str], *, overwrite: bool
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    overwrite: bool,
+    change: Callable[[Any], Any] = lambda params: params,
 ) -> int:
     """A run directory with the model of a Hugging Face folder; returns how many parameters it has.
+
+    Args:
+        path: The folder.
+        output: The run to create, on this machine.
+        overwrite: Whether a run that is there gives way.
+        change: Makes the parameters of the run from those of the folder.
 
     Raises:
         CheckpointError: The folder is damaged, or the run cannot be written.
@@ -296,7 +358,7 @@ def convert(
         fields |= {"special": source.tokenizer_file()[1]}
         describe = {"config": fields, "tokenizer": tokenizer.sha256}
     RunDirectory.check_free(output, overwrite=overwrite)  # before anything is loaded
-    params = source.load_params().params
+    params = change(source.load_params().params)
     dense = fields.get("sentence", {}).get("dense")
     if dense is not None:  # a run that gives way to this one is there until all is read
         read_dense(source.path, dense, source.folder.model.config.d_model)

@@ -19,6 +19,7 @@ from transformer_jax.models.protocol import Encoded
 from transformer_jax.modules.alignment import projected_keys, score_of_projected
 from transformer_jax.modules.linear import Embed, Linear
 from transformer_jax.modules.recurrent import Recurrent
+from transformer_jax.modules.trained_rows import output_table
 
 __all__ = ["WIDTH", "RecurrentCache", "RecurrentMemory", "StepDecoder", "join_directions"]
 
@@ -238,7 +239,7 @@ class StepDecoder(nnx.Module):
 
     def output_table(self) -> OutputTable:
         """The output projection: a table of its own, or that of the embeddings."""
-        return OutputTable((self.table or self.embedding).table[...])
+        return output_table(self.table or self.embedding)
 
     def _no_hidden(self, memory: RecurrentMemory, beams: int) -> Array:
         width = (self.table or self.embedding).table.shape[1]

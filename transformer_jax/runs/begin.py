@@ -13,13 +13,22 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.runs.any_run import NewRunType
+from transformer_jax.runs.freezing import with_new_tokens
 from transformer_jax.runs.sizing import vocabulary_for
 from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.word_vectors.initialization import vectors_of_tokens
 
-__all__ = ["begin", "dtype_of", "for_device", "learn_tokenizer", "token_cache", "with_dtype"]
+__all__ = [
+    "begin",
+    "dtype_of",
+    "for_device",
+    "learn_tokenizer",
+    "no_record",
+    "token_cache",
+    "with_dtype",
+]
 
 
 def learn_tokenizer(
@@ -41,12 +50,17 @@ def learn_tokenizer(
     return tokenizer
 
 
+def no_record(run: Any) -> None:
+    """What a run without a published start keeps of it."""
+
+
 def begin(
     run: NewRunType,
     learn: Callable[[], Tokenizer],
     resolve: Callable[[NewRunType, Tokenizer], NewRunType],
     *,
     vocab_given: bool,
+    published: Callable[[NewRunType], dict[str, Any] | None] = no_record,
 ) -> RunDirectory:
     """Create a run directory with everything but the training state.
 
@@ -58,6 +72,7 @@ def begin(
         resolve: Function that fills in settings that follow from the tokenizer and the texts, such
             as the vocabulary size of the model.
         vocab_given: Whether the user set the vocabulary size of the model too.
+        published: What the run keeps of the published model that it starts from; None is nothing.
 
     Raises:
         ConfigError: The tokenizer and the vocabulary size of the model do not fit together, or no
@@ -70,7 +85,8 @@ def begin(
     elif is_main_process():
         tokenizer = learn()
     if is_main_process():
-        tokenizer = _grown(tokenizer, run.tokenizer)
+        before, tokenizer = tokenizer, _grown(tokenizer, run.tokenizer)
+        run = with_new_tokens(run, before, tokenizer)
         model = run.model
         wanted = model.vocab_size if isinstance(model, ModelConfig) else None
         if vocab_given and wanted != tokenizer.vocab_size:
@@ -87,8 +103,9 @@ def begin(
             vectors_of_tokens(run.model.embedding.init, tokenizer)  # refused before work starts
         directory = RunDirectory.create(output, overwrite=run.overwrite)
         # In this order: a run that is killed in between counts as empty.
-        special = {"special": tokenizer.special} if tokenizer.special else {}
-        directory.write(directory.config, dataclasses.asdict(run) | special)
+        kept = {"special": tokenizer.special or None, "published": published(run)}
+        known = {name: value for name, value in kept.items() if value is not None}
+        directory.write(directory.config, dataclasses.asdict(run) | known)
         tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
     return RunDirectory.open(output)

@@ -17,8 +17,10 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.parallel.inference import MeshProgram
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
-from transformer_jax.runs.begin import token_cache
+from transformer_jax.runs.begin import no_record, token_cache
 from transformer_jax.runs.denoising_settings import DenoisingRun
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
+from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.runs.language import open_run
 from transformer_jax.runs.settings import batching_of, read_run
 from transformer_jax.runs.train import train as train_run
@@ -34,6 +36,8 @@ from transformer_jax.training.task import Task
 
 __all__ = ["begin", "make_task", "open_run", "read", "score", "train"]
 
+_FAMILIES = ("encoder-decoder",)  # that denoising can start from
+
 _COUNTED = 1_000_000  # target tokens that the trivial baseline is counted on
 
 
@@ -48,24 +52,31 @@ def read(directory: RunDirectory) -> DenoisingRun:
 
 def begin(run: DenoisingRun, named: DenoisingRun) -> tuple[DenoisingRun, RunDirectory, TextSplits]:
     """Create a run directory; returns the run with all settings, its directory, and its texts."""
+    start, given = None, run.model.vocab_size != named.model.vocab_size
+    if run.init_from is not None:
+        start, given = load_pretrained(run.init_from, _FAMILIES), False
+        run = start.settings(run, named)
+        check_layers(run, start)
     run = checks.checked(run, named)
     texts = open_run(run)
     sentinels = num_sentinels(run.noise, run.training.sequence_length)
     special = (*SPECIAL, *("<mask>",) * run.noise.masks, *map(SENTINEL.format, range(sentinels)))
 
     def learn() -> Tokenizer:
+        if start is not None:
+            return start.tokenizer
         return beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train), special)
 
-    directory = beginning.begin(
-        run, learn, _resolved, vocab_given=run.model.vocab_size != named.model.vocab_size
-    )
+    kept = no_record if start is None else start.published
+    directory = beginning.begin(run, learn, _resolved, vocab_given=given, published=kept)
     return read(directory), directory, texts
 
 
 def _resolved(run: DenoisingRun, tokenizer: Tokenizer) -> DenoisingRun:
     # Refused now, not when it trains.
     check_tokenizer(tokenizer, run.noise, run.training.sequence_length)
-    resolved: DenoisingRun = checks.with_vocab(checks.with_rows(run), tokenizer)
+    sized = checks.with_vocab if run.init_from is None else checks.with_rows_for
+    resolved: DenoisingRun = sized(checks.with_rows(run), tokenizer)
     return resolved
 
 
@@ -83,7 +94,13 @@ def make_task(
         cache=token_cache(run, directory),
     )
     tested = lambda model, step: {"scores": score(run, directory, texts, tokenizer, model)}
-    return dataclasses.replace(task, test=tested, settings=run)
+    return dataclasses.replace(
+        task,
+        test=tested,
+        partition=partition_for(run, tokenizer),
+        initial=initial_of(run, _FAMILIES, tokenizer) or task.initial,
+        settings=run,
+    )
 
 
 def train(run: DenoisingRun, directory: RunDirectory, texts: TextSplits) -> int:

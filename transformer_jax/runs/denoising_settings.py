@@ -1,6 +1,7 @@
 """Settings of denoising pre-training of encoder-decoders, and the named runs."""
 
 import dataclasses
+from typing import ClassVar
 
 from transformer_jax.config import (
     AttentionConfig,
@@ -17,7 +18,7 @@ from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.encoder_settings import PretrainEvaluation, PretrainTraining
-from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig
@@ -27,7 +28,7 @@ __all__ = ["RUNS", "DenoisingRun"]
 
 
 @dataclasses.dataclass(frozen=True)
-class DenoisingRun:
+class DenoisingRun(StartConfig):
     """One pre-training run of an encoder-decoder."""
 
     model: TransformerConfig = PRESETS["bart_base"]
@@ -43,6 +44,8 @@ class DenoisingRun:
     output: str | None = None  # the run directory; None is runs/NAME
     overwrite: bool = False  # delete a run that is there
     cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
+
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
 
 
 _SPANS = NoiseConfig(sentence_permutation=0.0, text_infilling=0.0, span_corruption=0.15)

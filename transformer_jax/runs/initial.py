@@ -8,9 +8,9 @@ A training program offers them in four steps.
    tokenizer.
 3. ``check_layers(run, start)`` refuses layers that the model does not have
    (:mod:`transformer_jax.runs.freezing`).
-4. ``partition=partition_for(run)`` of the ``Task`` is what is trained, ``initial=initial_of(run,
-   families, tokenizer) or task.initial`` the parameters at step 0. Without a start a task has an
-   ``initial`` of its own where word vectors are asked for.
+4. ``partition=partition_for(run, tokenizer)`` of the ``Task`` is what is trained,
+   ``initial=initial_of(run, families, tokenizer) or task.initial`` the parameters at step 0.
+   Without a start a task has an ``initial`` of its own where word vectors are asked for.
 
 Nothing else of the start is needed later: checkpoints hold what is trained, the run holds what is
 frozen once, and ``config.json`` and ``tokenizer.json`` are its own.
@@ -38,7 +38,7 @@ from transformer_jax.predictors.runs import (
     model_config,
     open_directory,
 )
-from transformer_jax.recurrent_config import RecurrentConfig
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.runs.memory import check_room
 from transformer_jax.runs.settings import start_config, was_given
 from transformer_jax.training.activity import log
@@ -50,8 +50,11 @@ __all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_new_rows"]
 
 StartedRun = TypeVar("StartedRun", bound=Any)  # the settings of a run of any family
 
-# Parameters with a row for each token.
-_BY_TOKEN = {"embedding/table", "decoder_embedding/table", "head/table", "head/bias"}
+# Parameters with a row for each token; the last ones of recurrent translators.
+_BY_TOKEN = {
+    "embedding/table", "decoder_embedding/table", "head/table", "head/bias",
+    "encoder/embedding/table", "decoder/embedding/table", "decoder/table/table",
+}  # fmt: skip
 
 # What a run of each family starts from, for messages.
 _WANTED = {
@@ -59,7 +62,11 @@ _WANTED = {
     "decoder": "a language model: train one with `python -m experiments.decoder_only train`",
     "encoder-decoder": "a translator of attention: train one with `python -m experiments.seq2seq "
     "train`",
+    "recurrent": "a recurrent translator: train one with `python -m experiments.seq2seq train "
+    "luong`",
 }
+
+_NAMES = FAMILY_NAMES | {"recurrent": "a recurrent translator"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +76,19 @@ class Initial:
     Attributes:
         directory: Where it is.
         model: Its configuration.
-        family: One of those of :func:`transformer_jax.predictors.runs.family`.
+        family: One of those of :func:`transformer_jax.predictors.runs.family`, or ``recurrent``.
         lowercase: Whether it was trained on lower-cased text.
     """
 
     directory: RunDirectory
-    model: TransformerConfig
+    model: Any  # a TransformerConfig, but of a recurrent translator
     family: str
     lowercase: bool
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return _NAMES[self.family]
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -87,8 +99,21 @@ class Initial:
         """
         return self.directory.load_tokenizer()
 
+    def published(self, run: Any) -> dict[str, Any] | None:
+        """What a run of the whole model keeps of its publication; None where there is nothing.
+
+        Args:
+            run: The settings of the run, with its model.
+        """
+        record = self.directory.read_config().get("published")
+        if not isinstance(record, dict) or not isinstance(run.model, TransformerConfig):
+            return None
+        from transformer_jax.interop.hf_run_directory import republished
+
+        return republished(record, self.family, run.model)
+
     def settings(
-        self, run: StartedRun, named: StartedRun, base: TransformerConfig | None = None
+        self, run: StartedRun, named: StartedRun, base: ModelConfig | None = None
     ) -> StartedRun:
         """The run with the model that it starts from, but for settings that were given.
 
@@ -137,7 +162,7 @@ class Initial:
         check_room(run)
         return run
 
-    def _check_sizes(self, base: TransformerConfig, model: TransformerConfig, flag: str) -> None:
+    def _check_sizes(self, base: ModelConfig, model: ModelConfig, flag: str) -> None:
         """Refuses settings that change the shape of a parameter.
 
         Raises:
@@ -230,9 +255,10 @@ def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Initial:
     directory = open_directory(path)
     found = family(directory)
     model = None if found == "ngram" else model_config(directory)
-    if found not in families or not isinstance(model, TransformerConfig):
-        is_recurrent = isinstance(model, RecurrentConfig)
-        name = "a recurrent translator" if is_recurrent else FAMILY_NAMES[found]
+    if isinstance(model, RecurrentConfig) and found == "encoder-decoder":
+        found = "recurrent"
+    if found not in families or model is None:
+        name = _NAMES[found]
         wanted = " or of ".join(said for kind, said in _WANTED.items() if kind in families)
         raise ConfigError(f"{path}: the run of {name}, not of {wanted}")
     read = directory.read_config().get("data", {}).get("read", {})
@@ -284,8 +310,11 @@ def _changed(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any:
     return dataclasses.replace(base, **fields)
 
 
-def parameter_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of the parameters of a model, by path; of each stack only one layer is made."""
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters of a model, by path; of a stack of blocks only one layer is made."""
+    if isinstance(config, RecurrentConfig):
+        compute = dataclasses.replace(config.compute, dtype="float32")
+        return _shapes("encoder-decoder", dataclasses.replace(config, compute=compute))
     kind: Kind = "decoder" if config.decoder_layers else "encoder"
     kind = "encoder-decoder" if config.encoder_layers and config.decoder_layers else kind
     few = dataclasses.replace(
@@ -295,7 +324,11 @@ def parameter_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
         scores=dataclasses.replace(config.scores, sliding_window_layers=None),
         compute=dataclasses.replace(config.compute, dtype="float32", scan_layers=False),
     )
-    model = nnx.eval_shape(lambda: make_model(kind, few, mlm_head=False, rngs=nnx.Rngs(0)))
+    return _shapes(kind, few)
+
+
+def _shapes(kind: Kind, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    model = nnx.eval_shape(lambda: make_model(kind, config, mlm_head=False, rngs=nnx.Rngs(0)))
     state = nnx.to_pure_dict(nnx.state(model))
     return {name: leaf.shape for name, leaf in flatten_dict(state).items()}
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.sources import Splits, load_splits
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError
-from transformer_jax.predictors.runs import ENCODERS, FAMILY_NAMES
+from transformer_jax.predictors.runs import ENCODERS
+from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
@@ -27,8 +27,6 @@ __all__ = ["begin", "begin_with", "make_task", "open_run", "read", "started", "t
 Texts = TypeVar("Texts")
 
 read = Run.read
-
-_FAMILIES = ("encoder-decoder", *ENCODERS)  # that a translator can start from
 
 
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
@@ -54,14 +52,14 @@ def begin_with(
         training_texts: Those that a tokenizer is trained on.
     """
     start: Initial | None = None
+    published: Callable[[Run], dict[str, Any] | None] = beginning.no_record
     if run.init_from is not None:
-        if isinstance(run, RecurrentRun):
-            raise ConfigError(
-                "init_from: a recurrent translator starts from no other run: leave it out"
-            )
-        start = load_pretrained(run.init_from, _FAMILIES)
+        start = load_pretrained(run.init_from, _families(run))
         run = start.settings(run, named, _base(run, start))
         check_layers(run, start)
+        if start.family == "encoder-decoder":
+            published = start.published
+            _note_prefix(run, start)
     given = start is None and run.model.vocab_size != named.model.vocab_size
     run = checks.checked(run, named)
     texts = open_texts(run)
@@ -69,9 +67,28 @@ def begin_with(
     def learn() -> Tokenizer:
         if start is not None:
             return start.tokenizer
-        return beginning.learn_tokenizer(run.tokenizer, training_texts(texts))
+        prefix = [run.data.read.source_prefix] * bool(run.data.read.source_prefix)
+        return beginning.learn_tokenizer(run.tokenizer, [*training_texts(texts), *prefix])
 
-    return texts, beginning.begin(run, learn, _resolved, vocab_given=given)
+    directory = beginning.begin(run, learn, _resolved, vocab_given=given, published=published)
+    return texts, directory
+
+
+def _note_prefix(run: Run, start: Initial) -> None:
+    """A line about the prefixes that the tasks of a published model have, if the run has none."""
+    published = start.directory.read_config().get("published") or {}
+    tasks = (published.get("fields") or {}).get("task_specific_params")
+    named = {
+        str(task["prefix"]): str(name)
+        for name, task in (tasks if isinstance(tasks, dict) else {}).items()
+        if isinstance(task, dict) and task.get("prefix")
+    }
+    if named and not run.data.read.source_prefix:
+        log(
+            f"{run.init_from}: each of its tasks has a prefix of sources: give "
+            f"--data.read.source-prefix, such as "
+            f"{', '.join(f'{prefix!r} ({name})' for prefix, name in named.items())}"
+        )
 
 
 def open_run(run: Run) -> Splits:
@@ -79,14 +96,19 @@ def open_run(run: Run) -> Splits:
     return load_splits(run.data)
 
 
-def _base(run: Run, start: Initial) -> TransformerConfig:
+def _families(run: Run) -> tuple[str, ...]:
+    """The families that a translator can start from."""
+    return ("recurrent",) if isinstance(run, RecurrentRun) else ("encoder-decoder", *ENCODERS)
+
+
+def _base(run: Run, start: Initial) -> ModelConfig:
     """The model of the start; an encoder gets a decoder of the same kind."""
-    whole = start.family == "encoder-decoder"
+    whole = start.family not in ENCODERS
     log(
-        f"{run.init_from} is {FAMILY_NAMES[start.family]}: "
+        f"{run.init_from} is {start.name}: "
         + ("all of it is loaded" if whole else "the encoder is loaded, and the decoder is new")
     )
-    if whole:
+    if whole or not isinstance(start.model, TransformerConfig):
         return start.model
     plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)
     layers = run.model.decoder_layers
@@ -116,10 +138,10 @@ def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: S
 
 def started(task: Task, run: Run, tokenizer: Tokenizer) -> Task:
     """The task with the settings of a run, what it starts from and what of it is trained."""
-    initial = initial_of(run, _FAMILIES, tokenizer)
+    initial = initial_of(run, _families(run), tokenizer)
     if initial is None:
         return dataclasses.replace(task, settings=run)
-    partition = partition_for(run)
+    partition = partition_for(run, tokenizer)
     return dataclasses.replace(task, partition=partition, initial=initial, settings=run)
 
 

@@ -68,13 +68,14 @@ def summarization(
         tokenizer: Of both.
         batching: How texts are put into batches.
         label_smoothing: Probability spread over the vocabulary in training.
-        read: Longest texts.
+        read: Longest texts, and what texts begin with.
         evaluation: What is summarized while and after training.
         cache: A folder that keeps token ids; None keeps them in memory.
 
     Raises:
         ConfigError: ``rouge-score`` is not installed, and is needed to measure.
     """
+    data = _prefixed(data, read.source_prefix)
     valid = None if data.valid is None else data.valid.pairs()
     task = translation(
         Splits(data.train.pairs(every=True), valid, {}),
@@ -97,6 +98,14 @@ def summarization(
         test=_tester(data, tokenizer, evaluation),
         settings=SummarizationSettings(config, SummarySettings(read)),
     )
+
+
+def _prefixed(data: SummarySplits, prefix: str) -> SummarySplits:
+    """The texts with what they begin with for the model."""
+    with_prefix = lambda texts: dataclasses.replace(texts, source_prefix=prefix)
+    valid = None if data.valid is None else with_prefix(data.valid)
+    tests = {name: with_prefix(texts) for name, texts in data.tests.items()}
+    return SummarySplits(with_prefix(data.train), valid, tests)
 
 
 class _Measured:

@@ -76,14 +76,14 @@ def translation(
         tokenizer: Of both sides.
         batching: How pairs are put into batches.
         label_smoothing: Probability spread over the vocabulary in training.
-        read: Longest sentences, and whether text is lowercased for scores.
+        read: Longest sentences, what sources begin with, and whether text is lowercased for scores.
         evaluation: What is translated while and after training.
         cache: A folder that keeps token ids; None keeps them in memory.
 
     Raises:
         DataError: No pair is short enough.
     """
-    splits = data if isinstance(data, Splits) else _pairs_alone(data)
+    splits = _prefixed(data if isinstance(data, Splits) else _pairs_alone(data), read.source_prefix)
     store = _encode(splits.train, tokenizer, read, cache)
     plan = batching.plan(store.source_lengths, store.target_lengths)
     ids = [store.source.ids, store.target.ids]
@@ -121,6 +121,13 @@ def step_flops(config: ModelConfig, batch: Mapping[str, Any]) -> float:
 def _pairs_alone(pairs: Sequence[tuple[str, str]]) -> Splits:
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     return Splits(Pairs(sources, targets, "pairs"), None, {})
+
+
+def _prefixed(splits: Splits, prefix: str) -> Splits:
+    """The pairs with what sources begin with for the model."""
+    valid = None if splits.valid is None else splits.valid.with_prefix(prefix)
+    tests = {name: pairs.with_prefix(prefix) for name, pairs in splits.tests.items()}
+    return Splits(splits.train.with_prefix(prefix), valid, tests)
 
 
 def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path | None) -> PairStore:
