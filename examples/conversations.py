@@ -2,8 +2,9 @@
 
     python examples/conversations.py FOLDER
 
-FOLDER gets chats.jsonl, for `instruct`; asked.jsonl, questions for `prefer`; and test.jsonl, others
-for `win-rate`. The answer to "What does str.join do?" is the first sentence of its help.
+FOLDER gets chats.jsonl, for `instruct`; prompts.jsonl, its questions, for `prefer`; and
+test.jsonl, other questions, for `win-rate`. The answer to "What does str.join do?" is the first
+sentence of its help.
 """
 
 import importlib
@@ -33,7 +34,7 @@ def main(folder):
     rows = [(f"What does {name} do?", answer) for name, answer in found.items() if answer]
     random.Random(0).shuffle(rows)
     folder.mkdir(parents=True, exist_ok=True)
-    parts = {"chats": rows[100:], "asked": rows[100:], "test": rows[:100]}
+    parts = {"chats": rows[100:], "prompts": rows[100:], "test": rows[:100]}
     for name, part in parts.items():
         with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             for question, answer in part:

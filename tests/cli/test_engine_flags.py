@@ -77,6 +77,7 @@ GENERATE = {
     "engine_cache": ["--engine-cache", "CACHE"],
 }
 REFUSED = {
+    "adapter": ["--adapter", "runs/mine"],
     "min_p": ["--min-p", 0.1],
     "trace": ["--trace"],
     "generation_config": ["--generation-config", "hf"],

@@ -52,7 +52,7 @@ def test_attention():
 def test_conversations(tmp_path):
     example("conversations").main(tmp_path)
     chats = (tmp_path / "chats.jsonl").read_text().splitlines()
-    asked = [(tmp_path / f"{name}.jsonl").read_text().splitlines() for name in ("asked", "test")]
+    asked = [(tmp_path / f"{name}.jsonl").read_text().splitlines() for name in ("prompts", "test")]
     assert len(chats) == len(asked[0]) > 500
     assert not set(asked[0]) & set(asked[1])
     assert all(json.loads(line)["messages"][1]["content"].endswith(".") for line in chats)

@@ -374,7 +374,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(
         ('{"prompt": 3}', 'needs an object with a text "prompt"'),
         ('{"prompt": "a", "messages": []}', "the conversation has no messages"),
         ('{"messages": [{"role": "user"}]}', "message 1: content is missing, and text is wanted"),
-        ('{"prompt": "a", "tokns": 3}', "unknown setting tokns: known are max_new_tokens"),
+        ('{"prompt": "a", "tokns": 3}', "unknown setting tokns: known are adapter, max_new"),
         ('{"prompt": "a", "max_new_tokens": 2.5}', "max_new_tokens is 2.5: a whole number"),
         ('{"prompt": "a", "max_new_tokens": true}', "max_new_tokens is True: a whole number"),
         ('{"prompt": "a", "max_new_tokens": null}', "max_new_tokens is None: a whole number"),

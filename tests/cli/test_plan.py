@@ -1,12 +1,19 @@
 """``--plan``: bad input is refused in one line before anything is compiled or written."""
 
+import dataclasses
 import importlib.util
 import json
 
 import pytest
 
+from transformer_jax.cli import decoder_only
 from transformer_jax.cli.plan import take_plan
+from transformer_jax.data.added_tokens import add_tokens
+from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError
+from transformer_jax.runs import instruct
+from transformer_jax.runs.instruct_settings import RUNS, ChatConfig
+from transformer_jax.runs.settings import TokenizerConfig
 
 COMPILERS = importlib.util.find_spec("libtpu") is not None
 
@@ -95,3 +102,37 @@ def test_the_settings_that_are_named_then_fit(run_command):
     flags = err.rpartition("it fits with ")[2].split()
     code, _, err = run_command("train", "base", "--plan", "2GiB:4", *flags)
     assert (code, "fits: " in err) == (0, True)
+
+
+@pytest.mark.parametrize("given", ["chatml", "phi-3"])
+def test_tokens_that_a_run_adds_are_in_the_vocabulary_of_its_plan(tmp_path, capsys, given):
+    """As many as the tokenizer of a run that begins with these settings has; twice is once."""
+    tokenizer = train_tokenizer("bytes", ["um dois"], 300)
+    path = tmp_path / "tokenizer.json"
+    add_tokens(tokenizer, (), ("<|end|>",)).save(path)
+    flags = ["--tokenizer.add-tokens", "um", "--chat.template", given]
+    flags += ["--tokenizer.path", str(path)]
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text('{"messages": [{"role": "user", "content": "a"}, '
+                     '{"role": "assistant", "content": "b"}]}\n')  # fmt: skip
+    named = RUNS["sft-cpu"][1]
+    run = dataclasses.replace(
+        named,
+        data=dataclasses.replace(named.data, train=str(chats)),
+        chat=ChatConfig(given),
+        tokenizer=TokenizerConfig(path=str(path), add_tokens=("um",)),
+        output=str(tmp_path / "run"),
+    )
+    begun, directory, _ = instruct.begin(run, named)
+    assert decoder_only.main(["instruct", "sft-cpu", "--plan", "80GiB", "--plan-json", *flags]) == 0
+    found = capsys.readouterr()
+    planned = json.loads(found.out)["vocabulary"]
+    assert planned == begun.model.vocab_size == directory.load_tokenizer().vocab_size
+    more = planned - tokenizer.vocab_size - 1
+    assert f"of {path}, and {more} tokens that the run adds" in found.err
+
+
+def test_tokens_of_a_template_come_to_a_vocabulary_that_is_to_be_learned(run_command):
+    words = ["instruct", "sft", "--plan", "80GiB", "--chat.template", "llama-3"]
+    _, _, err = run_command(*words)
+    assert "a vocabulary of 32,003 (at most, learned from the text, and 3 tokens that" in err

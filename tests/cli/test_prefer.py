@@ -130,7 +130,7 @@ def test_answers_to_conversations_are_chosen_and_compared(run_command, run, prom
 def test_samples_that_training_refuses_are_skipped(run_command, run, prompts, monkeypatch, samples):
     made = [Continuation(text, (), 0.0, "end", 0.0) for text in samples]
     complete = lambda *_, **__: lambda part: [made] * len(part)
-    monkeypatch.setattr("transformer_jax.cli.prefer.completing", complete)
+    monkeypatch.setattr("transformer_jax.cli.prefer.load_sampler", complete)
     code, _, err, rows = prefer(run_command, run, prompts, "1\n" * 4)
     assert (code, rows) == (0, [])
     assert "samples are equal or empty, or hold NUL, skipped" in err

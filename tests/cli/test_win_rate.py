@@ -78,7 +78,7 @@ def test_a_rule_that_fails_and_prompts_that_are_none_end_in_one_line(run_command
     code, _, err, found = compared(run_command, runs, files)
     assert (code, found) == (3, None)
     assert "returned nan: a finite number is wanted" in err
-    (files / "prompts.txt").write_text("\n")
+    (files / "prompts.txt").write_text("  \n\n")
     code, _, err, _ = compared(run_command, runs, files)
     assert code == 3
     assert "no prompts: it is empty" in err

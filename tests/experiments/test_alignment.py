@@ -155,6 +155,44 @@ def test_adapters_are_trained_on_one_copy_of_the_base(base, files, method, more)
     assert len(set(text)) == 1
 
 
+@pytest.mark.quick("dpo_frozen")
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("dpo", [*SHORT, "--align.reference", "frozen"]),
+        ("dpo", SHORT),
+        ("ppo", SAMPLES),
+        ("grpo", SAMPLES),
+    ],
+    ids=["dpo_frozen", "dpo_precomputed", "ppo", "grpo"],
+)
+def test_tokens_that_a_run_adds_are_the_policys_alone(base, files, method, more):
+    """Rows B39 and B40: the reference keeps the rows as they began, in the base of both."""
+    more = [*more, "--lora.rank", 2, "--training.steps", 4, "--loop.checkpoint-every", 2]
+    more += ["--tokenizer.add-special-tokens", "<|user|>", "--optimizer.learning-rate", "0.05"]
+    if method != "dpo":
+        (files / "sum.py").write_text("def reward(p, c):\n    return sum(map(ord, c)) / 99\n")
+        more += ["--reward.file", files / "sum.py"]
+    run = files / "run"
+    assert align(method, base, files, "run", *more) == 0
+    before, parts = flatten_dict(load_params(base).params), load_parts(run, "last")
+    rows = flatten_dict(parts.params)["embedding/table_rows"]
+    begun = flatten_dict(parts.frozen)["embedding/table"]
+    assert begun[:-1].tobytes() == before["embedding/table"].tobytes()
+    assert (rows != begun[-1:]).any()
+    after = flatten_dict(load_params(run, "last").params)["embedding/table"]
+    assert after[:-1].tobytes() == begun[:-1].tobytes()
+    assert after[-1:].tobytes() == rows.tobytes()
+    whole = results(run)["state_sha256"]
+    (run / "results.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step_00000004")
+    assert decoder_only.main(["resume", str(run), *ONE[:2]]) == 0
+    assert results(run)["state_sha256"] == whole
+    assert use(["merge", str(run), "--output", str(files / "merged")]) == 0
+    text = {str(tj_load(files / name).generate("ab", max_new_tokens=4)) for name in PLAIN}
+    assert len(text) == 1
+
+
 @pytest.mark.quick("grpo")
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 def test_a_policy_learns_from_a_file_and_from_a_reward_model(base, files, method):
@@ -182,6 +220,7 @@ def test_a_policy_learns_from_a_file_and_from_a_reward_model(base, files, method
         ("grpo", ["--align.gae-decay", "0.5"], "align.gae_decay is a setting of ppo"),
         ("ppo", ["--align.kl-coefficient", "0", "--align.kl-target", "2"], "a weight of 0 never"),
         ("dpo", ["--lora.alpha", "4"], "add --lora.rank 8"),
+        ("reward", [*SHORT, "--reinit-head"], "has no head for this run, so that it is new anyway"),
         ("dpo", ["--lora.rank", "2", "--freeze", "1"], "leave one of them out"),
         (
             "dpo",
@@ -289,15 +328,66 @@ def test_answers_to_conversations_are_learnt_in_their_template(conversations, fi
         assert [row["valid_accuracy"] for row in rows if "valid_accuracy" in row][-1] == 1
 
 
+@pytest.mark.quick("grpo-run")
+@pytest.mark.parametrize("reward", ["file", "run"])
+@pytest.mark.parametrize("method", ["grpo", "ppo"])
+def test_a_policy_learns_from_rewards_of_its_answers(conversations, files, method, reward):
+    """Row B40: by a function of texts or a reward model of the same template, also resumed."""
+    lines = (files / "chats.jsonl").read_text().splitlines()
+    asked = [row["messages"] for row in map(json.loads, lines)]
+    rows, said = [{"prompt": messages} for messages in asked], files / "said.txt"  # TRL's form
+    (files / "trl.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    if reward == "run":
+        more = ["--data.train", files / "chats.jsonl", "--training.steps", 1, *SHORT]
+        assert align("reward", conversations, files, "by", *more) == 0
+    else:
+        rule = "def reward(p, c):\n    with open({!r}, 'a') as file:\n        print(p, file=file)\n"
+        (files / "by.py").write_text(rule.format(str(said)) + "    return len(c)\n")
+    by = files / ("by.py" if reward == "file" else "by")
+    more = [f"--reward.{reward}", by, *SAMPLES, "--data.train", files / "trl.jsonl"]
+    more += ["--training.steps", 4, "--loop.checkpoint-every", 2]
+    assert align(method, conversations, files, "run", *more) == 0
+    run = files / "run"
+    assert (run / "chat_template.jinja").read_text() == CHATS
+    whole = results(run)["state_sha256"]
+    (run / "results.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step_00000004")
+    assert decoder_only.main(["resume", str(run), *ONE[:2]]) == 0
+    assert results(run)["state_sha256"] == whole
+    if reward == "file":
+        assert set(said.read_text().split()) == {messages[-1]["content"] for messages in asked}
+    assert len(str(tj_load(run).chat(asked[0], max_new_tokens=2))) <= 2
+
+
 def test_conversations_that_cannot_be_learnt_from_are_refused(conversations, base, files, capsys):
     given = ["--data.train", files / "chats.jsonl"]
     reward = ["--reward.file", files / "reward.py", *SAMPLES]
     for method, start, more, said in (
-        ("grpo", conversations, reward, "holds conversations, and grpo is not for them"),
+        ("grpo", base, reward, "has no chat template: start from a run of instruct"),
         ("dpo", base, SHORT, "has no chat template: start from a run of instruct"),
         ("dpo", conversations, ["--data.valid", files / "pairs.jsonl"], "give both one form"),
+        ("grpo", conversations, [*reward, "--data.valid", files / "pairs.jsonl"], "both one form"),
     ):
         assert align(method, start, files, "run", *given, *more) == 2
+        assert said in capsys.readouterr().err.strip().splitlines()[-1]
+        assert not (files / "run" / "config.json").exists()
+
+
+def test_a_reward_model_of_another_form_or_template_is_refused(conversations, base, files, capsys):
+    chats, texts = (["--data.train", files / f"{name}.jsonl"] for name in ("chats", "pairs"))
+    for name, data in (("of_chats", chats), ("of_texts", texts)):
+        more = [*data, *SHORT, "--training.steps", 1]
+        assert align("reward", conversations, files, name, *more) == 0
+    other = files / "other"
+    shutil.copytree(conversations, other)
+    (other / "chat_template.jinja").write_text("{# another #}" + CHATS)
+    for start, data, reward, said in (
+        (conversations, chats, "of_texts", "was trained on texts, and data.train"),
+        (conversations, texts, "of_chats", "was trained on conversations, and data.train"),
+        (other, chats, "of_chats", f"has another chat template than {other}: train a reward model"),
+    ):
+        more = [*data, *SAMPLES, "--reward.run", files / reward]
+        assert align("grpo", start, files, "run", *more) == 2
         assert said in capsys.readouterr().err.strip().splitlines()[-1]
         assert not (files / "run" / "config.json").exists()
 

@@ -54,7 +54,7 @@ def test_the_chain_resumes_exactly_at_every_stage(tmp_path):
     """Rows B38, B40 and B42: pre-train, instruct, collect by a rule, DPO, compare."""
     example("conversations").main(tmp_path)
     (tmp_path / "rule.py").write_text(RULE)
-    for name in ("asked", "test"):
+    for name in ("prompts", "test"):
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:40]))
     base = stage(BASE, tmp_path, "base")
@@ -63,7 +63,7 @@ def test_the_chain_resumes_exactly_at_every_stage(tmp_path):
     told = stage(["instruct", "sft-cpu", *start, *chat, *SHORT], tmp_path, "told")
     pairs = tmp_path / "pairs.jsonl"
     sampled = ["--rule", tmp_path / "rule.py", "--max-new-tokens", "8"]
-    collect = ["prefer", told, tmp_path / "asked.jsonl", "--output", pairs, *sampled]
+    collect = ["prefer", told, tmp_path / "prompts.jsonl", "--output", pairs, *sampled]
     assert command([*map(str, collect)]) == 0
     rows = pairs.read_text().splitlines(keepends=True)
     assert len(rows) > 10

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.cli import encoder_only, seq2seq
+from transformer_jax.cli.main import main as command
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.labeled import Sentences
 from transformer_jax.encoding.predictor import Predictor
@@ -321,7 +322,7 @@ def test_pre_training_goes_on_from_an_encoder(pretrained, data, tmp_path, capfd)
     assert not (set(before) ^ set(after))
 
 
-def test_a_fine_tuned_head_is_kept_or_drawn_anew(tuned, data, tmp_path, capfd):
+def test_a_fine_tuned_head_is_kept_or_drawn_anew(pretrained, tuned, data, tmp_path, capfd):
     """Row B38: of as many labels it goes on, of others it is refused."""
     before = flatten_dict(load_params(tuned["classify"], "best").params)
     still = ("--optimizer.learning-rate", "0", "--training.seed", "9")
@@ -331,6 +332,13 @@ def test_a_fine_tuned_head_is_kept_or_drawn_anew(tuned, data, tmp_path, capfd):
         same = {name for name in before if before[name].tobytes() == after[name].tobytes()}
         fresh = {"labels/kernel", "labels/bias"} if more else set()
         assert before.keys() - same == fresh
+    file = str(data / FILES["classify"])
+    given = ["finetune", "classify", "--data.train", file, "--task.reinit-head", "--task.init-from",
+             str(pretrained), "--task.max-length", "24", "--output",
+             str(tmp_path / "none")]  # fmt: skip
+    assert encoder_only.main(given) == 2
+    said = f"task.reinit_head: {pretrained} has no head for this run, so that it is new anyway"
+    assert said in capfd.readouterr().err
     rows = "".join(f"a text {i}\t{i % 3}\n" for i in range(30))
     (tmp_path / "three.tsv").write_text("text\tlabel\n" + rows)
     code = encoder_only.main(
@@ -468,5 +476,7 @@ def test_adapters_of_an_encoder_are_trained_with_its_head_alone(data, pretrained
     start = flatten_dict(load_params(pretrained).params)
     for name, value in flatten_dict(parts.frozen).items():
         assert value.tobytes() == start[name].tobytes(), name
-    [found] = tj_load(run)(["good"])
-    assert found
+    found = tj_load(run)(["good"])
+    assert command(["merge", str(run), "--output", str(tmp_path / "plain")]) == 0
+    assert "init_from" not in json.loads((tmp_path / "plain/config.json").read_text())["task"]
+    assert tj_load(tmp_path / "plain")(["good"]) == found

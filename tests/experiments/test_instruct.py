@@ -12,6 +12,7 @@ from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
 from transformer_jax.runs import instruct
 from transformer_jax.training.metrics import read_metrics
+from transformer_jax.training.stored import load_params
 from transformer_jax.training.trainer import Trainer
 
 SIZES = [
@@ -119,6 +120,40 @@ def test_special_tokens_of_a_template_are_added_to_a_base_model(run, chats, tmp_
     assert json.loads(text)["added_tokens"][-1]["content"] == "<end_of_turn>"
 
 
+@pytest.mark.slow
+def test_a_base_model_learns_another_template_by_adapters_and_its_tokens(run, chats, tmp_path):
+    """Row B39: the rows of the tokens of the template are trained beside adapters."""
+    flags = ["--init-from", run, "--chat.template", "gemma", "--training.steps", "120"]
+    flags += ["--lora.rank", "8", "--lora.targets", "all-linear", "--data.valid", chats]
+    more = tune(chats, tmp_path / "more", *flags, "--optimizer.learning-rate", "2e-2")
+    config = json.loads((more / "config.json").read_text())
+    assert config["trainable_tokens"] == ["<start_of_turn>", "<end_of_turn>"]
+    table, start = (load_params(path, "best").params["embedding"]["table"] for path in (more, run))
+    assert table[:-2].tobytes() == start.tobytes()
+    model = transformer_jax.load(more)
+    for animal in COLOURS:
+        chat = in_chat(animal)
+        found = model.chat(chat[:1], temperature=0, max_new_tokens=20)
+        assert found == chat[1]["content"]
+        assert found.finish_reason == "end"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [1, 3], ids=["answers", "says one thing"])
+def test_conversations_that_the_assistant_begins_are_learnt(tmp_path, first):
+    """What it says first is learnt as an answer is; the sample is an answer to the user."""
+    chats = tmp_path / "chats.jsonl"
+    rows = [{"messages": in_chat(animal)[first:]} for animal in COLOURS]
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows * 3))
+    flags = ["--chat.template", "zephyr", "--training.steps", "60", "--data.valid", chats]
+    run = tune(chats, tmp_path / "run", *SIZES, *flags)
+    results = json.loads((run / "results.json").read_text())
+    assert ("sample" in results) == (first == 1)
+    if first == 1:
+        assert results["sample"]["messages"] == in_chat("cat")[1:3]
+    assert results["best"]["value"] < 1.0
+
+
 def test_only_answers_have_weight_in_batches(run):
     """The weights of every batch that the trainer gets are those of answers."""
     seen = []
@@ -154,6 +189,8 @@ MISTAKES = [
     (["--data.train", "{chats}", "--chat.template", "chatlm"], "chat template chatlm: no such"),
     (["--data.train", "no.jsonl", "--chat.template", "chatml"], "data.train no.jsonl: no such"),
     (["--data.train", "{bad}", "--chat.template", "chatml"], "bad.jsonl:1: the conversation has"),
+    (["--data.train", "{first}", "--chat.template", "gemma"],
+     "first.jsonl:2: "),
     (["--data.train", "{chats}", "--chat.template", "{never}"], "is refused: it "),
     (
         ["--data.train", "{chats}", "--chat.template", "chatml", "--data.validation-size", "0.7"],
@@ -179,6 +216,9 @@ def test_mistakes_are_one_line(chats, tmp_path, capfd, monkeypatch, given, messa
     (tmp_path / "never.jinja").write_text(loop)
     files = {"chats": tmp_path / "chats.jsonl", "bad": tmp_path / "bad.jsonl"}
     shutil.copy(chats, files["chats"])
+    files["first"] = tmp_path / "first.jsonl"
+    rows = [in_chat("cat"), in_chat("cat")[1:]]  # the assistant begins
+    files["first"].write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
     files["never"] = tmp_path / "never.jinja"
     given = [word.format(**files) if "{" in word else word for word in given]
     code = decoder_only.main(

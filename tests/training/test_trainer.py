@@ -15,6 +15,7 @@ from flax import nnx
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, Stopped
+from transformer_jax.interop.hf_run_directory import save_converted
 from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.predictors.loading import load
@@ -307,6 +308,16 @@ def test_other_data_is_refused(tmp_path):
     trainer(tmp_path).fit(steps=2)
     with pytest.raises(DataError, match="not those that the run began with"):
         trainer(tmp_path, tr_task(train=tr_data("other"))).fit(steps=4)
+
+
+def test_weights_that_no_training_wrote_are_refused_before_anything_is_written(tmp_path):
+    run = RunDirectory.create(tmp_path / "run")
+    run.write(run.config, {})
+    save_converted(run, split(tr_task().model(nnx.Rngs(0)))[1], {"config": {}})
+    written = sorted(run.path.rglob("*"))
+    with pytest.raises(ConfigError, match="weights alone, no training to resume"):
+        trainer(run.path).fit(steps=2)
+    assert [path for path in sorted(run.path.rglob("*")) if "lock" not in path.name] == written
 
 
 def tr_predictor(model, tokenizer):

@@ -99,8 +99,8 @@ class ChatEncoder:
         """
         rendered = [self._render(chat) for chat in chats]
         spans = [
-            list(answers) if self.template.marks_answers else self._starts(chat, text, cuts)
-            for chat, (text, cuts, answers) in zip(chats, rendered, strict=True)
+            list(answers) if self.template.marks_answers else self._starts(chat, text)
+            for chat, (text, _, answers) in zip(chats, rendered, strict=True)
         ]
         wholes = self._ids([(text, cuts) for text, cuts, _ in rendered])
         before = iter(
@@ -135,25 +135,25 @@ class ChatEncoder:
             encoded.append(EncodedChat(ids, answers))
         return encoded
 
-    def answers(
-        self, asked: Sequence[Sequence[Message]], texts: Sequence[str]
+    def encode_answers(
+        self, chats: Sequence[Sequence[Message]], answers: Sequence[str]
     ) -> list[tuple[list[int], list[int]]]:
         """For each conversation the ids that its answer follows, and those of the answer.
 
         The last of an answer is the token that ends it.
 
         Args:
-            asked: Conversations whose last message is not of the assistant.
-            texts: An answer to each.
+            chats: Conversations whose last message is not of the assistant.
+            answers: An answer to each.
 
         Raises:
             ConfigError: The template is refused.
             DataError: As of :meth:`encode`.
         """
-        rendered = [self._render(chat, add_generation_prompt=True) for chat in asked]
+        rendered = [self._render(chat, add_generation_prompt=True) for chat in chats]
         prompts = self._ids([(text, cuts) for text, cuts, _ in rendered])
-        said: list[Message] = [{"role": "assistant", "content": text} for text in texts]
-        wholes = self.encode([[*chat, one] for chat, one in zip(asked, said, strict=True)])
+        said: list[Message] = [{"role": "assistant", "content": text} for text in answers]
+        wholes = self.encode([[*chat, one] for chat, one in zip(chats, said, strict=True)])
         found = []
         for (prompt, _), whole in zip(prompts, wholes, strict=True):
             if whole.ids[: len(prompt)] != prompt:
@@ -184,24 +184,57 @@ class ChatEncoder:
             f"choose another template"
         )
 
-    def _starts(
-        self, chat: Sequence[Message], text: str, cuts: list[int]
-    ) -> list[tuple[int, int | None]]:
+    def _starts(self, chat: Sequence[Message], text: str) -> list[tuple[int, int | None]]:
         """Where each answer starts: after the text that asks for it."""
-        del cuts  # the same in what asks, which is the beginning of the text
         found: list[tuple[int, int | None]] = []
         for i, message in enumerate(chat):
             if message["role"] != "assistant":
                 continue
-            asked = self._render(chat[:i], add_generation_prompt=True)[0]
-            if not text.startswith(asked):
+            follows = i > 0 and chat[i - 1]["role"] == "user"
+            start = self._after_asking(chat[:i], text)
+            # Some templates ask after messages alone, or after those of the user alone.
+            if start is None or not (follows or text.endswith(self._header, 0, start)):
+                start = None if follows else self._after_header(chat, i, text)
+            if start is None:
                 raise DataError(
                     f"message {i + 1}: {self.template.name} writes what stands before this answer "
                     f"otherwise when it asks for it, and has no {{% generation %}} tags, so that "
                     f"answers cannot be told apart"
                 )
-            found.append((len(asked), None))
+            found.append((start, None))
         return found
+
+    def _after_asking(self, chat: Sequence[Message], text: str) -> int | None:
+        try:
+            asked = self._render(chat, add_generation_prompt=True)[0]
+        except DataError:
+            if chat:
+                raise
+            return None  # the template looks at the first message
+        return len(asked) if text.startswith(asked) else None
+
+    def _after_header(self, chat: Sequence[Message], number: int, text: str) -> int | None:
+        """Where an answer starts that follows no message of the user, or nothing at all.
+
+        Up to its content the text is the same whatever that is; what asks for answers elsewhere
+        stands there.
+        """
+        others = [
+            self._render([*chat[:number], {**chat[number], "content": said}, *chat[number + 1 :]])
+            for said in ("a", "b")
+        ]
+        end = min(_shared(text, other) for other, _, _ in others)
+        start = text.rfind(self._header, 0, end) + len(self._header)
+        right = start >= len(self._header) > 0 and not text[start:end].strip()
+        return start if right else None
+
+    @functools.cached_property
+    def _header(self) -> str:
+        """What the template writes to ask for an answer."""
+        plain, asked = (
+            self._render(_TURN[:1], add_generation_prompt=asks)[0] for asks in (False, True)
+        )
+        return asked[_shared(plain, asked) :]
 
     def _render(
         self, messages: Sequence[Message], **how: Any
@@ -242,3 +275,9 @@ class ChatEncoder:
             ids += encoding.ids
             offsets += [(start + at, end + at) for start, end in encoding.offsets]
         return found
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

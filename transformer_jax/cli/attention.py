@@ -92,13 +92,12 @@ class Attention(RunCommand):
         """The attention maps of a translator, and its translation."""
         from transformer_jax.decoding.options import BeamSearchConfig
         from transformer_jax.decoding.translator import Translator
-        from transformer_jax.predictors.runs import as_trained, load
+        from transformer_jax.predictors.runs import as_trained, load, source_as_trained
 
         model, tokenizer = load(self.run, self.checkpoint)
         translator = Translator(model, tokenizer, search=BeamSearchConfig(num_beams=self.num_beams))
-        prepare = as_trained(self.run)
-        target = None if self.target is None else prepare(self.target)
-        return attention_of(translator, prepare(self.sentence), target)
+        target = None if self.target is None else as_trained(self.run)(self.target)
+        return attention_of(translator, source_as_trained(self.run)(self.sentence), target)
 
     def of_recording(self) -> "tuple[tuple[AttentionMaps, ...], str]":
         """The attention maps of a speech recognizer, and its transcript.

@@ -1,16 +1,21 @@
 """``transformer-jax classify``: the class, the labels, or the number, of each text or pair."""
 
 import dataclasses
+import functools
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, DataError, plural
+
+if TYPE_CHECKING:
+    from transformer_jax.encoding.rewards import Rewarded, Rewards
 
 __all__ = ["Classify"]
 
@@ -22,13 +27,15 @@ _THRESHOLD = 0.5
 class Classify(PredictionCommand):
     """Classify texts with a fine-tuned model: one line with label and probability per text.
 
-    A multi-label model prints all labels above a threshold.
+    A multi-label model prints all labels above a threshold; a reward model prints the reward of
+    each text, or of the last message of each conversation.
     """
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of the task classify, pair or regress."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Texts; without any, the lines of standard input. A tab separates the two texts of a pair."""
+    """Texts; without any, the lines of standard input. A tab separates the two texts of a pair. Of
+    a reward model a text may be a conversation, {"messages": [...]}, that ends with an answer."""
     all: bool = False
     """Print the probability of every class, after a header line."""
     threshold: float | None = None
@@ -44,7 +51,8 @@ class Classify(PredictionCommand):
         """Classifies lines until the input ends."""
         self.check()
         from transformer_jax.cli.encoders import given_lines, windows, write
-        from transformer_jax.encoding.predictor import NoTokensError
+        from transformer_jax.encoding.predictor import UnreadTextError
+        from transformer_jax.encoding.rewards import Rewards
         from transformer_jax.predictors.encoders import load_task
         from transformer_jax.predictors.runs import open_directory
 
@@ -57,14 +65,19 @@ class Classify(PredictionCommand):
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
         for window in windows(given_lines(self.texts), self.buffer_size):
-            sides = [_sides(name, text, pairs) for name, text in window]
-            given: list[Any] = [[prepare(row[0]) for row in sides]]
-            given.append([prepare(row[1]) for row in sides] if pairs else None)
+            given: list[Any]
+            if isinstance(predictor, Rewards):
+                read = functools.partial(_rewarded, self.run, predictor)
+                rewarded = [read(name, text) for name, text in window]
+                given = [[prepare(one) if isinstance(one, str) else one for one in rewarded]]
+            else:
+                sides = [_sides(name, text, pairs) for name, text in window]
+                given = [[prepare(row[i]) for row in sides] for i in range(1 + pairs)]
             try:
                 tell = predictor.numbers if kind == "regress" else predictor.classes
                 rows = tell(*given).reshape(len(window), -1)
-            except NoTokensError as error:
-                raise DataError(f"{window[error.index][0]} {error.reason}") from None
+            except UnreadTextError as error:
+                raise DataError(error.about(window[error.index][0])) from None
             for row in rows:
                 write(*self.cells(kind, labels, row))
             sys.stdout.buffer.flush()
@@ -125,3 +138,36 @@ def _sides(name: str, text: str, pairs: bool) -> list[str]:
         f"texts with one "
                         f"tab between them")  # fmt: skip
     return sides
+
+
+def _rewarded(run: Path, predictor: "Rewards", name: str, line: str) -> "Rewarded":
+    """The text of a line; the conversation, if the line is a JSON object.
+
+    A model that was trained on texts reads other objects as texts.
+    """
+    from transformer_jax.data.conversations import check_answered
+
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        if predictor.chats is None:
+            return line
+        raise DataError(f"{name}: not JSON: {error}") from None
+    if predictor.chats is None and "messages" not in row:
+        return line
+    if predictor.chats is None:
+        raise DataError(
+            f"{name}: a conversation, and {run} was trained on texts: give the text of a prompt "
+            f"with its completion, or a model that was trained on conversations"
+        )
+    if "messages" not in row:
+        raise DataError(
+            f"{name}: no field 'messages': a conversation is "
+            f'{{"messages": [{{"role": "user", "content": "..."}}, ...]}}'
+        )
+    try:
+        return check_answered(row["messages"])
+    except ConfigError as error:
+        raise DataError(f"{name}: {error}") from None

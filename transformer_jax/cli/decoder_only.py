@@ -24,6 +24,7 @@ import tyro
 from transformer_jax.cli import training
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
+from transformer_jax.errors import ConfigError
 
 __all__ = ["Evaluate", "main"]
 
@@ -32,10 +33,22 @@ PROGRAM = "python -m experiments.decoder_only"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate(PredictionCommand):
-    """Compare language models on a text: loss, perplexity, bits per character and per byte."""
+    """Compare language models on a text, or validate a run of instruct or align.
+
+    Texts have loss, perplexity, bits per character and per byte; other runs have the metrics that
+    training validates, on conversations, preferences or prompts.
+    """
 
     run: tyro.conf.Positional[str]
     """Run directory of a neural or an n-gram model."""
+    data: str | None = None
+    """Of a run of instruct or align: JSONL file of conversations, pairs, labels or prompts; None is
+    the validation data of the run."""
+    reward_file: str | None = None
+    """Of a run of ppo or grpo: a Python file with reward(prompt, completion) -> float; None is the
+    reward that the run was trained with."""
+    reward_run: str | None = None
+    """Of a run of ppo or grpo: a reward model in its place."""
     text: str | None = None
     """A text file or folder; None is the test (or else validation) text of the run."""
     compare: tuple[str, ...] = ()
@@ -47,13 +60,35 @@ class Evaluate(PredictionCommand):
     output: str | None = None
     """JSON file for the results."""
 
+    def refuse(self, learnt: str, names: tuple[str, ...], instead: str) -> None:
+        """Refuses flags that are for runs on something else than ``learnt``.
+
+        Raises:
+            ConfigError: One is given.
+        """
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in names:
+            if getattr(self, name) != usual[name]:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')}: {self.run} was trained on {learnt}: give "
+                    f"--{instead}, or leave it out"
+                )
+
 
 def evaluate(arguments: Sequence[str], program: str) -> int:
     """Prints a row for each model."""
     asked = parse_flags(Evaluate, program, arguments)
-    from transformer_jax.runs import language
+    from transformer_jax.predictors.runs import open_directory
+    from transformer_jax.runs import language, tuned_evaluation
 
     with asked.loading():
+        directory = open_directory(asked.run)
+        if tuned_evaluation.is_tuned(directory):
+            chats = "chat" in directory.read_config()
+            learnt = "conversations" if chats else "preferences or prompts"
+            asked.refuse(learnt, ("text", "compare", "ngrams"), "data")
+            return tuned_evaluation.evaluate(asked, directory)
+        asked.refuse("texts", ("data", "reward_file", "reward_run"), "text")
         return language.compare(asked)
 
 

@@ -53,9 +53,9 @@ class DiversityCommand(PredictionCommand):
         """Prints a row for each way, and writes the files that are asked for."""
         self.check()
         from transformer_jax.cli.request_lines import prompt_lines
-        from transformer_jax.predictors.runs import as_trained
+        from transformer_jax.predictors.runs import source_as_trained
 
-        prepare = as_trained(self.run, trim=False)
+        prepare = source_as_trained(self.run, trim=False)
         lines = [prepare(line) for line in prompt_lines(self.file, "FILE") if line.strip()]
         if not lines:
             raise DataError(f"{self.file}: no lines: it is empty")

@@ -23,7 +23,7 @@ from transformer_jax.cli.embed import Embed
 from transformer_jax.cli.errors import guarded, leave, terminated
 from transformer_jax.cli.export import Export
 from transformer_jax.cli.fill_mask import FillMask
-from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
+from transformer_jax.cli.flags import check_flags, flags_of, in_one_line, together
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.launch import Launch
 from transformer_jax.cli.merge import Merge
@@ -128,6 +128,7 @@ def _parse(arguments: list[str]) -> Any:
         flags = old_names.current_flags(arguments[0], arguments[1:end], known)
         arguments[1:end] = flags
         check_flags(arguments[0], known, arguments[1:], see)
+        arguments[1:] = together(COMMANDS[arguments[0]], arguments[1:])
     elif arguments and arguments[0] not in ("-h", "--help"):
         known_names = [*COMMANDS, *families.COMMANDS]
         near = difflib.get_close_matches(arguments[0], known_names, 1, 0.5)

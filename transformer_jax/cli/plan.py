@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import say
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["plan_run", "take_plan"]
 
@@ -125,18 +125,36 @@ def _margin(found: Any) -> str:
 def _with_vocabulary(run: Any, named: Any) -> tuple[Any, str]:
     """The run with the vocabulary of its tokenizer, unless the model's size was given.
 
-    The text says where the size is from: that of a tokenizer to come is at most what it is asked.
+    Tokens that the run adds count, those of its chat template among them. The text says where the
+    size is from: that of a tokenizer to come is at most what it is asked.
     """
+    from transformer_jax.runs.instruct import with_template_tokens
+    from transformer_jax.runs.instruct_settings import InstructRun
+
+    size, source = run.model.vocab_size, "as given"
+    if size == named.model.vocab_size:
+        if isinstance(run, InstructRun) and run.chat.template is not None:
+            run = with_template_tokens(run)
+        before, size, source = _vocabulary(run.tokenizer)
+        if more := size - before:
+            source += f", and {plural(more, 'token')} that the run adds"
+    model = dataclasses.replace(run.model, vocab_size=size)
+    return dataclasses.replace(run, model=model), f"a vocabulary of {size:,} ({source})"
+
+
+def _vocabulary(settings: Any) -> tuple[int, int, str]:
+    """Tokens before a run adds some, tokens after it, and where the first number is from."""
+    from transformer_jax.data.added_tokens import add_tokens
     from transformer_jax.data.tokenizer import load_tokenizer
     from transformer_jax.runs.sizing import VOCABULARY
 
-    settings, size, source = run.tokenizer, run.model.vocab_size, "as given"
-    if size == named.model.vocab_size:
-        size, source = settings.vocab_size or VOCABULARY, "at most, learned from the text"
-        if settings.path is not None:
-            size, source = load_tokenizer(settings.path).vocab_size, f"of {settings.path}"
-    model = dataclasses.replace(run.model, vocab_size=size)
-    return dataclasses.replace(run, model=model), f"a vocabulary of {size:,} ({source})"
+    added = (settings.add_tokens, settings.add_special_tokens)
+    if settings.path is not None:
+        tokenizer = load_tokenizer(settings.path)
+        grown = add_tokens(tokenizer, *added)
+        return tokenizer.vocab_size, grown.vocab_size, f"of {settings.path}"
+    size = settings.vocab_size or VOCABULARY
+    return size, size + sum(map(len, added)), "at most, learned from the text"
 
 
 def _usable(found: Any) -> str:

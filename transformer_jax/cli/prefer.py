@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.asked import SamplingCommand, completing, read_asked, text_of
 from transformer_jax.cli.output import note
+from transformer_jax.cli.sampling import SamplingCommand, load_sampler, read_prompts
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Prefer(SamplingCommand):
         """
         if not self.temperature:
             raise ConfigError("--temperature is 0: the two samples would be equal: give more")
-        requests = self.requests(self.run, read_asked(self.prompts), 2)
+        requests = self.requests(self.run, read_prompts(self.prompts), 2)
         choose, begun = self._chooser(), self._begun(requests)
         if begun == len(requests):
             note(f"{self.output}: all {plural(begun, 'prompt')} are done")
             return 0
         conversational = requests[0].messages is not None
-        complete = completing(self.run, self.checkpoint, conversational=conversational)
+        complete = load_sampler(self.run, self.checkpoint, conversational=conversational)
         if begun:
             note(f"{self.output}: continued at prompt {begun + 1} of {len(requests)}")
         written = 0
@@ -120,13 +120,15 @@ class Prefer(SamplingCommand):
         choose: Choose,
     ) -> Iterator[dict[str, Any]]:
         """The pairs that are chosen, with the line of each prompt."""
+        from transformer_jax.data.preferences import prompt_text
+
         size = 1 if self.rule is None else AT_ONCE
         for start in range(begun, len(requests), size):
             part = requests[start : start + size]
             for at, (request, found) in enumerate(
                 zip(part, complete(part), strict=True), start + 1
             ):
-                shown = text_of(request.messages or request.prompt)
+                shown = prompt_text(request.messages or request.prompt)
                 # Chat templates strip answers.
                 clean = str if request.messages is None else str.strip
                 one, two = (clean(sample.text) for sample in found)

@@ -88,7 +88,7 @@ class Score(PredictionCommand):
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.text import check_readable
         from transformer_jax.decoding.translator import Translator
-        from transformer_jax.predictors.runs import as_trained, load
+        from transformer_jax.predictors.runs import as_trained, load, source_as_trained
 
         assert self.source is not None
         assert self.target is not None
@@ -97,8 +97,8 @@ class Score(PredictionCommand):
         pairs = read_aligned(self.source, self.target, "score")
         translator = Translator(*load(self.run, self.checkpoint))
         write = _writer(HEADER, self.tokens)
-        prepare = as_trained(self.run)
-        scores = translator.score([prepare(s) for s, _ in pairs], [prepare(t) for _, t in pairs])
+        source, target = source_as_trained(self.run), as_trained(self.run)
+        scores = translator.score([source(s) for s, _ in pairs], [target(t) for _, t in pairs])
         for number, score in enumerate(scores, 1):
             told = row(str(number), score.log_prob, len(score.tokens))
             write(told, translator.tokenizer, score)

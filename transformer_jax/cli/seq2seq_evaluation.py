@@ -134,7 +134,7 @@ def _translations(asked: Evaluate, directory: Any, source: str, target: str) -> 
     from transformer_jax.data.aligned import read_aligned
     from transformer_jax.decoding.options import BeamSearchConfig
     from transformer_jax.decoding.translator import Translator
-    from transformer_jax.predictors.runs import load
+    from transformer_jax.predictors.runs import load, source_as_trained
     from transformer_jax.runs.translation_settings import Run
     from transformer_jax.tasks.translation_task import score_pairs
 
@@ -142,7 +142,8 @@ def _translations(asked: Evaluate, directory: Any, source: str, target: str) -> 
     lowercase = Run.read(directory).data.read.lowercase
     # Every line counts, empty ones too: a score over a part of a file is another score.
     pairs = read_aligned(source, target, "--source, --target")
-    sources = [source.lower() if lowercase else source for source, _ in pairs]
+    prepare = source_as_trained(directory.path, trim=False)
+    sources = [prepare(source) for source, _ in pairs]
     translator = Translator(*load(Path(asked.run), asked.checkpoint), search=search)
     targets = [target for _, target in pairs]
     scores, texts = score_pairs(

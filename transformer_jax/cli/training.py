@@ -25,6 +25,8 @@ from transformer_jax.storage.urls import working_copy
 __all__ = ["Command", "TrainingProgram", "main", "run_as_program"]
 
 Command = Callable[[Sequence[str]], int]
+# Lists that a run makes longer than they were asked for, by tokens of a chat template.
+_GROWS = ("add_special_tokens", "trainable_tokens")
 # Settings that a run may have otherwise each time it starts.
 _MAY_CHANGE = ("loop", "mesh", "distributed", "output", "overwrite", "cache")
 Other = Callable[[Sequence[str], str], int]
@@ -220,8 +222,8 @@ def _resume_as_asked(family: TrainingProgram, asked: Any, named: Any) -> int:
         kept = leaves(dataclasses.asdict(stored))
         for name, value in flags.items():
             has = kept.get(name)
-            if name == "tokenizer.add_special_tokens" and isinstance(has, list | tuple):
-                has = tuple(has[: len(value)])  # those of a template follow the tokens asked for
+            if name.endswith(_GROWS) and isinstance(has, list | tuple):
+                has = tuple(has[: len(value)])  # those of the run follow the tokens asked for
             if name.partition(".")[0] not in _MAY_CHANGE and has != value:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} {value}: the run {asked.output} has "
@@ -240,6 +242,9 @@ def _resume_as_asked(family: TrainingProgram, asked: Any, named: Any) -> int:
 
 def _unfinished(family: TrainingProgram, directory: Any) -> tuple[Any, Any]:
     """A run with steps, and a function that reads its texts."""
+    from transformer_jax.training.sealed import refuse_weights_alone
+
+    refuse_weights_alone(directory.path)
     run, texts = family.read(directory)
     if not hasattr(run, "loop"):
         raise ConfigError(

@@ -84,11 +84,11 @@ class Translate(EngineCommand):
         if self.generation_config == "hf":
             return self.by_generation_config()
         search, batching = self.options()
-        from transformer_jax.predictors.runs import as_trained
+        from transformer_jax.predictors.runs import source_as_trained
 
         with self.destination() as out:
             translator = self.translator(search, batching)
-            lines = map(as_trained(self.run), self.lines())
+            lines = map(source_as_trained(self.run), self.lines())
             out.write(self.header())
             with Counter(self) as counter:
                 for i, translation in enumerate(self.translations(translator, lines), 1):

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from transformer_jax.cli.asked import SamplingCommand, completing, read_asked, text_of
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
+from transformer_jax.cli.sampling import SamplingCommand, load_sampler, read_prompts
 from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
@@ -46,16 +46,18 @@ class WinRateCommand(SamplingCommand):
             ConfigError: A setting out of its range, or a rule that cannot be used.
             DataError: A file cannot be read, or the rule fails on a completion.
         """
+        from transformer_jax.data.preferences import prompt_text
         from transformer_jax.evaluation.win_rate import win_rate
         from transformer_jax.tasks.rewards import PythonReward, load_reward
 
         self._check()
         rule = PythonReward(load_reward(str(self.rule), "--rule"), None, str(self.rule))
-        prompts = [one for one in read_asked(self.prompts) if text_of(one).strip()]
+        blank = lambda prompt: isinstance(prompt, str) and not prompt.strip()
+        prompts = [one for one in read_prompts(self.prompts) if not blank(one)]
         both = self._completions(prompts)
         rewards = [
             [
-                [rule.value(text_of(prompt), text) for text in row]
+                [rule.value(prompt_text(prompt), text) for text in row]
                 for prompt, row in zip(prompts, texts, strict=True)
             ]
             for texts in both
@@ -107,7 +109,7 @@ class WinRateCommand(SamplingCommand):
         """Of both models, by prompt, the completions."""
         runs, conversational = (self.run, self.other), not isinstance(prompts[0], str)
         requests = [self.requests(run, prompts, self.samples) for run in runs]
-        models = [completing(run, self.checkpoint, conversational=conversational) for run in runs]
+        models = [load_sampler(run, self.checkpoint, conversational=conversational) for run in runs]
         return [
             [[sample.text for sample in found] for found in model(asked)]
             for model, asked in zip(models, requests, strict=True)

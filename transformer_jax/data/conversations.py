@@ -12,6 +12,7 @@ __all__ = [
     "ROLES",
     "Conversation",
     "Message",
+    "check_answered",
     "check_asked",
     "check_messages",
     "read_conversations",
@@ -89,6 +90,28 @@ def check_asked(messages: Any) -> list[Message]:
     checked = check_messages(messages)
     if checked[-1]["role"] == "assistant":
         raise ConfigError("the last message is of the assistant: there is nothing to answer")
+    return checked
+
+
+def check_answered(messages: Any) -> list[Message]:
+    """The messages of a conversation that ends with an answer, which is not empty.
+
+    Raises:
+        ConfigError: It does not, or as :func:`check_messages`.
+
+    Example:
+        >>> check_answered([{"role": "user", "content": "Why?"}])
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ConfigError: the last message is of the user, and one of the ...
+    """
+    checked = check_messages(messages)
+    if (role := checked[-1]["role"]) != "assistant":
+        raise ConfigError(f"the last message is of the {role}, and one of the assistant is wanted")
+    if len(checked) < 2:
+        raise ConfigError("the answer has nothing before it: put the message that it answers first")
+    if not checked[-1]["content"]:
+        raise ConfigError("the last message is empty: fill it in, or leave the conversation out")
     return checked
 
 

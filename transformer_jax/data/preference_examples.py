@@ -14,7 +14,7 @@ from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["CompletionStore", "EncodeAnswers", "encode_preferences"]
+__all__ = ["CompletionStore", "EncodeAnswers", "completion_row", "encode_preferences"]
 
 SIDES = 2
 # Of conversations and an answer to each: the ids that the answer follows, and those of the answer.
@@ -131,7 +131,7 @@ def encode_preferences(
     rows, starts, truncated = [], [], 0
     for prompt, *completions in zip(prompts, *sides, strict=True):
         for completion in completions:
-            row, start = _row(first_ids, prompt, completion, max_length)
+            row, start = completion_row(first_ids, prompt, completion, max_length)
             truncated += len(row) < len(first_ids) + len(prompt) + len(completion)
             rows.append(row)
             starts.append(start)
@@ -168,8 +168,7 @@ def _named(data: Preferences, i: int, encode: EncodeAnswers, text: str) -> Any:
     try:
         return encode([data.prompts[i]], [text])[0]
     except DataError as error:
-        name = data.name.removesuffix(" (held out)")
-        raise DataError(f"{name}:{data.lines[i]}: {error}") from None
+        raise DataError(f"{data.place(i)}: {error}") from None
 
 
 def _of_other_prompts(prompts: Sequence[Prompt]) -> list[int]:
@@ -189,10 +188,25 @@ def _of_other_prompts(prompts: Sequence[Prompt]) -> list[int]:
     return found
 
 
-def _row(
+def completion_row(
     first: list[int], prompt: list[int], completion: list[int], most: int
 ) -> tuple[list[int], int]:
-    """A row of at most ``most`` tokens, and the index at which the completion starts."""
+    """A row of at most ``most`` tokens, and the index at which the completion starts.
+
+    A row that is too long loses the beginning of its prompt, then the end of its completion.
+
+    Args:
+        first: The start token, or none.
+        prompt: Ids of the prompt.
+        completion: Ids of the completion, its end included.
+        most: At least a token more than ``first``, and one of the prompt.
+
+    Example:
+        >>> completion_row([1], [5, 6, 7], [8, 2], 5)
+        ([1, 6, 7, 8, 2], 3)
+        >>> completion_row([1], [5, 6, 7], [8, 9, 2], 4)
+        ([1, 7, 8, 9], 2)
+    """
     completion = completion[: most - len(first) - min(1, len(prompt))]
     room = most - len(first) - len(completion)
     prompt = prompt[len(prompt) - room :] if len(prompt) > room else prompt

@@ -32,8 +32,8 @@ __all__ = [
     "Preferences",
     "Prompt",
     "open_preferences",
+    "prompt_text",
     "read_preferences",
-    "read_prompt",
 ]
 
 PreferenceKind = Literal["pairs", "labels", "prompts"]
@@ -47,6 +47,16 @@ _FIELDS: dict[PreferenceKind, tuple[str, ...]] = {
     "prompts": (),
 }
 _HELD_OUT = " (held out)"
+
+
+def prompt_text(prompt: "Prompt | tuple[Message, ...]") -> str:
+    """What rules and rewards are given as a prompt: the text, or a conversation's last message.
+
+    Example:
+        >>> prompt_text("Why?"), prompt_text([{"role": "user", "content": "And?"}])
+        ('Why?', 'And?')
+    """
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +121,10 @@ class Preferences:
         if self.conversational:
             raise ConfigError(f"{self.name}: holds conversations: give prompts that are texts")
         return [prompt for prompt in self.prompts if isinstance(prompt, str)]
+
+    def place(self, i: int) -> str:
+        """File and line of prompt ``i``, for messages."""
+        return f"{self.name.removesuffix(_HELD_OUT)}:{self.lines[i]}"
 
     def select(self, which: Sequence[int], mark: str = "") -> "Preferences":
         """Some of them, with a mark after their name.
@@ -186,7 +200,7 @@ def read_preferences(
             continue
         row = parse_object(line, path, number)
         hint = f"needed are {', '.join(map(repr, ('prompt', *_shown(kind))))}"
-        prompt = read_prompt(row, path, number, hint)
+        prompt = _prompt(row, path, number, hint)
         if found.prompts and isinstance(prompt, str) == found.conversational:
             raise DataError(
                 f"{path}:{number}: the lines before have {_form(found.prompts[0])}, and this one "
@@ -207,20 +221,8 @@ def read_preferences(
     return found
 
 
-def read_prompt(
-    row: dict[str, Any], path: str | pathlib.Path, number: int, hint: str = ""
-) -> Prompt:
-    """The prompt of a line: the text ``prompt``, or a conversation.
-
-    Args:
-        row: The object of the line.
-        path: The file, for messages.
-        number: Of the line.
-        hint: What a line without it should have.
-
-    Raises:
-        DataError: There is none, or it is no text and no conversation that can be answered.
-    """
+def _prompt(row: dict[str, Any], path: str | pathlib.Path, number: int, hint: str) -> Prompt:
+    """The prompt of a line: the text ``prompt``, or a conversation that can be answered."""
     if "messages" not in row and not isinstance(row.get("prompt"), list):
         return text_field(row, "prompt", path, number, hint)
     if "messages" in row and "prompt" in row:

@@ -19,7 +19,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.models.making import TaskKind
 from transformer_jax.training.objectives import encoder_inputs
 
-__all__ = ["AnswerSpan", "NoTokensError", "Predictor"]
+__all__ = ["AnswerSpan", "NoTokensError", "Predictor", "UnreadTextError"]
 
 
 class AnswerSpan(NamedTuple):
@@ -33,14 +33,33 @@ class AnswerSpan(NamedTuple):
     score: float
 
 
-class NoTokensError(DataError):
-    """A text of which nothing is left to read; ``index`` is its place among those given."""
+class UnreadTextError(DataError):
+    """A text that a model does not read.
+
+    Attributes:
+        index: Its place among those given.
+    """
+
+    def __init__(self, index: int, reason: str):
+        self.index, self._reason = index, reason
+        super().__init__(self.about(f"text {index + 1}"))
+
+    def about(self, name: str) -> str:
+        """The message about a text of this name."""
+        return f"{name}: {self._reason}"
+
+
+class NoTokensError(UnreadTextError):
+    """A text of which nothing is left to read."""
 
     def __init__(self, index: int):
-        self.index = index
-        super().__init__(f"text {index + 1} {self.reason}")
+        super().__init__(
+            index, "is empty, and this model reads nothing around a text: leave it out"
+        )
 
-    reason = "is empty, and this model reads nothing around a text: leave it out"
+    def about(self, name: str) -> str:
+        """The message about a text of this name."""
+        return f"{name} {self._reason}"
 
 
 # What becomes of scores, by task: of others they are shares of 1.

@@ -1,5 +1,7 @@
 """Language models that answer conversations, from run directories and Hugging Face folders."""
 
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from transformer_jax.chat.session import ChatModel
     from transformer_jax.data.tokenizer import Tokenizer
 
-__all__ = ["answering", "encoder_of", "load_chat", "special_names"]
+__all__ = ["answering", "encoder_of", "load_chat", "special_names", "template_of"]
 
 
 def special_names(tokenizer: "Tokenizer") -> dict[str, str]:
@@ -55,15 +57,58 @@ def encoder_of(path: Path, tokenizer: "Tokenizer", template: str | None = None) 
     return encoder
 
 
+def template_of(path: Path, adapters: Sequence[str | os.PathLike[str] | None] = ()) -> str | None:
+    """The folder whose chat template conversations have: that of their adapters, else of the base.
+
+    Args:
+        path: The base.
+        adapters: The adapter of each conversation; None is the base alone.
+
+    Returns:
+        None for the base's.
+
+    Raises:
+        ConfigError: They have different ones.
+    """
+    from transformer_jax.chat.template import find_template
+    from transformer_jax.predictors.adapters import check_adapter
+
+    base = open_directory(path).path
+    texts: dict[str | None, str | os.PathLike[str]] = {}
+    chosen = None
+    for adapter in dict.fromkeys(adapters):
+        folder = base if adapter is None else check_adapter(adapter)
+        found = find_template(folder)
+        if found is not None and folder != base:
+            chosen = str(folder)
+        found = found or find_template(base)
+        texts[None if found is None else found.text] = adapter or path
+    if len(texts) > 1:
+        one, other, *_ = texts.values()
+        raise ConfigError(
+            f"{one} and {other} have different chat templates: give conversations with one of them"
+        )
+    return chosen
+
+
 def load_chat(
-    path: Path, checkpoint: str = "best", *, template: str | None = None, **how: Any
+    path: Path,
+    checkpoint: str = "best",
+    *,
+    template: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    change: Callable[[Any], Any] = lambda config: config,
+    **how: Any,
 ) -> "ChatModel":
     """The language model of a run, which answers conversations.
 
     Args:
         path: The run directory or Hugging Face folder.
         checkpoint: The checkpoint, see :func:`~transformer_jax.predictors.runs.chosen_checkpoint`.
-        template: A built-in chat template, a file or a folder; None is that of the model.
+        template: A built-in chat template, a file or a folder; None is that of the adapter, else of
+            the model.
+        adapter: A run with adapters on the model, or a folder in PEFT's format, merged into it.
+        change: Function that changes the configuration; the parameters must still fit.
         **how: As for :func:`~transformer_jax.predictors.runs.load_language`.
 
     Raises:
@@ -72,9 +117,17 @@ def load_chat(
     """
     directory = open_directory(path)
     refuse_others(directory, ("decoder",))
+    if adapter is not None and template is None:
+        template = template_of(path, [adapter])
     # Refused before the parameters are loaded.
     encoder_of(directory.path, directory.load_tokenizer(), template)
-    return answering(path, load_language(path, checkpoint, **how), template)
+    loaded = None
+    if adapter is not None:
+        from transformer_jax.predictors.adapters import load_merged
+
+        loaded = load_merged(path, adapter, checkpoint, change=change)
+    language = load_language(path, checkpoint, loaded=loaded, change=change, **how)
+    return answering(path, language, template)
 
 
 def answering(path: Path, language: Any, template: str | None = None) -> "ChatModel":

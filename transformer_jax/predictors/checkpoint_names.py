@@ -4,7 +4,7 @@ from typing import Literal
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["chosen_checkpoint"]
+__all__ = ["chosen_checkpoint", "of_training"]
 
 
 def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
@@ -29,3 +29,9 @@ def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
     raise ConfigError(
         f"checkpoint {text}: must be best, last, a step (1200) or average:N, the mean of the last N"
     )
+
+
+def of_training(name: str) -> bool:
+    """Whether a file of a run is needed to resume it, and not to use it."""
+    parts = name.split("/")
+    return len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "optimizer"

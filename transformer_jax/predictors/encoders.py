@@ -13,10 +13,12 @@ from transformer_jax.predictors.runs import (
     TASKS,
     as_trained,
     family,
+    first_token,
     load,
     model_config,
     open_directory,
     refuse_others,
+    source_as_trained,
     task_of,
 )
 from transformer_jax.recurrent_config import RecurrentConfig
@@ -24,6 +26,7 @@ from transformer_jax.recurrent_config import RecurrentConfig
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
     from transformer_jax.encoding.predictor import Predictor
+    from transformer_jax.encoding.rewards import Rewards
     from transformer_jax.encoding.vectors import Embedder, Pool
     from transformer_jax.training.run_directory import RunDirectory
 
@@ -99,7 +102,7 @@ def load_vectors(
     run = open_directory(path)
     kinds = (*ENCODERS, "encoder-decoder")
     refuse_others(run, kinds)
-    prepare = as_trained(path)
+    prepare = source_as_trained(path)
     from transformer_jax.encoding.vectors import Embedder
 
     model, tokenizer = loaded or load(path, checkpoint, kind=kinds)
@@ -176,6 +179,9 @@ def load_task(
     from transformer_jax.encoding.predictor import Predictor
 
     model, tokenizer = loaded or load(path, checkpoint, kind=FINE_TUNED)
+    if aligned_method(run) == "reward":
+        prepare = as_trained(path, trim=False)
+        return _rewards(run, model, tokenizer, tokens, prepare), task, prepare
     predictor = Predictor(
         model,
         tokenizer,
@@ -189,6 +195,31 @@ def load_task(
     return predictor, task, prepare
 
 
+def _rewards(
+    run: "RunDirectory",
+    model: Any,
+    tokenizer: "Tokenizer",
+    tokens: int,
+    prepare: Callable[[str], str],
+) -> "Rewards":
+    """The predictor of a reward model that was trained here."""
+    from transformer_jax.chat.template import find_template
+    from transformer_jax.encoding.rewards import Rewards
+    from transformer_jax.predictors.chats import encoder_of
+
+    # Only what is trained on conversations has a template.
+    has_chats = find_template(run.path) is not None
+    return Rewards(
+        model,
+        tokenizer,
+        first=first_token(run, tokenizer),
+        length=int(task_of(run)["max_length"]),
+        tokens=tokens,
+        chats=encoder_of(run.path, tokenizer) if has_chats else None,
+        prepare=prepare,
+    )
+
+
 def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTemplate | None":
     """The special-tokens template of a run; None is that of training here.
 
@@ -200,8 +231,7 @@ def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTe
 
     published = run.read_config().get("published")
     if not isinstance(published, dict):
-        classifies = family(run) == "decoder-task" and aligned_method(run) is None
-        return decoder_template(tokenizer) if classifies else None
+        return decoder_template(tokenizer) if family(run) == "decoder-task" else None
     if family(run) == "decoder-task":
         before, between, after = tokenizer.template or SpecialTokensTemplate((), (), ())
         # The class comes from the last token that is not padding, even if a text ends with one.

@@ -38,9 +38,12 @@ from transformer_jax.predictors.runs import (
     is_ngram_run,
     load,
     load_language,
+    model_config,
     open_directory,
+    source_as_trained,
 )
 from transformer_jax.predictors.texts import Embedding
+from transformer_jax.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.chat.session import ChatModel
@@ -52,7 +55,8 @@ __all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor
 class TranslationPredictor(Embedding, Predictor):
     """A trained encoder-decoder as a function from sentences to translations.
 
-    With ``engine`` CTranslate2 computes it: ``model`` is None then, and it translates only.
+    With ``engine`` CTranslate2 computes it: ``model`` is None then, and it translates only. A
+    recurrent one translates and scores.
     """
 
     _translator: LineTranslator
@@ -66,14 +70,15 @@ class TranslationPredictor(Embedding, Predictor):
 
             translator = load_engine_translator(path, checkpoint, engine)
             self.model, self._translator = None, translator
-            self.tokenizer, self._prepare = translator.tokenizer, as_trained(path)
+            self.tokenizer, self._prepare = translator.tokenizer, source_as_trained(path)
             return
         loaded = load(path, checkpoint)
-        super().__init__(path, loaded)
+        if not isinstance(model_config(open_directory(path)), RecurrentConfig):
+            super().__init__(path, loaded)
         self.tokenizer = loaded[1]
         self.model = nnx.merge(*loaded[0])
         self._translator = Translator(loaded[0], self.tokenizer)
-        self._prepare = as_trained(path)
+        self._prepare, self._prepare_target = source_as_trained(path), as_trained(path)
         self._hf = HFTextGenerator(path, "encoder-decoder", loaded, batch=32)
 
     @overload
@@ -151,9 +156,15 @@ class TranslationPredictor(Embedding, Predictor):
         """The vectors of texts by the encoder, see :meth:`Embedding.embed`.
 
         Raises:
-            ConfigError: CTranslate2 computes the model; or there is no such layer or pooling.
+            ConfigError: CTranslate2 computes the model, or it is recurrent; or there is no such
+                layer or pooling.
         """
         self._refuse_engine()
+        if isinstance(model_config(open_directory(self._path)), RecurrentConfig):
+            raise ConfigError(
+                f"{self._path}: a recurrent translator, which has no sentence vectors: use a "
+                f"Transformer"
+            )
         return super().embed(texts, layers=layers, pooling=pooling)
 
     def score(
@@ -166,8 +177,9 @@ class TranslationPredictor(Embedding, Predictor):
             ConfigError: CTranslate2 computes the model.
         """
         scorer = self._refuse_engine()
-        pairs = [list(map(self._prepare, listed(side))) for side in (sources, targets)]
-        found = [score.log_prob for score in scorer.score(*pairs)]
+        read = list(map(self._prepare, listed(sources)))
+        written = list(map(self._prepare_target, listed(targets)))
+        found = [score.log_prob for score in scorer.score(read, written)]
         return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
 
     def _refuse_engine(self) -> Translator:
@@ -241,7 +253,7 @@ class LanguageModelPredictor(Predictor):
         model = with_adapters_of(self._path, (graph, nnx.to_pure_dict(state)), adapters)
         made, loaded = copy.copy(self), (model, self.tokenizer)
         made.model, made._hf, made._chat = nnx.merge(*model), None, None
-        made._language = load_language(self._path, loaded=loaded, adapters=tuple(adapters))
+        made._language = load_language(self._path, loaded=loaded, adapters=adapters)
         return made
 
     @overload

@@ -18,7 +18,12 @@ from transformer_jax.decoding.text_generation import Found, Pending, TextGenerat
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.inference import mesh_of
-from transformer_jax.predictors.runs import as_trained, first_token, open_directory
+from transformer_jax.predictors.runs import (
+    as_trained,
+    first_token,
+    open_directory,
+    source_as_trained,
+)
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -58,7 +63,7 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
         self._fields, self._where, self._changes = run.read_config(), run.config, changes or {}
         self._model, self.tokenizer = loaded
         self._encodes, self._batch = kind == "encoder-decoder", batch
-        self._prepare = as_trained(path, trim=self._encodes)
+        self._prepare = source_as_trained(path) if self._encodes else as_trained(path, trim=False)
         self._first = first_token(run, self.tokenizer)
         # A text of a model trained here begins with a token of its own.
         trained = "published" not in self._fields
@@ -84,6 +89,7 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
                 eos_token_id=(self.tokenizer.eos,),
                 pad_token_id=self.tokenizer.pad,
                 decoder_start_token_id=self.tokenizer.bos,
+                forced_bos_token_id=next(iter(self.tokenizer.target_prefix_ids), None),
                 **{"max_length": longest, **changes},
             )
         if not isinstance(published, dict) or not isinstance(published.get("generation"), dict):

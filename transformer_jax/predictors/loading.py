@@ -10,14 +10,15 @@ from jax.sharding import Mesh
 
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.inference import loading_mesh, loading_on
+from transformer_jax.predictors.alignment import aligned_method
 from transformer_jax.predictors.base import Predictor
+from transformer_jax.predictors.checkpoint_names import of_training
 from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor
 from transformer_jax.predictors.images import ImagePredictor
 from transformer_jax.predictors.runs import (
     FINE_TUNED,
     chosen_checkpoint,
     family,
-    of_training,
     open_directory,
     task_of,
 )
@@ -27,6 +28,7 @@ from transformer_jax.predictors.texts import (
     EncoderPredictor,
     QuestionAnsweringPredictor,
     RegressionPredictor,
+    RewardPredictor,
     TaggingPredictor,
 )
 from transformer_jax.storage.copies import fetched
@@ -74,7 +76,8 @@ def load(
     ``SpeechPredictor`` for one of recordings, a ``LanguageModelPredictor`` for a decoder or an
     n-gram model, an ``EncoderPredictor`` for a pre-trained encoder, an ``ImagePredictor`` for an
     image model, and a ``ClassificationPredictor``, ``RegressionPredictor``, ``TaggingPredictor`` or
-    ``QuestionAnsweringPredictor`` for a fine-tuned model.
+    ``QuestionAnsweringPredictor`` for a fine-tuned model, and a ``RewardPredictor`` for a reward
+    model.
 
     Args:
         path: A run directory, or the folder of a Hugging Face checkpoint; local, or on an object
@@ -117,6 +120,8 @@ def load(
             if mesh is not None:
                 raise ConfigError("mesh: CTranslate2 computes on one CPU: leave it out")
             return _in_engine(folder, kind, str(checkpoint), compute, engine_cache)
+        if aligned_method(run) == "reward":
+            return RewardPredictor(folder, str(checkpoint))
         predictor = PREDICTORS[task_of(run)["kind"] if kind in FINE_TUNED else kind]
         return predictor(folder, str(checkpoint))
 

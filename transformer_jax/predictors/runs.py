@@ -10,7 +10,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.predictors.alignment import aligned_method, has_ends
-from transformer_jax.predictors.checkpoint_names import chosen_checkpoint
+from transformer_jax.predictors.checkpoint_names import chosen_checkpoint, of_training
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ __all__ = [
     "load",
     "load_language",
     "model_config",
-    "of_training",
     "open_directory",
     "refuse_others",
+    "source_as_trained",
     "task_of",
 ]
 
@@ -86,12 +86,6 @@ def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
     return RunDirectory.open(path)
 
 
-def of_training(name: str) -> bool:
-    """Whether a file of a run is needed to resume it, and not to use it."""
-    parts = name.split("/")
-    return len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "optimizer"
-
-
 def model_config(run: "RunDirectory") -> ModelConfig:
     """The configuration of a run's model, without the word vectors that its training began with.
 
@@ -131,6 +125,21 @@ def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
     return prepare
 
 
+def source_as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
+    """:func:`as_trained` for what an encoder-decoder reads: behind the prefix of its sources.
+
+    An empty line stays empty.
+    """
+    read = open_directory(path).read_config().get("data", {}).get("read", {})
+    prefix, prepare = str(read.get("source_prefix", "")), as_trained(path, trim=trim)
+
+    def source(line: str) -> str:
+        prepared = prepare(line)
+        return f"{prefix}{prepared}" if prepared else prepared
+
+    return source
+
+
 def family(run: "RunDirectory") -> str:
     """The family of a run's model.
 
@@ -161,14 +170,20 @@ def family(run: "RunDirectory") -> str:
 def task_of(run: "RunDirectory") -> dict[str, Any]:
     """The settings of a fine-tuned model's task: kind, labels, length of examples ...
 
+    A reward model has one number for each text.
+
     Raises:
         CheckpointError: ``config.json`` is damaged.
     """
-    task = (
-        {"kind": "regress", "labels": []}
-        if aligned_method(run) == "reward"
-        else run.read_config().get("task")
-    )
+    fields = run.read_config()
+    task = fields.get("task")
+    if aligned_method(run) == "reward":
+        length = fields["align"].get("max_length")
+        task = {
+            "kind": "regress",
+            "labels": [],
+            "max_length": length or model_config(run).max_length,
+        }
     task = task if isinstance(task, dict) else {}
     if task.get("kind") not in TASKS or not isinstance(task.get("labels", []), list):
         raise CheckpointError(f"{run.config}: its task is none of {', '.join(TASKS)}: damaged?")
@@ -286,8 +301,7 @@ def _check_size(run: "RunDirectory", config: ModelConfig, params: Any) -> None:
     if described > 2 * there:
         raise CheckpointError(
             f"{run.path}: config.json describes a model of {plural(described, 'parameter')}, and "
-            f"the "
-            f"checkpoint has {there:,}: they belong to different runs"
+            f"the checkpoint has {there:,}: they belong to different runs"
         )
 
 
@@ -310,10 +324,8 @@ def abstract_model(run: "RunDirectory", config: ModelConfig) -> Any:
     how: dict[str, Any] = {"valued": True} if aligned_method(run) == "ppo" else {}
     if kind == "encoder":
         masking = fields.get("masking", {})
-        objective = (
-            masking.get("sentence_objective", "nsp") if isinstance(masking, dict) else "none"
-        )
-        how = {"mlm_head": masking is not None, "next_sentence": objective != "none"}
+        objective = masking.get("sentence_objective", "nsp") if isinstance(masking, dict) else ""
+        how = {"mlm_head": masking is not None, "next_sentence": objective not in ("", "none")}
     elif kind in FINE_TUNED:
         task = task_of(run)
         how = {"task": task["kind"], "labels": len(task.get("labels", []))}
@@ -332,7 +344,7 @@ def load_language(
     dtype: Literal["float32", "bfloat16"] | None = None,
     context: int | None = None,
     change: Callable[[Any], Any] = lambda config: config,
-    adapters: tuple[str, ...] = (),
+    adapters: Mapping[str, str | os.PathLike[str]] = {},
 ) -> "DecoderLanguageModel | NgramLanguageModel":
     """The language model of a run, a decoder or an n-gram model.
 
@@ -344,7 +356,8 @@ def load_language(
         dtype: Data type of weights and computation; None is that of the run.
         context: Context length in tokens; None is the number of the model's positions.
         change: Function that changes the configuration; the parameters must still fit.
-        adapters: Names of the adapters that ``loaded`` has for each row to choose from.
+        adapters: Runs and folders of the adapters that ``loaded`` has for each row to choose from,
+            by name.
 
     Raises:
         ConfigError: The run is of another family.
@@ -368,9 +381,10 @@ def load_language(
         except ConfigError as error:
             raise CheckpointError(f"{path}: {error}") from None
     from transformer_jax.decoding.language import DecoderLanguageModel
+    from transformer_jax.interop.peft import is_peft_folder
 
     model, tokenizer = loaded or load(path, checkpoint, kind="decoder", change=change)
-    return DecoderLanguageModel(
+    language = DecoderLanguageModel(
         model,
         tokenizer,
         start_token=first_token(run, tokenizer),
@@ -378,5 +392,9 @@ def load_language(
         shapes=shapes,
         dtype=dtype,
         context=context,
-        adapters=adapters,
+        adapters=tuple(adapters),
     )
+    for name, folder in adapters.items():
+        adapter = open_directory(run.path if is_peft_folder(folder) else folder)
+        language.set_texts(name, first_token(adapter, tokenizer), has_ends(adapter))
+    return language

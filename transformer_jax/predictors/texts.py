@@ -1,6 +1,6 @@
 """Encoders and fine-tuned models as functions of text: vectors, labels, numbers, tags, answers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from transformer_jax.data.squad import lowered
 from transformer_jax.encoding.masked import FillMask
+from transformer_jax.encoding.rewards import Rewarded, Rewards
 from transformer_jax.encoding.vectors import Layers, Pool
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.predictors.base import Predictor, listed, truncation
@@ -36,6 +37,7 @@ __all__ = [
     "EncoderPredictor",
     "QuestionAnsweringPredictor",
     "RegressionPredictor",
+    "RewardPredictor",
     "TaggingPredictor",
 ]
 
@@ -142,6 +144,7 @@ class _Task(Embedding, Predictor):
         loaded = load(path, checkpoint, kind=FINE_TUNED)
         self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
         found = load_task(path, checkpoint, self.tasks, loaded=loaded)
+        self._predictor: Any
         self._predictor, self._task, self._prepare = found
         self.labels: tuple[str, ...] = tuple(self._task.get("labels", ()))
         run = open_directory(path)
@@ -260,6 +263,40 @@ class RegressionPredictor(_Task):
         sides = self._sides(texts, text_pairs)
         with truncation(lambda: self._predictor.cut):
             return np.asarray(self._predictor.numbers(*sides))
+
+
+class RewardPredictor(RegressionPredictor):
+    """A reward model: the reward of a text, or of the last message of a conversation (row B40)."""
+
+    _predictor: Rewards
+
+    def __call__(  # type: ignore[override]
+        self,
+        texts: Rewarded | Sequence[Rewarded],
+        text_pairs: str | Sequence[str] | None = None,
+    ) -> Float[np.ndarray, " B"]:
+        """The reward of each text or conversation; always an array.
+
+        Args:
+            texts: One or many texts (prompts with their completions) or conversations, lists of
+                messages with ``role`` and ``content`` whose last one is the answer, or objects
+                with such ``messages``.
+            text_pairs: None: a reward model reads no pairs.
+
+        Raises:
+            ConfigError: A conversation, of a model that was trained on texts.
+            DataError: A conversation does not end with an answer, or the chat template refuses it.
+        """
+        if text_pairs is not None:
+            raise DataError("a reward model was trained on single texts: leave text_pairs out")
+        given: list[Any] = [texts] if isinstance(texts, str | Mapping) else list(texts)
+        if given and all(isinstance(part, Mapping) and "messages" in part for part in given):
+            given = [part["messages"] for part in given]
+        elif any(isinstance(part, Mapping) for part in given):
+            given = [given]
+        prepared = [self._prepare(text) if isinstance(text, str) else text for text in given]
+        with truncation(lambda: self._predictor.cut):
+            return np.asarray(self._predictor.numbers(prepared))
 
 
 class TaggingPredictor(_Task):

@@ -1,32 +1,27 @@
 """Runs on preferences and rewards: ``decoder_only align``."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
-import os
-import zipfile
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
-import numpy as np
-from flax import nnx
-
+from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.chat.template import copy_template, find_template
 from transformer_jax.data.preferences import PreferenceSplits, open_preferences
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, DataError, plural
-from transformer_jax.keys import key_for
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
-from transformer_jax.predictors.alignment import aligned_method
 from transformer_jax.predictors.chats import encoder_of
-from transformer_jax.predictors.runs import first_token, model_config, open_directory, task_of
+from transformer_jax.predictors.runs import first_token
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
-from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun, RewardConfig, read
+from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun, read
 from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
 from transformer_jax.runs.initial import Initial, load_pretrained
+from transformer_jax.runs.reference import FAMILIES, kept_reference
+from transformer_jax.runs.rewarding import RewardSource, check_form, check_reward, reward_source
 from transformer_jax.runs.settings import batching_of, was_given
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.on_policy_task import Learning, PromptRows, from_samples
@@ -35,32 +30,33 @@ from transformer_jax.tasks.preference_task import (
     Encoded,
     encode_splits,
     preference,
-    reference_log_probs,
     reward_config,
     reward_model,
 )
-from transformer_jax.tasks.rewards import PythonReward, load_reward, model_reward
 from transformer_jax.training.activity import log
-from transformer_jax.training.on_policy import Reward
-from transformer_jax.training.preference_objectives import FrozenModel
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Task
 
-__all__ = ["begin", "make_task", "open_run", "train"]
+__all__ = [
+    "AlignRun",
+    "begin",
+    "make_task",
+    "open_run",
+    "policy_task",
+    "preference_task",
+    "rewarding",
+    "train",
+]
 
 AlignRun: TypeAlias = PreferenceRun | PolicyRun
+# Log-probabilities of the reference by part: of the run, its directory and tokenizer, its examples
+# and how they become batches.
+Reference: TypeAlias = Callable[
+    [PreferenceRun, RunDirectory, Tokenizer, Encoded, CompletionRows], dict[str, Any]
+]
 
 
-class RewardSource(NamedTuple):
-    """What rewards samples, and the frozen model that it needs."""
-
-    reward: Reward
-    model: FrozenModel | None = None
-
-
-FAMILIES = ("decoder",)
 LONGEST = 512  # tokens of a row, where the run does not say
-REFERENCE = "reference.npz"  # in the run directory: log-probabilities of the reference
 
 
 def begin(run: AlignRun, named: AlignRun) -> tuple[AlignRun, RunDirectory, PreferenceSplits]:
@@ -81,12 +77,14 @@ def begin(run: AlignRun, named: AlignRun) -> tuple[AlignRun, RunDirectory, Prefe
     run = checks.checked(run, named)  # type: ignore[type-var]
     if isinstance(run, PolicyRun):
         checks.check_rows(run)
-        _check_reward(run, start)
+        check_reward(run, start, _first(run, start))
     else:
         _check_whole_batches(run)
         _check_precision(run)
     splits = open_run(run)
     conversational = _check_conversations(run, splits, start)
+    if isinstance(run, PolicyRun):
+        check_form(run, start, splits.train)
     resolve = functools.partial(_resolved, start)
     directory = beginning.begin(run, lambda: start.tokenizer, resolve, vocab_given=False)
     if is_main_process() and (conversational or not is_reward):
@@ -151,11 +149,6 @@ def _check_conversations(run: AlignRun, splits: PreferenceSplits, start: Initial
         )
     if forms == {False}:
         return False
-    if isinstance(run, PolicyRun):
-        raise ConfigError(
-            f"data.train {run.data.train}: holds conversations, and {run.align.method} is not for "
-            f"them: give prompts that are texts"
-        )
     if find_template(start.directory.path) is None:
         raise ConfigError(
             f"data.train {run.data.train}: holds conversations, and {run.init_from} has no chat "
@@ -188,49 +181,6 @@ def _first(run: AlignRun, start: Initial) -> Any:
     return start.directory.read_config().get("first", "bos")
 
 
-def _check_reward(run: PolicyRun, start: Initial) -> None:
-    """Refuses rewards that cannot be used, before anything is written."""
-    reward = run.reward
-    if (reward.file is None) == (reward.run is None):
-        raise ConfigError(
-            "samples are rewarded by one of --reward.file FILE.py and --reward.run RUN: give one"
-        )
-    if reward.file is not None:
-        load_reward(reward.file)
-        return
-    directory = _reward_directory(reward)
-    if directory.load_tokenizer().sha256 != start.tokenizer.sha256:
-        raise ConfigError(
-            f"--reward.run {reward.run}: has another tokenizer than {start.directory.path}: train "
-            f"a reward model that starts from that run or one like it"
-        )
-    first = _first(run, start)
-    theirs = directory.read_config().get("first", first)
-    if theirs != first:
-        raise ConfigError(
-            f"--reward.run {reward.run}: its texts begin with {theirs}, and those of this run with "
-            f"{first}: train both with one --first"
-        )
-    most, (setting, length) = model_config(directory).max_length, checks.length_limit(run)
-    if length > most:
-        raise ConfigError(
-            f"--reward.run {reward.run}: has positions for {plural(most, 'token')}, and {setting} "
-            f"is {length}: lower one of them"
-        )
-
-
-def _reward_directory(reward: RewardConfig) -> RunDirectory:
-    assert reward.run is not None
-    directory = open_directory(reward.run)
-    known = "task" in directory.read_config() or aligned_method(directory) == "reward"
-    if not known or task_of(directory).get("kind") != "regress":
-        raise ConfigError(
-            f"--reward.run {reward.run}: no reward model: train one with `python -m "
-            f"experiments.decoder_only align reward`"
-        )
-    return directory
-
-
 def open_run(run: AlignRun) -> PreferenceSplits:
     """The preferences or prompts of a run."""
     return open_preferences(
@@ -255,106 +205,65 @@ def make_task(
         reward: What samples are rewarded by; None is that of the settings.
     """
     if isinstance(run, PolicyRun):
-        source = reward or _reward(run, tokenizer)
-        task = _policy_task(run, directory, tokenizer, splits, source)
+        source = reward or reward_source(run, tokenizer, splits)
+        task = policy_task(run, directory, tokenizer, splits, source)
     else:
-        task = _preference_task(run, directory, tokenizer, splits)
+        task = preference_task(run, directory, tokenizer, splits)
     return dataclasses.replace(task, initial=initial_of(run, FAMILIES, tokenizer), settings=run)
 
 
-def _preference_task(
-    run: PreferenceRun, directory: RunDirectory, tokenizer: Tokenizer, splits: PreferenceSplits
+def preference_task(
+    run: PreferenceRun,
+    directory: RunDirectory,
+    tokenizer: Tokenizer,
+    splits: PreferenceSplits,
+    reference: Reference = kept_reference,
 ) -> Task:
-    align, partition = run.align, partition_for(run)
+    """The task of a run on preferences, without its parameters of step 0.
+
+    Args:
+        run: The settings.
+        directory: Of the run.
+        tokenizer: Of the run.
+        splits: The preferences.
+        reference: Where log-probabilities of the reference come from, if they are not computed in
+            every step.
+    """
+    align, partition = run.align, partition_for(run, tokenizer)
     first, length = first_token(directory, tokenizer), align.max_length or LONGEST
-    answers = encoder_of(directory.path, tokenizer).answers if splits.train.conversational else None
+    chats = _chats(directory, tokenizer, splits)
+    answers = None if chats is None else chats.encode_answers
     rows = CompletionRows(first, length, batching_of(run.training), answers)
     encoded = encode_splits(splits, tokenizer, rows)
     if align.method == "reward":
         return reward_model(encoded, run.model, tokenizer, rows, partition=partition)
     if run.precomputes_reference:
-        encoded = encoded.with_reference(_reference(run, directory, tokenizer, encoded, rows))
+        encoded = encoded.with_reference(reference(run, directory, tokenizer, encoded, rows))
     how = {"method": align.method, "partition": partition, **align.numbers}
     return preference(encoded, run.model, tokenizer, rows, **how)  # type: ignore[arg-type]
 
 
-def _reference(
-    run: PreferenceRun,
-    directory: RunDirectory,
-    tokenizer: Tokenizer,
-    encoded: Encoded,
-    rows: CompletionRows,
-) -> dict[str, np.ndarray]:
-    """Log-probabilities of the reference, computed when the run begins and kept in its directory.
-
-    Raises:
-        DataError: Those that are kept are of other data, or damaged.
-    """
-    path = Path(directory.path) / REFERENCE
-    stores = encoded.parts().values()
-    identity = " ".join(rows.data(store, tokenizer.pad).fingerprint for store in stores)
-    if path.exists():
-        return _stored(path, identity, encoded)
-    make = lambda rngs: Decoder(run.model, rngs=rngs)
-    drawn = make(nnx.Rngs(key_for(run.training.seed, "initialization")))
-    initial, mesh = initial_of(run, FAMILIES, tokenizer), checks.mesh_of(run)
-    assert initial is not None
-    params = initial(nnx.to_pure_dict(nnx.state(drawn)))
-    parts: tuple[tuple[Literal["train", "valid"], Any], ...] = (
-        ("train", encoded.train), ("valid", encoded.valid)
-    )  # fmt: skip
-    found: dict[str, np.ndarray] = {
-        name: reference_log_probs(make, params, store, rows, tokenizer.pad, mesh, name=name)
-        for name, store in parts
-        if store is not None
-    }
-    if is_main_process():
-        written = path.with_suffix(".tmp.npz")
-        np.savez(written, identity=np.array(identity), **found)  # type: ignore[arg-type]
-        os.replace(written, path)
-    sync_global_devices("reference is stored")
-    log(f"log-probabilities of the reference: {path}")
-    return found
+def _chats(
+    directory: RunDirectory, tokenizer: Tokenizer, splits: PreferenceSplits
+) -> ChatEncoder | None:
+    """The encoder of the run's conversations; None of texts."""
+    return encoder_of(directory.path, tokenizer) if splits.train.conversational else None
 
 
-def _stored(path: Path, identity: str, encoded: Encoded) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as raw, np.load(raw) as file:
-            kept = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: damaged ({error}): begin the run anew") from None
-    sizes = {name: (len(store), 2) for name, store in encoded.parts().items()}
-    if str(kept.pop("identity", "")) != identity or {k: v.shape for k, v in kept.items()} != sizes:
-        raise DataError(f"{path}: the preferences are not those that the run began with")
-    return kept
-
-
-def _policy_task(
+def policy_task(
     run: PolicyRun,
     directory: RunDirectory,
     tokenizer: Tokenizer,
     splits: PreferenceSplits,
     source: RewardSource,
 ) -> Task:
-    align, first = run.align, first_token(directory, tokenizer)
-    rows = PromptRows(first, run.training.batch_size, align.max_prompt_length, run.training.seed)
+    """The task of a run on rewards, without its parameters of step 0."""
+    align, training, first = run.align, run.training, first_token(directory, tokenizer)
+    chats = _chats(directory, tokenizer, splits)
+    rows = PromptRows(first, training.batch_size, align.max_prompt_length, training.seed, chats)
     learning = Learning(align.sampled, source.reward, align.control, align.updates, source.model)
     made = functools.partial(from_samples, splits, run.model, tokenizer, rows, learning)
-    return made(partition=partition_for(run))
-
-
-def _reward(run: PolicyRun, tokenizer: Tokenizer) -> RewardSource:
-    if run.reward.file is not None:
-        path = run.reward.file
-        return RewardSource(PythonReward(load_reward(path), tokenizer, path))
-    directory = _reward_directory(run.reward)
-    config: Any = model_config(directory)
-    compute = dataclasses.replace(config.compute, dtype=run.model.compute.dtype)
-    config = dataclasses.replace(config, compute=compute)
-    make = lambda rngs: DecoderSequenceClassifier(config, labels=1, rngs=rngs)
-    device = checks.mesh_of(run).devices.flat[0]
-    params = directory.load_params("best").params
-    return RewardSource(model_reward, FrozenModel(make, params, device))
+    return made(partition=partition_for(run, tokenizer))
 
 
 def train(run: AlignRun, directory: RunDirectory, splits: PreferenceSplits) -> int:
@@ -363,13 +272,26 @@ def train(run: AlignRun, directory: RunDirectory, splits: PreferenceSplits) -> i
     Raises:
         DataError: The reward function raised, or returned no finite number.
     """
-    source = _reward(run, directory.load_tokenizer()) if isinstance(run, PolicyRun) else None
+    source = None
+    if isinstance(run, PolicyRun):
+        source = reward_source(run, directory.load_tokenizer(), splits)
     make = functools.partial(make_task, splits=splits, reward=source)
+    with rewarding(source):
+        return train_run(run, directory, make)  # type: ignore[type-var]
+
+
+@contextlib.contextmanager
+def rewarding(source: RewardSource | None) -> Iterator[None]:
+    """Context of steps that reward samples.
+
+    Raises:
+        DataError: The reward function raised, or returned no finite number.
+    """
     # JAX would print the traceback of a reward function, beside the line that says what it did.
     callbacks = logging.getLogger("jax._src.callback")
     quiet, callbacks.disabled = callbacks.disabled, True
     try:
-        return train_run(run, directory, make)  # type: ignore[type-var]
+        yield
     except Exception:
         failure = getattr(source.reward, "failure", None) if source else None
         if failure is None:

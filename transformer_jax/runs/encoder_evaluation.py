@@ -1,7 +1,5 @@
 """Evaluation of a trained encoder: ``encoder_only evaluate``."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 from flax import nnx
@@ -12,7 +10,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.runs import FINE_TUNED, load, open_directory
 from transformer_jax.runs import finetuning, pretraining
 from transformer_jax.runs.encoder_settings import PretrainRun, read
-from transformer_jax.tasks.scores import measure, table
+from transformer_jax.tasks.scores import measure, table, write_scores
 from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["evaluate"]
@@ -26,13 +24,7 @@ def evaluate(asked: Any) -> int:
         scores = _masked_tokens(run, directory, asked)
     else:
         scores = _task(run, directory, asked)
-    if asked.output is not None:
-        try:
-            Path(asked.output).write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"--output {asked.output}: cannot be written: {error.strerror}"
-            ) from None
+    write_scores(asked.output, scores)
     return 0
 
 

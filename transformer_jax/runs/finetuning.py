@@ -172,7 +172,7 @@ def make_task(
         )
     return dataclasses.replace(
         task,
-        partition=partition_for(run),
+        partition=partition_for(run, tokenizer),
         initial=initial_of(run, _FAMILIES, tokenizer) or task.initial,
         settings=run,
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.chat.session import ChatModel
 from transformer_jax.chat.store import ChatStore, build_chats, split_chats
 from transformer_jax.chat.template import (
@@ -22,7 +23,7 @@ from transformer_jax.chat.template import (
     special_tokens,
 )
 from transformer_jax.data.added_tokens import has_token
-from transformer_jax.data.conversations import read_conversations
+from transformer_jax.data.conversations import Message, read_conversations
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest
@@ -36,6 +37,7 @@ from transformer_jax.runs.freezing import check_layers, initial_of, partition_fo
 from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.instruct_settings import InstructRun, read
 from transformer_jax.runs.train import train as train_run
+from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.tasks.instruction_task import Chosen, instruction_tuning, log_chats
 from transformer_jax.tasks.language_model_task import Rows
 from transformer_jax.training.activity import log
@@ -43,7 +45,7 @@ from transformer_jax.training.manifest import atomic_write
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Task
 
-__all__ = ["begin", "make_task", "train"]
+__all__ = ["begin", "make_task", "task_on", "train", "with_template_tokens"]
 
 _SAMPLED = 20_000  # messages that a tokenizer is learnt from, at most
 
@@ -54,8 +56,7 @@ def begin(run: InstructRun, named: InstructRun) -> tuple[InstructRun, RunDirecto
     if run.data.train is None:
         raise ConfigError("no conversations: give --data.train chats.jsonl")
     start = None if run.init_from is None else load_pretrained(run.init_from, ("decoder",))
-    template = _template(run)
-    run = _with_special_tokens(run, template, start)
+    template, run = _template(run), with_template_tokens(run, start)
     vocab_given = start is None and run.model.vocab_size != named.model.vocab_size
     if start is not None:
         run = _within_positions(start.settings(run, named), named)
@@ -120,11 +121,13 @@ def _template(run: InstructRun) -> ChatTemplate:
     return found
 
 
-def _with_special_tokens(
-    run: InstructRun, template: ChatTemplate, start: Initial | None
-) -> InstructRun:
-    """The run with the special tokens of a built-in template that its tokenizer lacks."""
-    wanted = special_tokens(template)
+def with_template_tokens(run: InstructRun, start: Initial | None = None) -> InstructRun:
+    """The run with the special tokens of a built-in template that its tokenizer lacks.
+
+    Raises:
+        ConfigError: It has no template.
+    """
+    wanted = special_tokens(_template(run))
     if start is not None:
         wanted = tuple(token for token in wanted if not has_token(start.tokenizer, token))
     given = run.tokenizer.add_special_tokens
@@ -147,40 +150,55 @@ def make_task(run: InstructRun, directory: RunDirectory, tokenizer: Tokenizer) -
     """The task of a run."""
     if find_template(directory.path) is None:  # it was killed before it was written
         _write_template(directory, _template(run))
-    training = run.training
-    encoder = encoder_of(directory.path, tokenizer)
-    cache, writes = token_cache(run, directory)
-    stores = []
-    for path, flag in _files(run):
-        began = time.monotonic()
-        stores.append(
-            build_chats(
-                path,
-                encoder,
-                limit=training.sequence_length + 1,
-                too_long=run.data.too_long,
-                lowercase=run.data.read.lowercase,
-                cache=cache,
-                writes=writes,
-                flag=flag,
-            )
-        )
-        log_chats(path, stores[-1], began)
-    chosen, held = _split(run, stores)
-    task = instruction_tuning(
-        chosen,
-        held,
-        run.model,
-        tokenizer,
-        rows=Rows(training.batch_size, training.sequence_length, seed=training.seed),
-    )
+    cache = token_cache(run, directory)
+    read = functools.partial(_store, run, encoder_of(directory.path, tokenizer), cache)
+    task = _tuning(run, tokenizer, *_split(run, [read(*file) for file in _files(run)]))
     return dataclasses.replace(
         task,
         test=functools.partial(_test, run, directory, tokenizer),
-        partition=partition_for(run),
+        partition=partition_for(run, tokenizer),
         initial=initial_of(run, ("decoder",), tokenizer) or task.initial,
         settings=run,
     )
+
+
+def task_on(run: InstructRun, directory: RunDirectory, tokenizer: Tokenizer, path: str) -> Task:
+    """The task of a run with the conversations of a file to validate on.
+
+    Raises:
+        DataError: The file cannot be read, or a line is no conversation.
+    """
+    encoder = encoder_of(directory.path, tokenizer)
+    store = _store(run, encoder, TokenCache(), path, "--data")
+    chosen = store, np.arange(len(store))
+    return dataclasses.replace(
+        _tuning(run, tokenizer, chosen, chosen), partition=partition_for(run, tokenizer)
+    )
+
+
+def _store(
+    run: InstructRun, encoder: ChatEncoder, cache: TokenCache, path: str, flag: str
+) -> ChatStore:
+    """The conversations of a file, and a line about them."""
+    began = time.monotonic()
+    store = build_chats(
+        path,
+        encoder,
+        limit=run.training.sequence_length + 1,
+        too_long=run.data.too_long,
+        lowercase=run.data.read.lowercase,
+        cache=cache.cache,
+        writes=cache.writes,
+        flag=flag,
+    )
+    log_chats(path, store, began)
+    return store
+
+
+def _tuning(run: InstructRun, tokenizer: Tokenizer, chosen: Chosen, held: Chosen | None) -> Task:
+    training = run.training
+    rows = Rows(training.batch_size, training.sequence_length, seed=training.seed)
+    return instruction_tuning(chosen, held, run.model, tokenizer, rows=rows)
 
 
 def _split(run: InstructRun, stores: list[ChatStore]) -> tuple[Chosen, Chosen | None]:
@@ -198,6 +216,13 @@ def train(run: InstructRun, directory: RunDirectory, texts: None = None) -> int:
     return train_run(run, directory, make_task)
 
 
+def _first_answer(chat: list[Message]) -> int:
+    """The place of the first answer to a message of the user; 0 where there is none."""
+    roles = [message["role"] for message in chat]
+    after = roles.index("user") if "user" in roles else len(chat)
+    return next((i for i in range(after, len(chat)) if roles[i] == "assistant"), 0)
+
+
 def _test(
     run: InstructRun, directory: RunDirectory, tokenizer: Tokenizer, model: Any, step: int
 ) -> dict[str, Any]:
@@ -207,7 +232,9 @@ def _test(
     if not run.evaluation.sample or path is None or not os.path.exists(path):
         return {}
     chat = next(read_conversations(path, lowercase=run.data.read.lowercase)).messages
-    asked = chat[: next(i for i, one in enumerate(chat) if one["role"] == "assistant")]
+    asked = chat[: _first_answer(chat)]
+    if not asked:
+        return {}
     language = DecoderLanguageModel(model, tokenizer)
     answers = ChatModel(language, encoder_of(directory.path, tokenizer))
     request = GenerationRequest("", max_new_tokens=run.evaluation.sample, temperature=0)

@@ -2,10 +2,8 @@
 
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
@@ -28,6 +26,7 @@ from transformer_jax.runs.language_report import Report, baselines, evaluate_tex
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.language_model_task import Rows, build_text_store, language_model
+from transformer_jax.tasks.scores import write_scores
 from transformer_jax.training import manifest
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
@@ -148,7 +147,7 @@ def make_task(
     return dataclasses.replace(
         task,
         test=tested,
-        partition=partition_for(run),
+        partition=partition_for(run, tokenizer),
         initial=initial_of(run, ("decoder",), tokenizer) or task.initial,
         settings=run,
     )
@@ -255,13 +254,7 @@ def compare(asked: Any) -> int:
         for name, counted in baselines(store, tokenizer, evaluation):
             report.add(name, evaluate_texts(counted, stores))
     print(report, flush=True)
-    if asked.output is not None:
-        try:
-            Path(asked.output).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"--output {asked.output}: cannot be written: {error.strerror}"
-            ) from None
+    write_scores(asked.output, report.to_dict())
     return 0
 
 

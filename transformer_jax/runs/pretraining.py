@@ -18,7 +18,7 @@ from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.encoder_settings import PretrainRun, read
-from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
 from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.runs.language import open_run
 from transformer_jax.runs.settings import batching_of
@@ -80,7 +80,7 @@ def make_task(
     return dataclasses.replace(
         task,
         test=tested,
-        partition=partition_of(run.freeze),
+        partition=partition_for(run, tokenizer),
         initial=initial_of(run, ENCODERS, tokenizer) or task.initial,
         settings=run,
     )

@@ -59,6 +59,9 @@ class StartConfig:
     # What is not trained: none, embeddings, encoder, decoder, or N: the embeddings and the first
     # N layers.
     freeze: str = "none"
+    # Tokens whose rows are trained although their table is frozen, by freeze or beside adapters;
+    # those that the run adds are among them.
+    trainable_tokens: tuple[str, ...] = ()
     reinit_last: int = 0  # top layers to reinitialize
     reinit_head: bool = False  # reinitialize the output layer, or the head of labels
 
@@ -77,6 +80,7 @@ class StartConfig:
             )
         given = {
             "freeze": self.freeze != "none",
+            "trainable_tokens": self.trainable_tokens,
             "reinit_last": self.reinit_last,
             "reinit_head": self.reinit_head,
         }

@@ -8,33 +8,39 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.accounting import training_flops
+from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.plan import ArrayPlan
-from transformer_jax.data.preferences import Preferences, PreferenceSplits
+from transformer_jax.data.preferences import Preferences, PreferenceSplits, prompt_text
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import special_tokens
+from transformer_jax.errors import DataError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.valued_decoder import ValuedDecoder
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.training import on_policy
+from transformer_jax.training.activity import log
 from transformer_jax.training.on_policy import FIXED, KLControl, OnPolicy, Reward
 from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.preference_objectives import FrozenModel, beside_reference
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
 
-__all__ = ["Learning", "PromptRows", "from_samples"]
+__all__ = ["Learning", "PromptRows", "from_samples", "reward_prompts"]
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptRows:
     """How prompts become the rows of batches, all of one shape."""
 
-    first: int  # the start token
+    first: int  # the start token of texts; conversations begin as their template has it
     batch_size: int = 8  # prompts of a batch, over all devices
     max_length: int = 64  # most tokens of a prompt; a longer one loses its beginning
     seed: int = 1  # of the order
+    chats: ChatEncoder | None = None  # encodes conversations, if prompts are
 
-    def data(self, prompts: Preferences, tokenizer: Tokenizer, *, shuffle: bool = True) -> Data:
+    def data(
+        self, prompts: Preferences, tokenizer: Tokenizer, *, shuffle: bool = True, number: int = 0
+    ) -> Data:
         """The batches of prompts, padded on the left.
 
         Args:
@@ -42,17 +48,20 @@ class PromptRows:
             tokenizer: Of the model.
             shuffle: Whether each epoch has an order of its own; without it, rows that fill the last
                 batch up are not ``counted``.
+            number: Of the first prompt; the others follow.
+
+        Raises:
+            ConfigError: The prompts are conversations, and ``chats`` is None.
+            DataError: The chat template refuses a conversation; the message names its line.
         """
-        ids = [
-            [self.first, *row[-(self.max_length - 1) :]] if self.max_length > 1 else [self.first]
-            for row in tokenizer.encode_batch(prompts.texts)
-        ]
+        ids = self._ids(prompts, tokenizer)
         width = -(-max(map(len, ids)) // 8) * 8
         tokens = np.full((len(ids), width), tokenizer.pad, np.int32)
         for row, one in zip(tokens, ids, strict=True):
             row[width - len(one) :] = one
         starts = np.array([width - len(one) for one in ids], np.int32)
-        arrays = {"tokens": tokens, "starts": starts}
+        numbers = np.arange(number, number + len(ids), dtype=np.int32)
+        arrays = {"tokens": tokens, "starts": starts, "numbers": numbers}
         if not shuffle:
             rows = np.arange(-(-len(ids) // self.batch_size) * self.batch_size)
             arrays = {name: array[rows % len(ids)] for name, array in arrays.items()}
@@ -60,6 +69,32 @@ class PromptRows:
         plan = ArrayPlan(len(arrays["tokens"]), self.batch_size, self.seed, shuffle)
         made = lambda rows: {name: array[rows] for name, array in arrays.items()}
         return Data(plan, made, fingerprint(plan.fingerprint, list(arrays.values())))
+
+    def _ids(self, prompts: Preferences, tokenizer: Tokenizer) -> list[list[int]]:
+        """The ids of prompts, and a line about them if some are too long."""
+        if self.chats is not None and prompts.conversational:
+            first, whole = [], [_asked(prompts, i, self.chats) for i in range(len(prompts))]
+        else:
+            first, whole = [self.first], list(tokenizer.encode_batch(prompts.texts))
+        room = self.max_length - len(first)
+        if cut := sum(len(row) > room for row in whole):
+            log(f"{prompts.name}: {plural(cut, 'prompt')} truncated to {self.max_length} tokens")
+        return [[*first, *row[max(0, len(row) - room) :]] for row in whole]
+
+
+def _asked(prompts: Preferences, i: int, chats: ChatEncoder) -> list[int]:
+    """The ids that an answer to conversation ``i`` follows."""
+    messages: Any = prompts.prompts[i]
+    try:
+        return chats.prompt(messages)
+    except DataError as error:
+        raise DataError(f"{prompts.place(i)}: {error}") from None
+
+
+def reward_prompts(data: PreferenceSplits) -> list[str]:
+    """What a reward of texts is given as prompts, by their numbers in :func:`from_samples`."""
+    parts = [data.train] if data.valid is None else [data.train, data.valid]
+    return [prompt_text(prompt) for part in parts for prompt in part.prompts]
 
 
 class Learning(NamedTuple):
@@ -92,8 +127,9 @@ def from_samples(
     """A policy that learns from rewards of its own samples (row B40).
 
     Validation samples from held-out prompts and measures ``valid_reward`` and ``valid_kl``; the
-    loss is the negative reward. The run has to start from a trained model: give the task its
-    ``initial``, and the trainer an optimizer of
+    loss is the negative reward. Completions end with EOS, answers to conversations also with the
+    token that ends an answer in their template. The run has to start from a trained model: give the
+    task its ``initial``, and the trainer an optimizer of
     :func:`transformer_jax.training.on_policy.adaptive_kl`.
 
     Args:
@@ -103,9 +139,15 @@ def from_samples(
         rows: How prompts become batches.
         learning: The method and the reward.
         partition: What is trained; None is everything.
+
+    Raises:
+        ConfigError: Prompts are conversations, and ``rows`` has no encoder of them.
+        DataError: The chat template refuses a conversation.
     """
     how = learning.how
-    special = special_tokens(tokenizer, config.vocab_size)
+    chats = rows.chats if data.train.conversational else None
+    ends = () if chats is None else chats.end_tokens
+    special = special_tokens(tokenizer, config.vocab_size, end_tokens=ends)
     collecting = functools.partial(
         on_policy.collect, how=how, reward=learning.reward, special=special
     )
@@ -116,7 +158,8 @@ def from_samples(
         objective = on_policy.ppo(how.clip, how.value_weight, how.value_clip, never)
     train, valid = rows.data(data.train, tokenizer), {}
     if data.valid is not None:
-        valid["valid"] = rows.data(data.valid, tokenizer, shuffle=False)
+        number = len(data.train)
+        valid["valid"] = rows.data(data.valid, tokenizer, shuffle=False, number=number)
 
     def flops(batch: Mapping[str, Any]) -> float:
         B, P = batch["tokens"].shape

@@ -100,7 +100,10 @@ def encode_splits(data: PreferenceSplits, tokenizer: Tokenizer, rows: Completion
         log(f"{part.name}: {plural(len(store), what)}, {store.lengths.mean():.0f} tokens{cut}")
         return store
 
-    return Encoded(encode(data.train), None if data.valid is None else encode(data.valid))
+    train = encode(data.train)
+    if data.valid is data.train:  # a file that is evaluated
+        return Encoded(train, train)
+    return Encoded(train, None if data.valid is None else encode(data.valid))
 
 
 def preference(

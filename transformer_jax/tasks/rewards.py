@@ -3,7 +3,7 @@
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
+from transformer_jax.decoding.writing import continuation_text
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.functional.partitioning import current_mesh
 from transformer_jax.training.on_policy import Samples
@@ -66,12 +67,25 @@ class PythonReward:
             step raises it in place of JAX's error.
     """
 
-    def __init__(self, function: RewardFunction, tokenizer: Any, name: str):
-        """Takes a function, the tokenizer of its texts, and the name of its file for messages.
+    def __init__(
+        self,
+        function: RewardFunction,
+        tokenizer: Any,
+        name: str,
+        prompts: Sequence[str] | None = None,
+    ):
+        """Takes a function with all that it needs.
 
-        :meth:`value` needs no tokenizer: None.
+        Args:
+            function: The reward of a prompt with its completion.
+            tokenizer: Of the samples; None where only :meth:`value` is used.
+            name: Of the function's file, for messages.
+            prompts: What the function is given as the prompt, by its number, as
+                :func:`transformer_jax.tasks.on_policy_task.reward_prompts` has them; None is the
+                text of the tokens before the completion.
         """
         self.function, self.tokenizer, self.name = function, tokenizer, name
+        self.prompts = prompts
         self.failure: str | None = None
 
     def value(self, prompt: str, completion: str) -> float:
@@ -101,16 +115,20 @@ class PythonReward:
         call: Any = lambda *rows: jax.pure_callback(
             self._rewards, jax.ShapeDtypeStruct(rows[0].shape[:1], jnp.float32), *rows
         )
-        rows = samples.tokens, samples.starts, samples.lengths
+        rows = samples.tokens, samples.starts, samples.lengths, samples.numbers
         if current_mesh() is not None:
             by_row = P(("data", "fsdp"))
             call = jax.shard_map(call, in_specs=by_row, out_specs=by_row, check_vma=False)
         return call(*rows)  # type: ignore[no-any-return]
 
-    def _rewards(self, tokens: Any, starts: Any, lengths: Any) -> np.ndarray:
-        rows = zip(*(np.asarray(part).tolist() for part in (tokens, starts, lengths)), strict=True)
-        decode = self.tokenizer.decode
-        texts = ((decode(row[1:start]), decode(row[start:end])) for row, start, end in rows)
+    def _rewards(self, tokens: Any, starts: Any, lengths: Any, numbers: Any) -> np.ndarray:
+        parts = (np.asarray(part).tolist() for part in (tokens, starts, lengths, numbers))
+        texts = []
+        for row, start, end, number in zip(*parts, strict=True):
+            asked, written = row[:start], row[start:end]
+            prompt = self.tokenizer.decode(asked)
+            completion = continuation_text(self.tokenizer, asked, written, prompt)
+            texts.append((prompt if self.prompts is None else self.prompts[number], completion))
         return np.array([self.value(*pair) for pair in texts], np.float32)
 
 

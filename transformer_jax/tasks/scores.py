@@ -1,18 +1,20 @@
 """How well a task is done: what is measured of each, on labeled examples."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.data.labeled import Labeled, Questions, Sentences, Tagged
 from transformer_jax.encoding.predictor import Predictor
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews_corrcoef
 from transformer_jax.evaluation.correlation import pearson, spearman
 from transformer_jax.evaluation.spans import squad_scores
 
-__all__ = ["MEASURES", "aligned", "measure", "table"]
+__all__ = ["MEASURES", "aligned", "measure", "table", "write_scores"]
 
 # The first is what a task is known by.
 MEASURES: Mapping[str, tuple[str, ...]] = {
@@ -107,3 +109,21 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pad = lambda i, cell: cell.ljust(widths[i]) if i == 0 else cell.rjust(widths[i])
     return "\n".join("  ".join(pad(i, cell) for i, cell in enumerate(row)) for row in rows)
+
+
+def write_scores(path: str | None, scores: Mapping[str, Any]) -> None:
+    """Writes results as JSON, if there is a file to write them to.
+
+    Args:
+        path: The file of ``--output``; None writes nothing.
+        scores: The results.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        Path(path).write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {path}: cannot be written: {error.strerror}") from None

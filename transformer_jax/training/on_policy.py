@@ -46,13 +46,15 @@ class Samples(NamedTuple):
         tokens: The start token, the prompt, the completion, and padding.
         starts: Index of the first token of each completion.
         lengths: Tokens of each row without padding.
-        finished: Whether a completion ends with the end token.
+        finished: Whether a completion ends with an end token.
+        numbers: Of the prompt of each row among all prompts.
     """
 
     tokens: Int[Array, "B T"]
     starts: Int[Array, " B"]
     lengths: Int[Array, " B"]
     finished: Bool[Array, " B"]
+    numbers: Int[Array, " B"]
 
     @property
     def inside(self) -> Bool[Array, "B T"]:
@@ -166,15 +168,17 @@ def sample(
 
     Args:
         model: A language model that decodes.
-        prompts: ``tokens`` ``[B P]``, padded on the left, and ``starts`` ``[B]``, where each
-            prompt begins.
+        prompts: ``tokens`` ``[B P]``, padded on the left, ``starts`` ``[B]``, where each prompt
+            begins, and ``numbers`` ``[B]``, its number; without them it is that of the row.
         key: Of this batch; the sample of a row depends on it and on the row's number.
-        special: Ids of the end, of padding and of tokens that are never written.
+        special: Ids of the ends, of padding and of tokens that are never written.
         length: Most new tokens, the end included.
         group: Completions of each prompt.
     """
-    tokens, begins = (jnp.repeat(prompts[name], group, axis=0) for name in ("tokens", "starts"))
-    tokens, begins = constrain_rows((tokens, begins))
+    given = {"numbers": jnp.arange(len(prompts["starts"]), dtype=jnp.int32)} | prompts
+    tokens, begins, numbers = constrain_rows(
+        tuple(jnp.repeat(given[name], group, axis=0) for name in ("tokens", "starts", "numbers"))
+    )
     B, P = tokens.shape
     cache = prefill(model, SearchPrompts(tokens, begins, None), length)
     keys = row_keys(key, jnp.arange(B))
@@ -185,7 +189,8 @@ def sample(
     # To the left by the padding before each prompt.
     moved = jnp.take_along_axis(whole, jnp.minimum(at + begins[:, None], P + length - 1), axis=1)
     moved = jnp.where(at < lengths[:, None], moved, special.pad)
-    return Samples(moved, (P - begins).astype(jnp.int32), lengths.astype(jnp.int32), out.finished)
+    starts, lengths = (P - begins).astype(jnp.int32), lengths.astype(jnp.int32)
+    return Samples(moved, starts, lengths, out.finished, numbers)
 
 
 def collect(

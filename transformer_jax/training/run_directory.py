@@ -26,6 +26,9 @@ NOT_OURS = (
     "transformer_jax.load(path, task)"
 )
 
+# Fields of ``config.json`` that are no settings.
+_OF_THE_START = ("special", "published")
+
 
 class RunDirectory:
     """The paths of the files of a run; of a URL, those of its working copy on this machine.
@@ -160,14 +163,13 @@ class RunDirectory:
     def settings(self) -> dict[str, Any]:
         """The fields of ``config.json`` that are settings of a run.
 
-        The others are about the tokenizer of a published model that the run started from.
+        The others are about the published model that the run started from.
 
         Raises:
             CheckpointError: As :meth:`read_config`.
         """
         fields = self.read_config()
-        fields.pop("special", None)
-        return fields
+        return {name: value for name, value in fields.items() if name not in _OF_THE_START}
 
     def load_params(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1

@@ -15,11 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.training import manifest
 
-__all__ = ["changed_config", "differences", "leaves", "refuse_changed", "sealed"]
+__all__ = [
+    "changed_config",
+    "differences",
+    "leaves",
+    "refuse_changed",
+    "refuse_weights_alone",
+    "sealed",
+]
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +126,20 @@ def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
         return
     meant = ", or give --allow-changed-config if it is meant" if allowed is not None else ""
     raise CheckpointError(f"{what}: change it back{meant}")
+
+
+def refuse_weights_alone(run: Path) -> None:
+    """Refuses to resume a run whose checkpoint no training wrote, as of ``merge`` and ``convert``.
+
+    Raises:
+        ConfigError: It has weights alone, no state of an optimizer.
+    """
+    said = sealed(run)
+    if said is not None and "tree" in said and "data" not in said:
+        raise ConfigError(
+            f"{run}: holds weights alone, no training to resume: start a run from it with "
+            f"--init-from {run}"
+        )
 
 
 @functools.lru_cache(maxsize=16)

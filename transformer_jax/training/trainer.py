@@ -37,7 +37,7 @@ from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.monitoring import Rates, writing_log
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.sealed import sealed
+from transformer_jax.training.sealed import refuse_weights_alone, sealed
 from transformer_jax.training.shared_directory import check_shared
 from transformer_jax.training.state import (
     TrainState,
@@ -203,6 +203,7 @@ class Trainer:
     def _begin(self) -> None:
         """Write the files that describe the run, unless they exist."""
         run, task = self.run, self.task
+        refuse_weights_alone(run.path)
         if is_main_process():
             run.path.mkdir(parents=True, exist_ok=True)
             if not run.config.exists():

@@ -9,11 +9,10 @@ from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import DataError
 
 if TYPE_CHECKING:
-    from transformer_jax.data.conversations import Message
     from transformer_jax.data.preferences import Prompt
     from transformer_jax.decoding.requests import Continuation, GenerationRequest
 
-__all__ = ["SamplingCommand", "completing", "read_asked", "text_of"]
+__all__ = ["SamplingCommand", "load_sampler", "read_prompts"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +22,7 @@ class SamplingCommand(PredictionCommand):
     max_new_tokens: int = 128
     """Maximum number of new tokens."""
     temperature: float = 1.0
-    """Sampling temperature; 0 is greedy search."""
+    """Sampling temperature."""
     top_k: int | None = None
     """Sample from the k most probable tokens."""
     top_p: float | None = None
@@ -45,6 +44,7 @@ class SamplingCommand(PredictionCommand):
 
         Raises:
             ConfigError: A setting is out of its range.
+            CheckpointError: The run does not exist, or its ``config.json`` is damaged.
         """
         from transformer_jax.decoding.requests import GenerationRequest
         from transformer_jax.predictors.runs import as_trained
@@ -67,33 +67,29 @@ class SamplingCommand(PredictionCommand):
         ]
 
 
-def read_asked(path: Path) -> "list[Prompt]":
+def read_prompts(path: Path) -> "list[Prompt]":
     """The prompts of a file: its lines, or of a ``.jsonl`` file ``"prompt"`` or ``"messages"``.
 
     Raises:
-        DataError: The file cannot be read or is empty, a line is no prompt, or some are texts and
-            others conversations.
+        DataError: The file cannot be read, all its lines are blank, a line is no prompt, or some
+            are texts and others conversations.
     """
     from transformer_jax.data.preferences import read_preferences
     from transformer_jax.data.text import read_lines
 
     if path.name.removesuffix(".gz").endswith(".jsonl"):
-        return read_preferences(path, "prompts", where="prompts").prompts
-    found: list[Prompt] = list(read_lines(path, "prompts"))
-    if not any(found):
+        found = read_preferences(path, "prompts", where="prompts").prompts
+    else:
+        found = list(read_lines(path, "prompts"))
+    if all(isinstance(prompt, str) and not prompt.strip() for prompt in found):
         raise DataError(f"{path}: no prompts: it is empty")
     return found
 
 
-def text_of(prompt: "Prompt | tuple[Message, ...]") -> str:
-    """What a rule is given as the prompt: the text, or the last message of a conversation."""
-    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
-
-
-def completing(
+def load_sampler(
     run: Path, checkpoint: str, *, conversational: bool
 ) -> "Callable[[Sequence[GenerationRequest]], Iterable[list[Continuation]]]":
-    """A model as a function of requests.
+    """A model as a function of requests, which gives the samples of each.
 
     Args:
         run: Run directory or Hugging Face folder of a language model.

@@ -1,0 +1,99 @@
+"""Rewards of texts and of conversations, by a model that was trained on pairs, row B40."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.chat.encoding import ChatEncoder
+from transformer_jax.data.conversations import Message, check_answered
+from transformer_jax.data.examples import EncodedExamples
+from transformer_jax.data.preference_examples import completion_row
+from transformer_jax.data.ragged import row_offsets
+from transformer_jax.data.store import TokenStore, id_dtype
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.encoding.predictor import Predictor, UnreadTextError
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["Rewarded", "Rewards"]
+
+# A text, or a conversation whose last message is the answer that is rewarded.
+Rewarded: TypeAlias = str | Sequence[Message]
+# Start, what stands before what is rewarded, and that, with its end.
+_Parts: TypeAlias = tuple[list[int], list[int], list[int]]
+
+
+class Rewards(Predictor):
+    """The reward of texts and of answers to conversations, read as training reads them.
+
+    Args:
+        model: As of :class:`Predictor`.
+        tokenizer: Of the run.
+        first: The start token of texts.
+        length: Most tokens of a row; a longer one loses its beginning.
+        tokens: Of a batch, padding included.
+        chats: Encodes conversations; None of a model that was trained on texts.
+        prepare: Preprocesses the text of a message as in training.
+
+    Attributes:
+        cut: How many texts so far were longer than ``length``.
+    """
+
+    def __init__(
+        self,
+        model: tuple[Any, Any],
+        tokenizer: Tokenizer,
+        *,
+        first: int,
+        length: int,
+        tokens: int = 4096,
+        chats: ChatEncoder | None = None,
+        prepare: Callable[[str], str] = lambda text: text,
+    ):
+        super().__init__(model, tokenizer, kind="regress", length=length, tokens=tokens)
+        self._first, self.chats, self._prepare = first, chats, prepare
+
+    def numbers(
+        self, texts: Sequence[Rewarded], seconds: Sequence[str] | None = None
+    ) -> Float[np.ndarray, " count"]:
+        """The reward of each text, or of the last message of each conversation.
+
+        Args:
+            texts: Texts, which have no end token yet, and conversations.
+            seconds: None: a reward model reads no pairs.
+
+        Raises:
+            ConfigError: There are conversations, and the model was trained on texts.
+            UnreadTextError: The last message is not of the assistant, or empty, or the chat
+                template refuses the conversation.
+        """
+        assert seconds is None, "reward models read no pairs"
+        parts: dict[int, _Parts] = {}
+        alone = {i: text for i, text in enumerate(texts) if isinstance(text, str)}
+        ids = self._tokenizer.encode_batch(list(alone.values()))
+        for i, row in zip(alone, ids, strict=True):
+            parts[i] = [self._first], list(row), [self._tokenizer.eos]
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                parts[i] = self._of_conversation(i, text)
+        rows = [completion_row(*parts[i], self._length)[0] for i in range(len(texts))]
+        self.cut += sum(len(row) < sum(map(len, parts[i])) for i, row in enumerate(rows))
+        flat = np.array([id for row in rows for id in row], id_dtype(self._tokenizer))
+        lengths = np.array([len(row) for row in rows], np.int64)
+        examples = EncodedExamples(TokenStore(flat, row_offsets(lengths)), lengths)
+        return self.rows(examples)[:, 0]
+
+    def _of_conversation(self, i: int, messages: Sequence[Message]) -> _Parts:
+        if self.chats is None:
+            raise ConfigError(
+                "this reward model was trained on texts, and reads no conversations: give texts, "
+                "or train one on conversations"
+            )
+        try:
+            checked = check_answered(messages)
+            *asked, answer = ({**one, "content": self._prepare(one["content"])} for one in checked)
+            [(prompt, written)] = self.chats.encode_answers([asked], [answer["content"]])
+        except (ConfigError, DataError) as error:
+            raise UnreadTextError(i, str(error)) from None
+        return [], prompt, written

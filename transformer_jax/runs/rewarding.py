@@ -1,0 +1,146 @@
+"""What rewards the samples of a run: a function in a Python file, or a reward model."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from transformer_jax.chat.template import find_template
+from transformer_jax.data.added_tokens import add_tokens
+from transformer_jax.data.preferences import Preferences, PreferenceSplits
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import ConfigError, plural
+from transformer_jax.models.heads import DecoderSequenceClassifier
+from transformer_jax.predictors.alignment import aligned_method
+from transformer_jax.predictors.runs import model_config, open_directory, task_of
+from transformer_jax.runs import checks
+from transformer_jax.runs.alignment_settings import PolicyRun, RewardConfig
+from transformer_jax.runs.initial import Initial
+from transformer_jax.tasks.on_policy_task import reward_prompts
+from transformer_jax.tasks.rewards import PythonReward, load_reward, model_reward
+from transformer_jax.training.on_policy import Reward
+from transformer_jax.training.preference_objectives import FrozenModel
+from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["RewardSource", "check_form", "check_reward", "reward_source"]
+
+
+class RewardSource(NamedTuple):
+    """What rewards samples, and the frozen model that it needs."""
+
+    reward: Reward
+    model: FrozenModel | None = None
+
+
+def check_reward(run: PolicyRun, start: Initial, first: str) -> None:
+    """Refuses rewards that cannot be used, before anything is written.
+
+    Args:
+        run: The settings.
+        start: What the policy starts from.
+        first: What the texts of the run begin with.
+
+    Raises:
+        ConfigError: There is none or two of them, a file has no reward function, or a reward model
+            does not read what the policy writes.
+    """
+    reward = run.reward
+    if (reward.file is None) == (reward.run is None):
+        raise ConfigError(
+            "samples are rewarded by one of --reward.file FILE.py and --reward.run RUN: give one"
+        )
+    if reward.file is not None:
+        load_reward(reward.file)
+        return
+    directory = _reward_directory(reward)
+    asked = run.tokenizer
+    ours = add_tokens(start.tokenizer, asked.add_tokens, asked.add_special_tokens)
+    if directory.load_tokenizer().sha256 != ours.sha256:
+        raise ConfigError(
+            f"--reward.run {reward.run}: has other tokens than this run, which starts from "
+            f"{start.directory.path}: train a reward model that starts from that run or one like it"
+        )
+    theirs = directory.read_config().get("first", first)
+    if theirs != first:
+        raise ConfigError(
+            f"--reward.run {reward.run}: its texts begin with {theirs}, and those of this run with "
+            f"{first}: train both with one --first"
+        )
+    most, (setting, length) = model_config(directory).max_length, checks.length_limit(run)
+    if length > most:
+        raise ConfigError(
+            f"--reward.run {reward.run}: has positions for {plural(most, 'token')}, and {setting} "
+            f"is {length}: lower one of them"
+        )
+
+
+def check_form(run: PolicyRun, start: Initial, prompts: Preferences) -> None:
+    """Refuses a reward model that was trained on texts for conversations, and the reverse.
+
+    Args:
+        run: The settings.
+        start: What the policy starts from.
+        prompts: Those of training.
+
+    Raises:
+        ConfigError: It was, or it was trained on conversations of another chat template.
+    """
+    if run.reward.run is None:
+        return
+    directory = _reward_directory(run.reward)
+    theirs, data = find_template(directory.path), f"data.train {run.data.train}"
+    if not prompts.conversational:
+        # Of a downloaded reward model nobody knows; a run has a template only of conversations.
+        if theirs is not None and aligned_method(directory) == "reward":
+            raise ConfigError(
+                f"--reward.run {run.reward.run}: was trained on conversations, and {data} holds "
+                f"texts: train a reward model on texts"
+            )
+        return
+    if theirs is None:
+        raise ConfigError(
+            f"--reward.run {run.reward.run}: was trained on texts, and {data} holds conversations: "
+            f"train a reward model on conversations"
+        )
+    ours = find_template(start.directory.path)
+    if ours is None or theirs.text != ours.text:
+        raise ConfigError(
+            f"--reward.run {run.reward.run}: has another chat template than "
+            f"{start.directory.path}: train a reward model that starts from that run or one like it"
+        )
+
+
+def _reward_directory(reward: RewardConfig) -> RunDirectory:
+    assert reward.run is not None
+    directory = open_directory(reward.run)
+    known = "task" in directory.read_config() or aligned_method(directory) == "reward"
+    if not known or task_of(directory).get("kind") != "regress":
+        raise ConfigError(
+            f"--reward.run {reward.run}: no reward model: train one with `python -m "
+            f"experiments.decoder_only align reward`"
+        )
+    return directory
+
+
+def reward_source(run: PolicyRun, tokenizer: Tokenizer, splits: PreferenceSplits) -> RewardSource:
+    """What rewards the samples of a run.
+
+    Args:
+        run: The settings.
+        tokenizer: Of the run.
+        splits: The prompts of the run.
+
+    Raises:
+        ConfigError: A file has no reward function, or a run is no reward model.
+        CheckpointError: A reward model does not exist, or is damaged.
+    """
+    if run.reward.file is not None:
+        path = run.reward.file
+        function, prompts = load_reward(path), reward_prompts(splits)
+        return RewardSource(PythonReward(function, tokenizer, path, prompts))
+    directory = _reward_directory(run.reward)
+    config: Any = model_config(directory)
+    compute = dataclasses.replace(config.compute, dtype=run.model.compute.dtype)
+    config = dataclasses.replace(config, compute=compute)
+    make = lambda rngs: DecoderSequenceClassifier(config, labels=1, rngs=rngs)
+    device = checks.mesh_of(run).devices.flat[0]
+    params = directory.load_params("best").params
+    return RewardSource(model_reward, FrozenModel(make, params, device))
