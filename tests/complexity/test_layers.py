@@ -149,7 +149,8 @@ def test_every_kind_has_its_growth():
 def test_repetitions_take_turns_and_each_layer_has_its_times():
     layers = [Layer("recurrent", 4096, 8), Layer("self-attention", 4, 8)]
     ticks = []
-    long, short = Clock(layers, lambda: ticks.append(1)).medians(3)
-    assert len(ticks) == 2 + 3
+    # More than a few, as a machine at other work may stop two of them for milliseconds.
+    long, short = Clock(layers, lambda: ticks.append(1)).medians(15)
+    assert len(ticks) == 2 + 15
     assert long.forward > 2 * short.forward > 0
     assert long.backward > 2 * short.backward > 0

@@ -208,8 +208,7 @@ def attention_of(
         [found] = translator.translate([sentence])
         text, written = found.text, list(found.tokens)
     else:
-        [ids] = tokenizer.encode_batch([target])
-        text, written = target, [*ids, tokenizer.eos]
+        text, [written] = target, translator.encode_targets([target])
     if len(written) > translator.longest:
         raise DataError(
             f"--target has {plural(len(written), 'token')}: at most {translator.longest} are "

@@ -76,6 +76,11 @@ class Translator(LineTranslator):
     def params(self, params: Any) -> None:
         self._params = prepared(self._given, params)[1]
 
+    def encode_targets(self, targets: Sequence[str]) -> list[list[int]]:
+        """The tokens of targets, with those that training puts before and behind them."""
+        first, last = self.tokenizer.target_prefix_ids, self.tokenizer.eos
+        return [[*first, *ids, last] for ids in self.tokenizer.encode_batch(targets)]
+
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """The log-probability of each target given its source, by teacher forcing.
 
@@ -89,8 +94,7 @@ class Translator(LineTranslator):
                 f"the same order"
             )
         read, _ = self.encode(sources)
-        first, last = self.tokenizer.target_prefix_ids, self.tokenizer.eos
-        written = [[*first, *ids, last] for ids in self.tokenizer.encode_batch(targets)]
+        written = self.encode_targets(targets)
         for i, ids in enumerate(written):
             if len(ids) > self.most:
                 raise DataError(
