@@ -35,11 +35,11 @@ ASKED = [{"role": "user", "content": "a bad cab"}]
 GOOD = [*ASKED, {"role": "assistant", "content": "a dad"}]
 
 
-def make_run(folder):
+def make_run(folder, tokens="characters"):
     """A reward model of nothing in particular, as ``align reward`` leaves it."""
     letters = [chr(code) for code in range(32, 127)]
     texts = [TEXT, "".join(letters), "héllo wörld – €"]
-    tokenizer = train_tokenizer("characters", texts, 300, special=(*SPECIAL, *ENDS))
+    tokenizer = train_tokenizer(tokens, texts, 300, special=(*SPECIAL, *ENDS))
     config = TransformerConfig(
         vocab_size=tokenizer.vocab_size,
         d_model=16,
@@ -117,7 +117,7 @@ def test_the_reward_of_a_conversation_is_that_of_training(reward_run, run_comman
     lines = "\n".join(json.dumps({"messages": chat, "other": 1}) for chat in whole)
     shown, err = printed(run_command, reward_run, text=lines)
     np.testing.assert_allclose(shown, wanted.ravel(), atol=1e-4)
-    assert f"truncated to {MOST} tokens, as in training" in err
+    assert f"truncated to the last of {MOST} tokens, as in training" in err
 
 
 def test_the_reward_of_a_text_is_that_of_training(reward_run, run_command):
@@ -135,6 +135,35 @@ def test_the_reward_of_a_text_is_that_of_training(reward_run, run_command):
     shown, _ = printed(run_command, reward_run, *texts)
     np.testing.assert_allclose(shown, wanted, atol=1e-4)
     assert predictor([]).shape == (0,)
+
+
+def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path, run_command):
+    """Which tokenizes them apart: in one text a token may have letters of both."""
+    run = make_run(tmp_path / "reward", "bpe")
+    predictor = load(run)
+    tokenizer = predictor.tokenizer
+    [[newline]] = tokenizer.encode_batch(["\n"])
+    prompts, sides = ["a ca", "bad " * 40], [("b fed a dad", "fe"), ("a dad", "a cafe")]
+    wanted = of_training(predictor, prompts, sides, first=newline).ravel()
+    rows = [
+        {"prompt": prompt.upper(), "completion": text}
+        for prompt, pair in zip(prompts, sides, strict=True)
+        for text in pair
+    ]
+    with pytest.warns(UserWarning, match="2 texts were longer"):
+        found = predictor(rows)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    assert predictor(rows[0]) == pytest.approx(wanted[:1], abs=1e-5)
+    whole = predictor(rows[0]["prompt"].lower() + rows[0]["completion"])
+    assert abs(whole - wanted[:1]) > 1e-4
+    shown, err = printed(run_command, run, text="\n".join(map(json.dumps, rows)))
+    np.testing.assert_allclose(shown, wanted, atol=1e-4)
+    assert f"2 texts truncated to the last of {MOST} tokens, as in training" in err
+    with pytest.raises(DataError, match="text 2: not a prompt and a completion that are texts"):
+        predictor([rows[0], {"prompt": "a cab"}])
+    with_template(run, "chatml")
+    with pytest.raises(DataError, match="text 1: a prompt with a completion, and this reward mod"):
+        load(run)(rows[0])
 
 
 def test_texts_and_conversations_may_stand_side_by_side(reward_run, run_command):
@@ -176,7 +205,7 @@ def test_conversations_are_refused_by_a_reward_model_of_texts(reward_run, run_co
     code, _, err = run_command("classify", reward_run, json.dumps({"messages": GOOD}))
     assert code == 3
     assert f"error: text 1: a conversation, and {reward_run} was trained on texts" in err
-    shown, _ = printed(run_command, reward_run, '{"a": 1}', "{a cab")
+    shown, _ = printed(run_command, reward_run, '{"a": 1}', "{a cab")  # texts with a brace
     assert len(shown) == 2
     predictor = load(reward_run)
     with pytest.raises(ConfigError, match="was trained on texts, and reads no conversations"):

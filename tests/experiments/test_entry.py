@@ -83,6 +83,14 @@ def en_asked(family, *arguments):
     return asked_run("program train", runs, family.read, family.anew, arguments)[1]
 
 
+def test_a_repeated_flag_of_several_values_has_all_of_them():
+    given = ["--tokenizer.add-tokens", "a", "b", "--first", "eos"]
+    given += ["--tokenizer.add_tokens=c", "--first", "newline"]
+    found = en_asked(decoder_only.FAMILY, "char-cpu", *given)
+    assert found.tokenizer.add_tokens == ("a", "b", "c")
+    assert found.first == "newline"  # of one value the last counts
+
+
 def test_an_ngram_run_begins_from_the_configuration_of_another(tmp_path, capsys):
     directory = en_run(tmp_path, LANGUAGE_RUNS["ngram"][1])
     asked = en_asked(decoder_only.FAMILY, "--config", str(directory.config), "--model.order", "3")

@@ -220,7 +220,13 @@ def test_other_pairs_need_what_the_run_started_from(base, files, capsys):
 
 @pytest.mark.slow
 def test_a_mistake_is_one_line(base, chat_base, files, capsys):
+    reward = shutil.move(trained("reward", base, files), files / "reward")
+    policy = shutil.move(trained("grpo", base, files), files / "policy")
     run = trained("simpo", base, files, "--data.read.validation-size", 0)
+    asked = [{"role": "user", "content": "a"}]
+    row = {"messages": asked, "chosen": "b", "rejected": "c"}
+    (files / "answers.jsonl").write_text(json.dumps(row) + "\n")
+    answers = ["--data", files / "answers.jsonl"]
     for path, more, code, said in (
         (run, [], 2, "has no validation data: give --data"),
         (run, ["--text", "a.txt"], 2, "was trained on preferences or prompts: give --data"),
@@ -230,6 +236,8 @@ def test_a_mistake_is_one_line(base, chat_base, files, capsys):
         (run, ["--data", files / "pairs.jsonl", "--checkpoint", "3"], 4, "3"),
         (base, ["--data", files / "pairs.jsonl"], 2, "was trained on texts: give --text"),
         (chat_base, ["--data", files / "pairs.jsonl"], 3, "pairs.jsonl:1"),
+        (reward, answers, 2, "answers.jsonl: holds conversations, and "),
+        (policy, ["--reward-run", run], 2, f"error: --reward-run {run}: no reward model"),
     ):
         capsys.readouterr()
         assert decoder_only.main(["evaluate", str(path), *map(str, more)]) == code, said

@@ -35,7 +35,8 @@ class Classify(PredictionCommand):
     """Run directory or Hugging Face folder of the task classify, pair or regress."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Texts; without any, the lines of standard input. A tab separates the two texts of a pair. Of
-    a reward model a text may be a conversation, {"messages": [...]}, that ends with an answer."""
+    a reward model a text may be {"prompt": "...", "completion": "..."}, or a conversation that ends
+    with an answer, {"messages": [...]}."""
     all: bool = False
     """Print the probability of every class, after a header line."""
     threshold: float | None = None
@@ -85,7 +86,8 @@ class Classify(PredictionCommand):
             cut, length = plural(predictor.cut, "text"), plural(task["max_length"], "token")
             # The truncation in the training of a downloaded classifier is not known.
             known = "" if "published" in config else ", as in training"
-            note(f"{cut} truncated to {length}{known}")
+            which = "the last of " if isinstance(predictor, Rewards) else ""
+            note(f"{cut} truncated to {which}{length}{known}")
         return 0
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:
@@ -141,7 +143,7 @@ def _sides(name: str, text: str, pairs: bool) -> list[str]:
 
 
 def _rewarded(run: Path, predictor: "Rewards", name: str, line: str) -> "Rewarded":
-    """The text of a line; the conversation, if the line is a JSON object.
+    """The text of a line; the conversation, or the prompt with its completion, of a JSON object.
 
     A model that was trained on texts reads other objects as texts.
     """
@@ -156,7 +158,7 @@ def _rewarded(run: Path, predictor: "Rewards", name: str, line: str) -> "Rewarde
             return line
         raise DataError(f"{name}: not JSON: {error}") from None
     if predictor.chats is None and "messages" not in row:
-        return line
+        return row if {"prompt", "completion"} <= row.keys() else line
     if predictor.chats is None:
         raise DataError(
             f"{name}: a conversation, and {run} was trained on texts: give the text of a prompt "

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import io
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from transformer_jax.errors import ConfigError
@@ -32,18 +32,25 @@ def flags_of(kind: type, prefix: str = "") -> list[str]:
         ['dtype', 'scan-layers', 'no-scan-layers', 'remat', 'no-remat']
     """
     found: list[str] = []
+    for flag, hint in _hints_of(kind, prefix):
+        found.append(flag)
+        if hint is bool:
+            path, _, name = flag.rpartition(".")
+            found.append(f"{path}.no-{name}" if path else f"no-{name}")
+    return found
+
+
+def _hints_of(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each flag of a dataclass and of nested ones, without dashes, and the type of its values."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if positional(field):
             continue
-        flag, hint = field.name.replace("_", "-"), hints[field.name]
+        flag, hint = prefix + field.name.replace("_", "-"), hints[field.name]
         if dataclasses.is_dataclass(hint):
-            found += flags_of(typing.cast(type, hint), f"{prefix}{flag}.")
+            yield from _hints_of(typing.cast(type, hint), f"{flag}.")
         else:
-            found.append(prefix + flag)
-            if hint is bool:
-                found.append(f"{prefix}no-{flag}")
-    return found
+            yield flag, hint
 
 
 def together(kind: type, arguments: Sequence[str]) -> list[str]:
@@ -52,7 +59,7 @@ def together(kind: type, arguments: Sequence[str]) -> list[str]:
     Without this, the last occurrence alone would count. They come last, before a lone ``--``.
 
     Args:
-        kind: The dataclass of the command.
+        kind: The dataclass of the command; flags of nested dataclasses are dotted.
         arguments: The arguments on the command line.
 
     Example:
@@ -60,11 +67,11 @@ def together(kind: type, arguments: Sequence[str]) -> list[str]:
         >>> together(kind, ["run", "--stop", "a", "b", "--seed", "1", "--stop=c"])
         ['run', '--seed', '1', '--stop', 'a', 'b', 'c']
     """
-    hints = typing.get_type_hints(kind)
+    # Of a flag with a fixed number of values the last occurrence counts.
     several = {
-        field.name.replace("_", "-")
-        for field in dataclasses.fields(kind)
-        if not positional(field) and typing.get_origin(hints[field.name]) is tuple
+        flag
+        for flag, hint in _hints_of(kind)
+        if any(typing.get_args(one)[-1:] == (...,) for one in (hint, *typing.get_args(hint)))
     }
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept: list[str] = []

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tyro
 
 from transformer_jax.cli.checks import check_values
-from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
+from transformer_jax.cli.flags import check_flags, flags_of, in_one_line, together
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.old_names import RUNS, current_flags
 
@@ -84,6 +84,7 @@ def asked_run(
     known = flags_of(type(named))
     given = [name, *current_flags(command, given[1:], known)]
     check_flags(f"{command} {name}", known, given[1:], f"{program} {name}")
+    given = [name, *together(type(named), given[1:])]
     run = in_one_line(parse, f"{program} {name}")
     check_values(run)
     run = dataclasses.replace(run, output=run.output or f"runs/{name}")
@@ -116,8 +117,9 @@ def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any 
     command, known = program.rpartition(" ")[2], flags_of(kind)
     arguments = current_flags(command, arguments, known)
     check_flags(command, known, arguments, program)
+    arguments = together(kind, arguments)
     how = {} if default is None else {"default": default}
-    asked = in_one_line(lambda: tyro.cli(kind, prog=program, args=list(arguments), **how), program)
+    asked = in_one_line(lambda: tyro.cli(kind, prog=program, args=arguments, **how), program)
     check_values(asked)
     return asked
 

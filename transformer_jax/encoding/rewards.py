@@ -1,6 +1,6 @@
 """Rewards of texts and of conversations, by a model that was trained on pairs, row B40."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,8 +18,9 @@ from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["Rewarded", "Rewards"]
 
-# A text, or a conversation whose last message is the answer that is rewarded.
-Rewarded: TypeAlias = str | Sequence[Message]
+# A text; a prompt and a completion, by these names; or a conversation whose last message is the
+# answer that is rewarded.
+Rewarded: TypeAlias = str | Mapping[str, str] | Sequence[Message]
 # Start, what stands before what is rewarded, and that, with its end.
 _Parts: TypeAlias = tuple[list[int], list[int], list[int]]
 
@@ -59,8 +60,11 @@ class Rewards(Predictor):
     ) -> Float[np.ndarray, " count"]:
         """The reward of each text, or of the last message of each conversation.
 
+        Training tokenizes a prompt and its completion apart, so that the tokens of both in one text
+        may be others.
+
         Args:
-            texts: Texts, which have no end token yet, and conversations.
+            texts: Texts, which have no end token yet, prompts with completions, and conversations.
             seconds: None: a reward model reads no pairs.
 
         Raises:
@@ -75,7 +79,9 @@ class Rewards(Predictor):
         for i, row in zip(alone, ids, strict=True):
             parts[i] = [self._first], list(row), [self._tokenizer.eos]
         for i, text in enumerate(texts):
-            if not isinstance(text, str):
+            if isinstance(text, Mapping):
+                parts[i] = self._of_completion(i, text)
+            elif not isinstance(text, str):
                 parts[i] = self._of_conversation(i, text)
         rows = [completion_row(*parts[i], self._length)[0] for i in range(len(texts))]
         self.cut += sum(len(row) < sum(map(len, parts[i])) for i, row in enumerate(rows))
@@ -83,6 +89,16 @@ class Rewards(Predictor):
         lengths = np.array([len(row) for row in rows], np.int64)
         examples = EncodedExamples(TokenStore(flat, row_offsets(lengths)), lengths)
         return self.rows(examples)[:, 0]
+
+    def _of_completion(self, i: int, given: Mapping[str, str]) -> _Parts:
+        if self.chats is not None:
+            trained = "this reward model was trained on conversations"
+            raise UnreadTextError(i, f"a prompt with a completion, and {trained}: give messages")
+        texts = [given.get(name) for name in ("prompt", "completion")]
+        if not all(isinstance(text, str) for text in texts):
+            raise UnreadTextError(i, "not a prompt and a completion that are texts")
+        asked, written = self._tokenizer.encode_batch([self._prepare(str(text)) for text in texts])
+        return [self._first], list(asked), [*written, self._tokenizer.eos]
 
     def _of_conversation(self, i: int, messages: Sequence[Message]) -> _Parts:
         if self.chats is None:

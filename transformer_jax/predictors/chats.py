@@ -117,14 +117,15 @@ def load_chat(
     """
     directory = open_directory(path)
     refuse_others(directory, ("decoder",))
-    if adapter is not None and template is None:
-        template = template_of(path, [adapter])
-    # Refused before the parameters are loaded.
-    encoder_of(directory.path, directory.load_tokenizer(), template)
     loaded = None
-    if adapter is not None:
+    if adapter is None:
+        # Refused before the parameters are loaded.
+        encoder_of(directory.path, directory.load_tokenizer(), template)
+    else:
         from transformer_jax.predictors.adapters import load_merged
 
+        template = template_of(path, [adapter]) if template is None else template
+        # Before its template, which may need tokens that the base lacks.
         loaded = load_merged(path, adapter, checkpoint, change=change)
     language = load_language(path, checkpoint, loaded=loaded, change=change, **how)
     return answering(path, language, template)

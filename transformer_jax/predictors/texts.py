@@ -278,22 +278,25 @@ class RewardPredictor(RegressionPredictor):
         """The reward of each text or conversation; always an array.
 
         Args:
-            texts: One or many texts (prompts with their completions) or conversations, lists of
-                messages with ``role`` and ``content`` whose last one is the answer, or objects
-                with such ``messages``.
+            texts: One or many texts, objects with ``prompt`` and ``completion``, or conversations:
+                lists of messages with ``role`` and ``content`` whose last one is the answer, or
+                objects with such ``messages``.
             text_pairs: None: a reward model reads no pairs.
 
         Raises:
             ConfigError: A conversation, of a model that was trained on texts.
-            DataError: A conversation does not end with an answer, or the chat template refuses it.
+            DataError: A conversation does not end with an answer, or the chat template refuses it;
+                or prompt or completion is no text.
         """
         if text_pairs is not None:
             raise DataError("a reward model was trained on single texts: leave text_pairs out")
         given: list[Any] = [texts] if isinstance(texts, str | Mapping) else list(texts)
-        if given and all(isinstance(part, Mapping) and "messages" in part for part in given):
-            given = [part["messages"] for part in given]
-        elif any(isinstance(part, Mapping) for part in given):
-            given = [given]
+        if any(isinstance(part, Mapping) and "role" in part for part in given):
+            given = [given]  # the messages of one conversation
+        given = [
+            part["messages"] if isinstance(part, Mapping) and "messages" in part else part
+            for part in given
+        ]
         prepared = [self._prepare(text) if isinstance(text, str) else text for text in given]
         with truncation(lambda: self._predictor.cut):
             return np.asarray(self._predictor.numbers(prepared))

@@ -30,13 +30,14 @@ class RewardSource(NamedTuple):
     model: FrozenModel | None = None
 
 
-def check_reward(run: PolicyRun, start: Initial, first: str) -> None:
+def check_reward(run: PolicyRun, start: Initial, first: str, flag: str = "--reward.run") -> None:
     """Refuses rewards that cannot be used, before anything is written.
 
     Args:
         run: The settings.
         start: What the policy starts from.
         first: What the texts of the run begin with.
+        flag: Which names the reward model, for messages.
 
     Raises:
         ConfigError: There is none or two of them, a file has no reward function, or a reward model
@@ -50,71 +51,79 @@ def check_reward(run: PolicyRun, start: Initial, first: str) -> None:
     if reward.file is not None:
         load_reward(reward.file)
         return
-    directory = _reward_directory(reward)
+    directory = _reward_directory(reward, flag)
     asked = run.tokenizer
     ours = add_tokens(start.tokenizer, asked.add_tokens, asked.add_special_tokens)
     if directory.load_tokenizer().sha256 != ours.sha256:
         raise ConfigError(
-            f"--reward.run {reward.run}: has other tokens than this run, which starts from "
+            f"{flag} {reward.run}: has other tokens than this run, which starts from "
             f"{start.directory.path}: train a reward model that starts from that run or one like it"
         )
     theirs = directory.read_config().get("first", first)
     if theirs != first:
         raise ConfigError(
-            f"--reward.run {reward.run}: its texts begin with {theirs}, and those of this run with "
+            f"{flag} {reward.run}: its texts begin with {theirs}, and those of this run with "
             f"{first}: train both with one --first"
         )
     most, (setting, length) = model_config(directory).max_length, checks.length_limit(run)
     if length > most:
         raise ConfigError(
-            f"--reward.run {reward.run}: has positions for {plural(most, 'token')}, and {setting} "
+            f"{flag} {reward.run}: has positions for {plural(most, 'token')}, and {setting} "
             f"is {length}: lower one of them"
         )
 
 
-def check_form(run: PolicyRun, start: Initial, prompts: Preferences) -> None:
+def check_form(
+    run: PolicyRun,
+    start: Initial,
+    prompts: Preferences,
+    flag: str = "--reward.run",
+    data: str | None = None,
+) -> None:
     """Refuses a reward model that was trained on texts for conversations, and the reverse.
 
     Args:
         run: The settings.
         start: What the policy starts from.
-        prompts: Those of training.
+        prompts: Those of training, or of an evaluation.
+        flag: Which names the reward model, for messages.
+        data: Names the prompts; None is the training file.
 
     Raises:
         ConfigError: It was, or it was trained on conversations of another chat template.
     """
     if run.reward.run is None:
         return
-    directory = _reward_directory(run.reward)
-    theirs, data = find_template(directory.path), f"data.train {run.data.train}"
+    directory = _reward_directory(run.reward, flag)
+    theirs, data = find_template(directory.path), data or f"data.train {run.data.train}"
     if not prompts.conversational:
         # Of a downloaded reward model nobody knows; a run has a template only of conversations.
         if theirs is not None and aligned_method(directory) == "reward":
             raise ConfigError(
-                f"--reward.run {run.reward.run}: was trained on conversations, and {data} holds "
-                f"texts: train a reward model on texts"
+                f"{flag} {run.reward.run}: was trained on conversations, and {data} holds texts: "
+                f"train a reward model on texts"
             )
         return
     if theirs is None:
         raise ConfigError(
-            f"--reward.run {run.reward.run}: was trained on texts, and {data} holds conversations: "
-            f"train a reward model on conversations"
+            f"{flag} {run.reward.run}: was trained on texts, and {data} holds "
+            f"conversations: train a reward model on conversations"
         )
     ours = find_template(start.directory.path)
     if ours is None or theirs.text != ours.text:
         raise ConfigError(
-            f"--reward.run {run.reward.run}: has another chat template than "
+            f"{flag} {run.reward.run}: has another chat template than "
             f"{start.directory.path}: train a reward model that starts from that run or one like it"
         )
 
 
-def _reward_directory(reward: RewardConfig) -> RunDirectory:
+def _reward_directory(reward: RewardConfig, flag: str = "--reward.run") -> RunDirectory:
     assert reward.run is not None
     directory = open_directory(reward.run)
     known = "task" in directory.read_config() or aligned_method(directory) == "reward"
     if not known or task_of(directory).get("kind") != "regress":
         raise ConfigError(
-            f"--reward.run {reward.run}: no reward model: train one with `python -m "
+            f"{flag} {reward.run}: no reward model: train one with `python -m "
             f"experiments.decoder_only align reward`"
         )
     return directory

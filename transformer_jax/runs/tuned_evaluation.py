@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from transformer_jax.chat.template import find_template
 from transformer_jax.data.preferences import PreferenceSplits, read_preferences
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, plural
@@ -82,7 +83,7 @@ def evaluate(asked: Asked, directory: RunDirectory) -> int:
             f"--mesh divides rows by {shards}, and the batches of {asked.run} have a multiple of "
             f"{plural(run.training.row_unit, 'row')}: choose another mesh"
         )
-    splits = _preferences(asked, run)
+    splits = _preferences(asked, run, directory)
     run, source = _rewarded(asked, run, directory, tokenizer, splits)
     task = _task(asked, run, directory, tokenizer, splits, source)
     if not task.valid:
@@ -124,7 +125,7 @@ def _asks_for_a_reward(asked: Asked) -> bool:
     return (asked.reward_file, asked.reward_run) != (None, None)
 
 
-def _preferences(asked: Asked, run: TunedRun) -> PreferenceSplits | None:
+def _preferences(asked: Asked, run: TunedRun, directory: RunDirectory) -> PreferenceSplits | None:
     """The preferences or prompts of the run, or of the file; None of a run on conversations."""
     if isinstance(run, InstructRun):
         return None
@@ -132,6 +133,14 @@ def _preferences(asked: Asked, run: TunedRun) -> PreferenceSplits | None:
         return alignment.open_run(run)
     kind = run.align.kind if isinstance(run, PreferenceRun) else "prompts"
     given = read_preferences(asked.data, kind, run.data.read, "--data")
+    # Only a reward model of conversations has their template; other runs keep that of their start.
+    trained = find_template(directory.path) is not None
+    if run.align.method == "reward" and given.conversational != trained:
+        forms = ("texts", "conversations")
+        raise ConfigError(
+            f"--data {asked.data}: holds {forms[given.conversational]}, and {asked.run} was "
+            f"trained on {forms[trained]}: give pairs of {forms[trained]}"
+        )
     return PreferenceSplits(given, given)
 
 
@@ -155,8 +164,10 @@ def _rewarded(
     if given:
         run = dataclasses.replace(run, reward=RewardConfig(asked.reward_file, asked.reward_run))
     itself = load_pretrained(str(directory.path), FAMILIES)
-    check_reward(run, itself, run.first)
-    check_form(run, itself, splits.train)
+    flag = "--reward-run" if given else "--reward.run"
+    check_reward(run, itself, run.first, flag)
+    data = None if asked.data is None else f"--data {asked.data}"
+    check_form(run, itself, splits.train, flag, data)
     return run, reward_source(run, tokenizer, splits)
 
 
