@@ -101,6 +101,11 @@ def test_rates_are_smoothed_and_those_of_a_known_device_have_mfu():
     )
     line = progress_line({"step": 1, "loss": 2.0, **found}, 2, None)
     assert "10 tokens/s (5/device)  MFU 15.0%" in line
+    rates = Rates([device()] * 2, counts="answer tokens")
+    found = rates.measure(100.0, None, 10.0)
+    assert found == {"answer_tokens_per_second": 10.0, "answer_tokens_per_second_per_device": 5.0}
+    line = progress_line({"step": 1, "loss": 2.0, **found}, 2, None)
+    assert "10 answer tokens/s (5/device)" in line
 
 
 @pytest.mark.parametrize(

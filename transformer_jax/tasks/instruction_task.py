@@ -65,6 +65,7 @@ def instruction_tuning(
         objective=objectives.language_model(),
         valid=held,
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
+        counts="answer tokens",
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         initial=initial_embeddings(config, tokenizer),

@@ -116,6 +116,7 @@ def labeled(
         evaluate=evaluate,
         test=functools.partial(_test, measured, data),
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
+        counts="words" if kind == "tag" else "examples",
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         initial=initial_embeddings(config, tokenizer),

@@ -88,6 +88,7 @@ def masked_lm(
         metrics=(Metric("valid_loss", "lower"), Metric("valid_mlm_accuracy", "higher")),
         eval_objective=objectives.masked_lm(accuracy=True, sentence_objective=pairs),
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
+        counts="masked tokens",
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         initial=initial_embeddings(config, tokenizer),

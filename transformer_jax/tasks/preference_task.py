@@ -208,6 +208,7 @@ def _task(
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), Metric("valid_accuracy", "higher")),
         flops=flops,
+        counts="pairs" if encoded.train.labels is None else "completions",
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         **parts,

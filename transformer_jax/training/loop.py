@@ -357,14 +357,14 @@ class _Loop:
         self.pending = None
         values = {name: jax.device_get(value).item() for name, value in measured.items()}
         now = time.monotonic()
-        tokens, seconds = values.pop("weight", None), now - self.clock
+        count, seconds = values.pop("weight", None), now - self.clock
         self.clock = now
         record: dict[str, Any] = {"step": number}
         if self.per_epoch:
             record["epoch"] = round(number / self.per_epoch, 4)
         record |= values
-        if tokens is not None:
-            record |= {"tokens": tokens, **self.rates.measure(tokens, flops, seconds)}
+        if count is not None:
+            record |= {self.rates.counts: count, **self.rates.measure(count, flops, seconds)}
         if flops is not None:
             record["flops"] = flops
         self.records.write(record)

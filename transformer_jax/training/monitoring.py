@@ -170,14 +170,20 @@ class Rates:
     Args:
         devices: All devices of the run.
         flops: FLOPs of a training step on a batch, from its shapes; None is unknown.
+        counts: What the weight of the loss counts.
+
+    Attributes:
+        counts: The same, as a name of metrics: ``answer_tokens``.
     """
 
     def __init__(
         self,
         devices: Sequence[Any] = (),
         flops: Callable[[Mapping[str, Any]], float] | None = None,
+        counts: str = "tokens",
     ):
         self._devices, self._flops = len(devices), flops
+        self.counts = counts.replace(" ", "_")
         kind = devices[0].device_kind if devices else ""
         types = (device for device in DEVICES.values() if kind in device.kinds)
         self._peak = next((device.flops for device in types), None)
@@ -193,17 +199,17 @@ class Rates:
             self._known[shapes] = self._flops(batch)
         return self._known[shapes]
 
-    def measure(self, tokens: float, flops: float | None, seconds: float) -> dict[str, float]:
-        """The rates after a step.
+    def measure(self, count: float, flops: float | None, seconds: float) -> dict[str, float]:
+        """The rates after a step, such as ``tokens_per_second``.
 
         ``mfu`` is the share of the devices' peak in bfloat16, of the products that the model
         needs, padding included and recomputation not (Chowdhery et al. 2022, appendix B).
         """
         seconds = max(seconds, 1e-9)
-        found = {"tokens_per_second": self._smoothed("tokens", tokens / seconds, 1)}
+        rate, name = self._smoothed("count", count / seconds, 1), f"{self.counts}_per_second"
+        found = {name: rate}
         if self._devices > 1:
-            each = round(found["tokens_per_second"] / self._devices, 1)
-            found["tokens_per_second_per_device"] = each
+            found[f"{name}_per_device"] = round(rate / self._devices, 1)
         if flops is not None and self._peak is not None:
             found["mfu"] = self._smoothed("mfu", flops / seconds / self._devices / self._peak, 4)
         return found

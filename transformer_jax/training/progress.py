@@ -14,29 +14,37 @@ from transformer_jax.training.activity import duration, said, shown_by
 
 __all__ = ["Progress", "duration", "progress_line"]
 
+_RATE = "_per_second"
+
 
 def progress_line(record: Mapping[str, Any], steps: int, left: float | int | None) -> str:
     """One line of progress.
 
     Args:
         record: ``step``, ``epoch``, ``loss``, ``tokens_per_second`` and
-            ``tokens_per_second_per_device``, ``mfu``, ``learning_rate``.
+            ``tokens_per_second_per_device`` (or ``examples``, or what else is counted), ``mfu``,
+            ``learning_rate``.
         steps: The last step.
         left: Seconds to the last step, if known.
 
     Example:
         >>> progress_line({"step": 5, "epoch": 0.5, "loss": 4.2, "learning_rate": 1e-4}, 10, 62)
         'step 5/10  epoch 0.50  loss 4.2000  lr 0.0001  ETA 1m02s'
+        >>> progress_line({"step": 5, "loss": 4.2, "answer_tokens_per_second": 1234.0}, 10, None)
+        'step 5/10  loss 4.2000  1,234 answer tokens/s'
     """
     parts = [f"step {record['step']}/{steps}"]
     if record.get("epoch") is not None:
         parts.append(f"epoch {record['epoch']:.2f}")
     loss = record.get("loss")
     parts.append("loss not finite" if loss is None else f"loss {loss:.4f}")
-    if record.get("tokens_per_second") is not None:
-        each = record.get("tokens_per_second_per_device")
+    for name in record:
+        if not name.endswith(_RATE):
+            continue
+        each = record.get(f"{name}_per_device")
         of_one = "" if each is None else f" ({each:,.0f}/device)"
-        parts.append(f"{record['tokens_per_second']:,.0f} tokens/s{of_one}")
+        counted = name.removesuffix(_RATE).replace("_", " ")
+        parts.append(f"{record[name]:,.0f} {counted}/s{of_one}")
     if record.get("mfu") is not None:
         parts.append(f"MFU {record['mfu']:.1%}")
     if record.get("learning_rate") is not None:

@@ -96,6 +96,7 @@ class Task:
             such as a function of texts. The model is what the objective takes, without dropout.
         flops: FLOPs of a training step on a batch, from the shapes of its arrays; MFU in metrics
             and progress needs it.
+        counts: What the weight of the training loss counts, for speeds: "tokens", "examples".
         regularization: Names of what only the training loss contains, such as "dropout", for
             messages and curves.
         tokenizer: Stored with the run.
@@ -115,6 +116,7 @@ class Task:
     make_step: Callable[..., Any] = make_step
     predictor: Callable[[Any, Tokenizer | None], Any] | None = None
     flops: Callable[[Mapping[str, Any]], float] | None = None
+    counts: str = "tokens"
     regularization: tuple[str, ...] = ()
     tokenizer: Tokenizer | None = None
     settings: Any = None

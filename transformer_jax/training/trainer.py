@@ -247,7 +247,8 @@ class Trainer:
             loop = Loop(
                 step, self.batches, checkpointer, self.run.metrics, self.loop, self.metric,
                 make_validation(self.task, self.merge, self.on, step.frozen, shardings),
-                plan.steps_per_epoch, Rates(list(self.on.devices.flat), self.task.flops),
+                plan.steps_per_epoch,
+                Rates(list(self.on.devices.flat), self.task.flops, self.task.counts),
             )  # fmt: skip
             return fit(state, loop, steps=steps, start=start, padding=batches)
 
