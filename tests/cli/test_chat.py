@@ -47,6 +47,10 @@ def test_each_line_is_answered(chat_run, answers, run_command, tmp_path):
     assert "\n".join(lines) == "".join(f"{one}\n" for one in shown)
     assert err.count("note: the answer is cut") == 2
     assert f"wrote {saved}: 4 messages" in err
+    saved.write_text(saved.read_text().rstrip())
+    run_command("chat", chat_run, *FLAGS, text=f"{SAID[0]}\n/save {saved}\n")
+    rows = [json.loads(line)["messages"] for line in saved.read_text().splitlines()]
+    assert rows == [answers, answers[:2]]  # nothing is lost
 
 
 def test_commands_change_the_conversation(chat_run, answers, run_command):

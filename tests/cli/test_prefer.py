@@ -30,6 +30,14 @@ def prefer(run_command, run, prompts, text="", *more):
     return code, lines, err, rows
 
 
+def sampling(monkeypatch, texts):
+    """Replaces models: the samples of every prompt are ``texts``."""
+    made = [Continuation(text, (), 0.0, "end", 0.0) for text in texts]
+    complete = lambda *_, **__: lambda part: [made] * len(part)
+    for name in ("prefer", "win_rate"):
+        monkeypatch.setattr(f"transformer_jax.cli.{name}.load_sampler", complete)
+
+
 def test_choices_become_pairs_that_training_reads(run_command, run, prompts):
     code, lines, err, rows = prefer(run_command, run, prompts, "1\nx\n2\ns\nq\n")
     assert code == 0
@@ -126,11 +134,58 @@ def test_answers_to_conversations_are_chosen_and_compared(run_command, run, prom
     assert "has no chat template" in err
 
 
+def test_blank_lines_are_no_prompts(run_command, run, prompts, monkeypatch):
+    sampling(monkeypatch, ("a", "b"))
+    *_, rows = prefer(run_command, run, prompts, "1\n2\n1\n2\n")
+    assert [row["line"] for row in rows] == [1, 2, 4]
+    assert [row["prompt"] for row in rows] == ["ab", "cd", "ef"]
+
+
+def test_a_last_line_that_is_not_whole_is_made_anew(run_command, run, prompts, monkeypatch):
+    output = prompts.parent / "pairs.jsonl"
+    sampling(monkeypatch, ("a", "b"))
+    *_, whole = prefer(run_command, run, prompts, "1\n2\n1\n")
+    lines = output.read_text().splitlines(keepends=True)
+    output.write_text(lines[0] + lines[1][: len(lines[1]) // 2])  # killed
+    *_, err, parts = prefer(run_command, run, prompts, "2\n1\n")
+    assert "the last line was not whole" in err
+    assert parts == whole
+    output.write_text("".join(lines[:2]).removesuffix("\n"))  # edited
+    assert prefer(run_command, run, prompts, "1\n")[-1] == whole
+    output.write_text("a note")
+    code, _, err = run_command("prefer", run, prompts, "--output", output)
+    assert (code, output.read_text()) == (3, "a note")
+    assert "pairs.jsonl:1: not JSON" in err
+
+
+def test_pairs_are_not_appended_to_a_compressed_file(run_command, run, prompts):
+    given = ("prefer", run, prompts, "--output", prompts.parent / "pairs.jsonl.gz")
+    code, _, err = run_command(*given)
+    assert (code, "which .gz does not take" in err) == (2, True)
+    assert not (prompts.parent / "pairs.jsonl.gz").exists()
+
+
+def test_prefer_and_win_rate_give_a_rule_the_same_texts(run_command, run, prompts, monkeypatch):
+    """Answers without outer blanks, as templates write them; prompts as training prepares them."""
+    path, rule = prompts.parent / "asked.jsonl", prompts.parent / "rule.py"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "AB"}]}))
+    rule.write_text("def reward(prompt, answer):\n    raise ValueError(repr((prompt, answer)))\n")
+    lower = shutil.copytree(run, prompts.parent / "lower")
+    config = json.loads((lower / "config.json").read_text())
+    (lower / "config.json").write_text(json.dumps(config | {"data": {"read": {"lowercase": True}}}))
+    texts = (" a.\n", " b")
+    sampling(monkeypatch, texts)
+    asked = ["--rule", rule]
+    for words in (["prefer", lower, path, "--output", path.with_suffix(".out")],
+                  ["win-rate", lower, lower, path, "--samples", 2]):  # fmt: skip
+        code, _, err = run_command(*words, *asked)
+        assert code == 3
+        assert "raised ValueError: ('AB', 'a.')" in err
+
+
 @pytest.mark.parametrize("samples", [("a", "a"), ("a", ""), ("a", "b\0")])
 def test_samples_that_training_refuses_are_skipped(run_command, run, prompts, monkeypatch, samples):
-    made = [Continuation(text, (), 0.0, "end", 0.0) for text in samples]
-    complete = lambda *_, **__: lambda part: [made] * len(part)
-    monkeypatch.setattr("transformer_jax.cli.prefer.load_sampler", complete)
+    sampling(monkeypatch, samples)
     code, _, err, rows = prefer(run_command, run, prompts, "1\n" * 4)
     assert (code, rows) == (0, [])
     assert "samples are equal or empty, or hold NUL, skipped" in err

@@ -117,7 +117,7 @@ def test_the_reward_of_a_conversation_is_that_of_training(reward_run, run_comman
     lines = "\n".join(json.dumps({"messages": chat, "other": 1}) for chat in whole)
     shown, err = printed(run_command, reward_run, text=lines)
     np.testing.assert_allclose(shown, wanted.ravel(), atol=1e-4)
-    assert f"truncated to the last of {MOST} tokens, as in training" in err
+    assert f"truncated to {MOST} tokens (the beginning is left out), as in training" in err
 
 
 def test_the_reward_of_a_text_is_that_of_training(reward_run, run_command):
@@ -158,9 +158,21 @@ def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path
     assert abs(whole - wanted[:1]) > 1e-4
     shown, err = printed(run_command, run, text="\n".join(map(json.dumps, rows)))
     np.testing.assert_allclose(shown, wanted, atol=1e-4)
-    assert f"2 texts truncated to the last of {MOST} tokens, as in training" in err
-    with pytest.raises(DataError, match="text 2: not a prompt and a completion that are texts"):
-        predictor([rows[0], {"prompt": "a cab"}])
+    assert f"2 texts truncated to {MOST} tokens (the beginning is left out), as in" in err
+    for row, said in (
+        ({"prompt": "a cab"}, "no field 'completion': what is rewarded is a text, "),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "no field 'completion'"),
+        ({"prompt": "a", "completion": 3}, "completion is int, and text is wanted"),
+        ({"prompt": "\ud800", "completion": "b"}, "prompt holds half a character"),
+        ({"prompt": "a", "completion": "\0"}, "completion holds NUL"),
+        ({"prompt": "a", "completion": ""}, "the completion is empty"),
+    ):
+        with pytest.raises(DataError, match=f"text 2: {said}"):
+            predictor([rows[0], row])
+        code, _, err = run_command("classify", run, text=f"a cab\n{json.dumps(row)}\n")
+        assert (code, f"error: <stdin>:2: {said}" in err) == (3, True)
+    with pytest.raises(DataError, match="text 1: messages is str, and a list is wanted"):
+        predictor({"messages": "a cab"})
     with_template(run, "chatml")
     with pytest.raises(DataError, match="text 1: a prompt with a completion, and this reward mod"):
         load(run)(rows[0])

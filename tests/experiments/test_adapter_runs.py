@@ -118,6 +118,13 @@ def test_a_run_with_tokens_of_its_own_merges_and_its_base_comes_back(
     assert command(["verify", str(grown)]) == 0
     with pytest.raises(ConfigError, match="with the rows of 2 tokens beside its adapters"):
         tj_load(language).with_adapters({"one": grown})
+    chatting = shutil.copytree(grown, tmp_path / "chatting")
+    (chatting / "chat_template.jinja").write_text(TEMPLATE)
+    capfd.readouterr()
+    assert command(["chat", str(language), "--adapter", str(chatting)]) == 2
+    assert f"some of which {language} lacks" in capfd.readouterr().err
+    assert command(["chat", str(language), "--adapter", str(grown), "--template", "nosuch"]) == 2
+    assert "nosuch" in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -106,11 +106,14 @@ def test_a_published_model_learns_to_summarize(run, folder, data, name, capfd):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-def test_translate_and_score_read_sources_behind_the_prefix(run, name, monkeypatch, capsys):
+def test_translate_and_score_read_sources_behind_the_prefix(
+    run, name, monkeypatch, capsys, tmp_path
+):
     """Sources have the prefix, targets have not."""
     path, text = run(name), "the red dog came ."
     summarize = transformer_jax.load(path)
     plain = summarize._translator
+    capsys.readouterr()  # of training
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{text}\n".encode())))
     assert program.main(["translate", str(path)]) == 0
     [line] = capsys.readouterr().out.splitlines()
@@ -119,6 +122,11 @@ def test_translate_and_score_read_sources_behind_the_prefix(run, name, monkeypat
     assert summarize.score(text, "a red dog") == pytest.approx(score.log_prob, rel=1e-6)
     first = plain.tokenizer.target_prefix_ids
     assert score.tokens == (*first, *plain.tokenizer.encode("a red dog"), plain.tokenizer.eos)
+    page = tmp_path / "page.html"
+    words = ["attention", path, text, "--target", "a red dog", "--json", "--output", page]
+    assert program.main(list(map(str, words))) == 0
+    held = json.loads(page.with_suffix(".json").read_text())["cross"]["rows"]
+    assert len(held) == len(score.tokens)
     by_hf = summarize(text, generation_config="hf", num_beams=1)
     assert isinstance(by_hf, str)
 

@@ -237,7 +237,10 @@ def test_a_mistake_is_one_line(base, chat_base, files, capsys):
         (base, ["--data", files / "pairs.jsonl"], 2, "was trained on texts: give --text"),
         (chat_base, ["--data", files / "pairs.jsonl"], 3, "pairs.jsonl:1"),
         (reward, answers, 2, "answers.jsonl: holds conversations, and "),
+        (run, answers, 2, "answers.jsonl: holds conversations, and "),
         (policy, ["--reward-run", run], 2, f"error: --reward-run {run}: no reward model"),
+        (policy, ["--reward-file", "none.py"], 2, "error: --reward-file none.py: there is no"),
+        (policy, ["--reward-file", "a", "--reward-run", "b"], 2, "by one of --reward-file FILE.py"),
     ):
         capsys.readouterr()
         assert decoder_only.main(["evaluate", str(path), *map(str, more)]) == code, said

@@ -274,6 +274,12 @@ def test_a_python_reward_gets_the_texts_of_each_row_on_any_mesh(tmp_path):
     [
         ("def reward(p, c):\n    return 1 / 0", "raised ZeroDivisionError: division by zero"),
         ("def reward(p, c):\n    return float('nan')", "returned nan: a finite number is wanted"),
+        ("def reward(p, c):\n    exit(0)", "raised SystemExit: 0"),
+        ("def reward(p, c):\n    return 1e39", "returned 1e+39: a finite number is wanted"),
+        (
+            "def reward(p, c):\n    return 9**999",
+            f"returned {9**999}"[:49] + ": a finite number is wanted",
+        ),
         ("def reward(p, c):\n    return 'good'", "returned good: a finite number is wanted"),
     ],
 )
@@ -288,7 +294,12 @@ def test_a_reward_that_fails_says_so_in_one_line(tmp_path, text, said):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "no such file"), ("x = 1", "no function reward"), ("import missing_x", "No module")],
+    [
+        (None, "no such file"),
+        ("x = 1", "no function reward"),
+        ("import missing_x", "No module"),
+        ("raise SystemExit", "SystemExit"),
+    ],
 )
 def test_a_file_without_a_reward_is_refused(tmp_path, text, said):
     path = tmp_path / "reward.py"

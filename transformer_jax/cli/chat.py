@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.generate import longer
-from transformer_jax.cli.output import note, say, writing, wrote
+from transformer_jax.cli.output import appending, note, say, writing, wrote
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, DataError, UserError, plural
 
@@ -23,7 +23,7 @@ __all__ = ["Chat"]
 _COMMANDS = ("/reset", "/system", "/save", "/help", "/quit")
 _HELP = """/reset        forget the conversation, but the system prompt
 /system TEXT  set the system prompt and forget the conversation
-/save FILE    write the conversation as a line of JSON, as training reads it
+/save FILE    append the conversation as a line of JSON, as training reads it
 /help         this help
 /quit         end, as Ctrl-D does
 A message that begins with a slash is written with two: //etc"""
@@ -166,9 +166,9 @@ class Chat(PredictionCommand):
 def _save(session: "ChatSession", path: Path) -> None:
     if not session.messages:
         raise DataError(f"/save {path}: nothing has been said")
-    line = json.dumps({"messages": session.messages}, ensure_ascii=False) + "\n"
-    with writing("/save", path):
-        path.write_text(line, encoding="utf-8")
+    row = {"messages": session.messages}
+    with writing("/save", path), appending(path) as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
     wrote(path, what=plural(len(session.messages), "message"))
 
 

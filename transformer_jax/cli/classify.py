@@ -21,6 +21,8 @@ __all__ = ["Classify"]
 
 TASKS = ("classify", "multi_label", "pair", "regress")
 _THRESHOLD = 0.5
+# Fields of preferences: an object with one of them is not meant as a text.
+_COMPLETION = frozenset(("prompt", "completion", "chosen", "rejected"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +88,8 @@ class Classify(PredictionCommand):
             cut, length = plural(predictor.cut, "text"), plural(task["max_length"], "token")
             # The truncation in the training of a downloaded classifier is not known.
             known = "" if "published" in config else ", as in training"
-            which = "the last of " if isinstance(predictor, Rewards) else ""
-            note(f"{cut} truncated to {which}{length}{known}")
+            lost = " (the beginning is left out)" if isinstance(predictor, Rewards) else ""
+            note(f"{cut} truncated to {length}{lost}{known}")
         return 0
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:
@@ -145,7 +147,7 @@ def _sides(name: str, text: str, pairs: bool) -> list[str]:
 def _rewarded(run: Path, predictor: "Rewards", name: str, line: str) -> "Rewarded":
     """The text of a line; the conversation, or the prompt with its completion, of a JSON object.
 
-    A model that was trained on texts reads other objects as texts.
+    A model that was trained on texts reads objects without such fields as texts.
     """
     from transformer_jax.data.conversations import check_answered
 
@@ -158,7 +160,7 @@ def _rewarded(run: Path, predictor: "Rewards", name: str, line: str) -> "Rewarde
             return line
         raise DataError(f"{name}: not JSON: {error}") from None
     if predictor.chats is None and "messages" not in row:
-        return row if {"prompt", "completion"} <= row.keys() else line
+        return line if _COMPLETION.isdisjoint(row) else row
     if predictor.chats is None:
         raise DataError(
             f"{name}: a conversation, and {run} was trained on texts: give the text of a prompt "

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import io
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from transformer_jax.storage.urls import with_urls
 
 __all__ = [
     "TextOutput",
+    "appending",
     "check_file",
     "escaped",
     "note",
@@ -102,6 +104,16 @@ def writing(flag: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{flag} {path}: cannot be written: {error.strerror or error}") from None
+
+
+def appending(path: Path) -> io.TextIOWrapper:
+    """A file of lines, opened to append some: a last line without an end gets one."""
+    file = path.open("a+b")
+    if file.tell():
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+    return io.TextIOWrapper(file, encoding="utf-8", newline="\n")
 
 
 def write_json(flag: str, path: Path, content: Any) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.output import note
-from transformer_jax.cli.sampling import SamplingCommand, load_sampler, read_prompts
+from transformer_jax.cli.output import appending, note, writing
+from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class Prefer(SamplingCommand):
         """
         if not self.temperature:
             raise ConfigError("--temperature is 0: the two samples would be equal: give more")
+        if self.output.suffix == ".gz":
+            raise ConfigError(
+                f"--output {self.output}: pairs are appended, which .gz does not take"
+            )
         requests = self.requests(self.run, read_prompts(self.prompts), 2)
         choose, begun = self._chooser(), self._begun(requests)
         if begun == len(requests):
@@ -62,16 +67,14 @@ class Prefer(SamplingCommand):
         if begun:
             note(f"{self.output}: continued at prompt {begun + 1} of {len(requests)}")
         written = 0
-        try:
-            with self.output.open("a", encoding="utf-8") as file:
-                for row in self._pairs(complete, requests, begun, choose):
+        with writing("--output", self.output):
+            file = appending(self.output)
+        with file:
+            for row in self._pairs(complete, requests, begun, choose):
+                with writing("--output", self.output):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
                     file.flush()
-                    written += 1
-        except OSError as error:
-            raise DataError(
-                f"--output {self.output}: cannot be written: {error.strerror}"
-            ) from None
+                written += 1
         note(f"{self.output}: {plural(written, 'pair')} written")
         return 0
 
@@ -99,6 +102,8 @@ class Prefer(SamplingCommand):
 
         if not self.output.exists():
             return 0
+        with writing("--output", self.output):
+            _drop_unfinished(self.output)
         last = 0
         for number, line in enumerate(read_lines(self.output, "--output"), 1):
             row = parse_object(line, self.output, number)
@@ -124,14 +129,15 @@ class Prefer(SamplingCommand):
 
         size = 1 if self.rule is None else AT_ONCE
         for start in range(begun, len(requests), size):
-            part = requests[start : start + size]
-            for at, (request, found) in enumerate(
-                zip(part, complete(part), strict=True), start + 1
-            ):
+            part = [
+                (at, request)
+                for at, request in enumerate(requests[start : start + size], start + 1)
+                if request.messages or request.prompt.strip()
+            ]
+            answers = complete([request for _, request in part])
+            for (at, request), found in zip(part, answers, strict=True):
                 shown = prompt_text(request.messages or request.prompt)
-                # Chat templates strip answers.
-                clean = str if request.messages is None else str.strip
-                one, two = (clean(sample.text) for sample in found)
+                one, two = completions(request, found)
                 # Training refuses such pairs.
                 if one == two or not one or not two or "\0" in one + two:
                     where = f"prompt {at} of {len(requests)}"
@@ -145,6 +151,19 @@ class Prefer(SamplingCommand):
                 if choice != "s":
                     chosen, rejected = (one, two) if choice == "1" else (two, one)
                     yield _prompt(request) | {"chosen": chosen, "rejected": rejected, "line": at}
+
+
+def _drop_unfinished(path: Path) -> None:
+    """Cuts off a last line that a kill left unfinished."""
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    if not content.startswith((b'{"prompt": ', b'{"messages": ')) or end == len(content):
+        return
+    try:
+        json.loads(content[end:])
+    except (ValueError, RecursionError):
+        os.truncate(path, end)
+        note(f"{path}: the last line was not whole, and is left out")
 
 
 def _prompt(request: "GenerationRequest") -> dict[str, Any]:

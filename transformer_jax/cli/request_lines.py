@@ -57,7 +57,7 @@ def requests_of(
         where = f"{name}:{number}"
         try:
             fields = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not JSON: {error}") from None
         conversation = isinstance(fields, dict) and "messages" in fields
         if not isinstance(fields, dict) or not (

@@ -86,6 +86,14 @@ def read_prompts(path: Path) -> "list[Prompt]":
     return found
 
 
+def completions(request: "GenerationRequest", found: "Sequence[Continuation]") -> list[str]:
+    """The texts of samples as rules are given them: answers to conversations are stripped."""
+    from transformer_jax.data.preferences import answer_text
+
+    clean = str if request.messages is None else answer_text
+    return [clean(sample.text) for sample in found]
+
+
 def load_sampler(
     run: Path, checkpoint: str, *, conversational: bool
 ) -> "Callable[[Sequence[GenerationRequest]], Iterable[list[Continuation]]]":

@@ -8,11 +8,12 @@ import tyro
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
-from transformer_jax.cli.sampling import SamplingCommand, load_sampler, read_prompts
+from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
 from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import Prompt
+    from transformer_jax.decoding.requests import GenerationRequest
     from transformer_jax.evaluation.win_rate import WinRate
 
 __all__ = ["WinRateCommand"]
@@ -54,13 +55,13 @@ class WinRateCommand(SamplingCommand):
         rule = PythonReward(load_reward(str(self.rule), "--rule"), None, str(self.rule))
         blank = lambda prompt: isinstance(prompt, str) and not prompt.strip()
         prompts = [one for one in read_prompts(self.prompts) if not blank(one)]
-        both = self._completions(prompts)
+        requests, both = self._completions(prompts)
         rewards = [
             [
-                [rule.value(prompt_text(prompt), text) for text in row]
-                for prompt, row in zip(prompts, texts, strict=True)
+                [rule.value(prompt_text(one.messages or one.prompt), text) for text in row]
+                for one, row in zip(asked, texts, strict=True)
             ]
-            for texts in both
+            for asked, texts in zip(requests, both, strict=True)
         ]
         found = win_rate(*rewards)
         print(self._table(found))
@@ -105,12 +106,14 @@ class WinRateCommand(SamplingCommand):
                 f"leave one of them out"
             )
 
-    def _completions(self, prompts: "list[Prompt]") -> list[list[list[str]]]:
-        """Of both models, by prompt, the completions."""
+    def _completions(
+        self, prompts: "list[Prompt]"
+    ) -> "tuple[list[list[GenerationRequest]], list[list[list[str]]]]":
+        """Of both models the prompts, prepared as in training, and the completions of each."""
         runs, conversational = (self.run, self.other), not isinstance(prompts[0], str)
         requests = [self.requests(run, prompts, self.samples) for run in runs]
         models = [load_sampler(run, self.checkpoint, conversational=conversational) for run in runs]
-        return [
-            [[sample.text for sample in found] for found in model(asked)]
+        return requests, [
+            [completions(one, found) for one, found in zip(asked, model(asked), strict=True)]
             for model, asked in zip(models, requests, strict=True)
         ]

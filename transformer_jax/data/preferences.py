@@ -31,6 +31,7 @@ __all__ = [
     "PreferenceSplits",
     "Preferences",
     "Prompt",
+    "answer_text",
     "open_preferences",
     "prompt_text",
     "read_preferences",
@@ -57,6 +58,16 @@ def prompt_text(prompt: "Prompt | tuple[Message, ...]") -> str:
         ('Why?', 'And?')
     """
     return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+
+
+def answer_text(text: str) -> str:
+    r"""An answer as conversations hold it and rules are given it: chat templates strip it.
+
+    Example:
+        >>> answer_text(" Yes.\n")
+        'Yes.'
+    """
+    return text.strip()
 
 
 @dataclasses.dataclass(frozen=True)

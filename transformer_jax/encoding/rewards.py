@@ -32,7 +32,8 @@ class Rewards(Predictor):
         model: As of :class:`Predictor`.
         tokenizer: Of the run.
         first: The start token of texts.
-        length: Most tokens of a row; a longer one loses its beginning.
+        length: Most tokens of a row; a longer one loses the beginning of its prompt, then the end
+            of its completion.
         tokens: Of a batch, padding included.
         chats: Encodes conversations; None of a model that was trained on texts.
         prepare: Preprocesses the text of a message as in training.
@@ -94,10 +95,10 @@ class Rewards(Predictor):
         if self.chats is not None:
             trained = "this reward model was trained on conversations"
             raise UnreadTextError(i, f"a prompt with a completion, and {trained}: give messages")
-        texts = [given.get(name) for name in ("prompt", "completion")]
-        if not all(isinstance(text, str) for text in texts):
-            raise UnreadTextError(i, "not a prompt and a completion that are texts")
-        asked, written = self._tokenizer.encode_batch([self._prepare(str(text)) for text in texts])
+        texts = [self._prepare(_field(i, given, name)) for name in ("prompt", "completion")]
+        if not texts[1]:
+            raise UnreadTextError(i, "the completion is empty: fill it in, or leave it out")
+        asked, written = self._tokenizer.encode_batch(texts)
         return [self._first], list(asked), [*written, self._tokenizer.eos]
 
     def _of_conversation(self, i: int, messages: Sequence[Message]) -> _Parts:
@@ -113,3 +114,22 @@ class Rewards(Predictor):
         except (ConfigError, DataError) as error:
             raise UnreadTextError(i, str(error)) from None
         return [], prompt, written
+
+
+def _field(i: int, given: Mapping[str, Any], name: str) -> str:
+    """A text of a prompt with its completion."""
+    if name not in given:
+        raise UnreadTextError(
+            i,
+            f"no field {name!r}: what is rewarded is a text, "
+            f'{{"prompt": "...", "completion": "..."}}, or messages that end with an answer',
+        )
+    if not isinstance(text := given[name], str):
+        raise UnreadTextError(i, f"{name} is {type(text).__name__}, and text is wanted")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UnreadTextError(i, f"{name} holds half a character (a lone surrogate)") from None
+    if "\0" in text:
+        raise UnreadTextError(i, f"{name} holds NUL")
+    return text

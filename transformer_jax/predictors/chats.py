@@ -122,10 +122,13 @@ def load_chat(
         # Refused before the parameters are loaded.
         encoder_of(directory.path, directory.load_tokenizer(), template)
     else:
+        from transformer_jax.chat.template import named_template
         from transformer_jax.predictors.adapters import load_merged
 
         template = template_of(path, [adapter]) if template is None else template
-        # Before its template, which may need tokens that the base lacks.
+        if template is not None:
+            named_template(template)
+        # Before a template meets the tokenizer: it may need tokens that the base lacks.
         loaded = load_merged(path, adapter, checkpoint, change=change)
     language = load_language(path, checkpoint, loaded=loaded, change=change, **how)
     return answering(path, language, template)

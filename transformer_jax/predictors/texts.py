@@ -8,6 +8,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from transformer_jax.data.conversations import check_answered
 from transformer_jax.data.squad import lowered
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.rewards import Rewarded, Rewards
@@ -293,13 +294,20 @@ class RewardPredictor(RegressionPredictor):
         given: list[Any] = [texts] if isinstance(texts, str | Mapping) else list(texts)
         if any(isinstance(part, Mapping) and "role" in part for part in given):
             given = [given]  # the messages of one conversation
-        given = [
-            part["messages"] if isinstance(part, Mapping) and "messages" in part else part
-            for part in given
-        ]
+        given = [_conversation(i, part) for i, part in enumerate(given)]
         prepared = [self._prepare(text) if isinstance(text, str) else text for text in given]
         with truncation(lambda: self._predictor.cut):
             return np.asarray(self._predictor.numbers(prepared))
+
+
+def _conversation(i: int, part: Any) -> Any:
+    """The messages of an object that has them; anything else as it is."""
+    if not isinstance(part, Mapping) or "messages" not in part:
+        return part
+    try:
+        return check_answered(part["messages"])
+    except ConfigError as error:
+        raise DataError(f"text {i + 1}: {error}") from None
 
 
 class TaggingPredictor(_Task):

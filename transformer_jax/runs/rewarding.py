@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.chat.template import find_template
 from transformer_jax.data.added_tokens import add_tokens
-from transformer_jax.data.preferences import Preferences, PreferenceSplits
+from transformer_jax.data.preferences import Preferences, PreferenceSplits, answer_text
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.heads import DecoderSequenceClassifier
@@ -22,6 +22,8 @@ from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["RewardSource", "check_form", "check_reward", "reward_source"]
 
+FLAGS = ("--reward.file", "--reward.run")
+
 
 class RewardSource(NamedTuple):
     """What rewards samples, and the frozen model that it needs."""
@@ -30,26 +32,28 @@ class RewardSource(NamedTuple):
     model: FrozenModel | None = None
 
 
-def check_reward(run: PolicyRun, start: Initial, first: str, flag: str = "--reward.run") -> None:
+def check_reward(
+    run: PolicyRun, start: Initial, first: str, flags: tuple[str, str] = FLAGS
+) -> None:
     """Refuses rewards that cannot be used, before anything is written.
 
     Args:
         run: The settings.
         start: What the policy starts from.
         first: What the texts of the run begin with.
-        flag: Which names the reward model, for messages.
+        flags: Those of a file and of a reward model, for messages.
 
     Raises:
         ConfigError: There is none or two of them, a file has no reward function, or a reward model
             does not read what the policy writes.
     """
-    reward = run.reward
+    reward, (file_flag, flag) = run.reward, flags
     if (reward.file is None) == (reward.run is None):
         raise ConfigError(
-            "samples are rewarded by one of --reward.file FILE.py and --reward.run RUN: give one"
+            f"samples are rewarded by one of {file_flag} FILE.py and {flag} RUN: give one"
         )
     if reward.file is not None:
-        load_reward(reward.file)
+        load_reward(reward.file, file_flag)
         return
     directory = _reward_directory(reward, flag)
     asked = run.tokenizer
@@ -77,7 +81,7 @@ def check_form(
     run: PolicyRun,
     start: Initial,
     prompts: Preferences,
-    flag: str = "--reward.run",
+    flag: str = FLAGS[1],
     data: str | None = None,
 ) -> None:
     """Refuses a reward model that was trained on texts for conversations, and the reverse.
@@ -117,7 +121,7 @@ def check_form(
         )
 
 
-def _reward_directory(reward: RewardConfig, flag: str = "--reward.run") -> RunDirectory:
+def _reward_directory(reward: RewardConfig, flag: str = FLAGS[1]) -> RunDirectory:
     assert reward.run is not None
     directory = open_directory(reward.run)
     known = "task" in directory.read_config() or aligned_method(directory) == "reward"
@@ -144,7 +148,8 @@ def reward_source(run: PolicyRun, tokenizer: Tokenizer, splits: PreferenceSplits
     if run.reward.file is not None:
         path = run.reward.file
         function, prompts = load_reward(path), reward_prompts(splits)
-        return RewardSource(PythonReward(function, tokenizer, path, prompts))
+        clean = answer_text if splits.train.conversational else str
+        return RewardSource(PythonReward(function, tokenizer, path, prompts, clean=clean))
     directory = _reward_directory(run.reward)
     config: Any = model_config(directory)
     compute = dataclasses.replace(config.compute, dtype=run.model.compute.dtype)

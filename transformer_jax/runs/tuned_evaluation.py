@@ -10,7 +10,7 @@ import numpy as np
 from transformer_jax.chat.template import find_template
 from transformer_jax.data.preferences import PreferenceSplits, read_preferences
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.parallel.inference import loading_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
 from transformer_jax.predictors.checkpoint_names import chosen_checkpoint
@@ -19,7 +19,13 @@ from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun, Re
 from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.runs.instruct_settings import InstructRun
 from transformer_jax.runs.reference import FAMILIES, compute_reference
-from transformer_jax.runs.rewarding import RewardSource, check_form, check_reward, reward_source
+from transformer_jax.runs.rewarding import (
+    FLAGS,
+    RewardSource,
+    check_form,
+    check_reward,
+    reward_source,
+)
 from transformer_jax.runs.train import load_tokenizer
 from transformer_jax.tasks.preference_task import CompletionRows, Encoded
 from transformer_jax.tasks.scores import table, write_scores
@@ -133,15 +139,26 @@ def _preferences(asked: Asked, run: TunedRun, directory: RunDirectory) -> Prefer
         return alignment.open_run(run)
     kind = run.align.kind if isinstance(run, PreferenceRun) else "prompts"
     given = read_preferences(asked.data, kind, run.data.read, "--data")
-    # Only a reward model of conversations has their template; other runs keep that of their start.
-    trained = find_template(directory.path) is not None
-    if run.align.method == "reward" and given.conversational != trained:
+    trained = _on_conversations(run, directory)
+    if trained not in (None, given.conversational):
         forms = ("texts", "conversations")
         raise ConfigError(
             f"--data {asked.data}: holds {forms[given.conversational]}, and {asked.run} was "
-            f"trained on {forms[trained]}: give pairs of {forms[trained]}"
+            f"trained on {forms[not given.conversational]}: give a file of these"
         )
     return PreferenceSplits(given, given)
+
+
+def _on_conversations(run: PreferenceRun | PolicyRun, directory: RunDirectory) -> bool | None:
+    """Whether a run was trained on conversations; None where nobody can tell any more."""
+    if find_template(directory.path) is None:
+        return False
+    if run.align.method == "reward":
+        return True  # a reward model of texts has no template; other runs keep that of their start
+    try:
+        return alignment.open_run(run).train.conversational
+    except DataError:
+        return None
 
 
 def _rewarded(
@@ -164,10 +181,10 @@ def _rewarded(
     if given:
         run = dataclasses.replace(run, reward=RewardConfig(asked.reward_file, asked.reward_run))
     itself = load_pretrained(str(directory.path), FAMILIES)
-    flag = "--reward-run" if given else "--reward.run"
-    check_reward(run, itself, run.first, flag)
+    flags = ("--reward-file", "--reward-run") if given else FLAGS
+    check_reward(run, itself, run.first, flags)
     data = None if asked.data is None else f"--data {asked.data}"
-    check_form(run, itself, splits.train, flag, data)
+    check_form(run, itself, splits.train, flags[1], data)
     return run, reward_source(run, tokenizer, splits)
 
 

@@ -176,7 +176,7 @@ def from_samples(
         partition=beside_reference(trained, learning.reward_model),
         make_step=on_policy.on_policy(collecting, learning.control, learning.updates),
         flops=flops,
-        counts="sampled tokens",
+        counts="completions" if how.method == "grpo" else "sampled tokens",
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
     )

@@ -22,6 +22,8 @@ __all__ = ["PythonReward", "load_reward", "model_reward"]
 
 RewardFunction = Callable[[str, str], float]
 
+_LARGEST = float(np.finfo(np.float32).max)  # training computes with float32
+
 
 def load_reward(path: str, flag: str = "--reward.file") -> RewardFunction:
     """The function ``reward(prompt, completion) -> float`` of a Python file.
@@ -43,7 +45,7 @@ def load_reward(path: str, flag: str = "--reward.file") -> RewardFunction:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{flag} {path}: {_said(error)}") from None
     found = getattr(module, "reward", None)
     if not callable(found):
@@ -51,7 +53,7 @@ def load_reward(path: str, flag: str = "--reward.file") -> RewardFunction:
     return found  # type: ignore[no-any-return]
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -73,6 +75,7 @@ class PythonReward:
         tokenizer: Any,
         name: str,
         prompts: Sequence[str] | None = None,
+        clean: Callable[[str], str] = str,
     ):
         """Takes a function with all that it needs.
 
@@ -83,28 +86,30 @@ class PythonReward:
             prompts: What the function is given as the prompt, by its number, as
                 :func:`transformer_jax.tasks.on_policy_task.reward_prompts` has them; None is the
                 text of the tokens before the completion.
+            clean: What the function is given of the text of a completion.
         """
         self.function, self.tokenizer, self.name = function, tokenizer, name
-        self.prompts = prompts
+        self.prompts, self._clean = prompts, clean
         self.failure: str | None = None
 
     def value(self, prompt: str, completion: str) -> float:
         """The reward of a completion.
 
         Raises:
-            DataError: The function raises, or returns anything but a finite number.
+            DataError: The function raises, or returns anything but a number that is finite in
+                float32.
         """
         shown = f"{self.name}: reward({prompt[:40]!r}, {completion[:40]!r})"
         try:
             found = self.function(prompt, completion)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.failure = f"{shown} raised {_said(error)}"
             raise DataError(self.failure) from None
         try:
             number = float(found)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if not math.isfinite(number):
+        if not abs(number) <= _LARGEST:  # NaN, too
             self.failure = f"{shown} returned {str(found)[:40]}: a finite number is wanted"
             raise DataError(self.failure)
         return number
@@ -128,7 +133,8 @@ class PythonReward:
             asked, written = row[:start], row[start:end]
             prompt = self.tokenizer.decode(asked)
             completion = continuation_text(self.tokenizer, asked, written, prompt)
-            texts.append((prompt if self.prompts is None else self.prompts[number], completion))
+            given = prompt if self.prompts is None else self.prompts[number]
+            texts.append((given, self._clean(completion)))
         return np.array([self.value(*pair) for pair in texts], np.float32)
 
 
