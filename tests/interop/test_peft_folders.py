@@ -44,7 +44,7 @@ def test_a_configuration_that_says_nothing_is_one_line(base, tmp_path, fields, s
 ROWS = "base_model.model.transformer.wte.token_adapter.trainable_tokens_delta"
 STRANGE = [
     ([3, 3], "is \\[3, 3\\]: a list of ids, each once"),
-    ({"lm_head": [3, 4]}, "is null: a list of ids"),
+    ({"lm_head": [3, 4]}, "names no tokens of transformer.wte"),
     ([3], "fits nothing of the base"),
     ([3, 999], "trains the row of token 999, and transformer.wte of the base has"),
     ([3, 4], "with the rows of 2 tokens beside its adapters"),
