@@ -104,8 +104,8 @@ def check_form(
         # Of a downloaded reward model nobody knows; a run has a template only of conversations.
         if theirs is not None and aligned_method(directory) == "reward":
             raise ConfigError(
-                f"{flag} {run.reward.run}: was trained on conversations, and there are texts in "
-                f"{data}: train a reward model on texts"
+                f"{flag} {run.reward.run}: was trained on conversations, and {data} is a file of "
+                f"texts: train a reward model on texts"
             )
         return
     if theirs is None:
