@@ -70,7 +70,13 @@ def trained_run(shared):
     return shared("lesson", train_lesson)
 
 
-def train_lesson(folder):
+@pytest.fixture(scope="session")
+def learnt_run(shared):
+    """A run that knows the lesson so well that weights in int8 do, on every processor."""
+    return shared("learnt", lambda path: train_lesson(path, 300))
+
+
+def train_lesson(folder, steps=120):
     tokenizer = train_tokenizer("bpe", [text for pair in LESSON for text in pair], 330)
     config = TransformerConfig(
         vocab_size=tokenizer.vocab_size,
@@ -107,7 +113,7 @@ def train_lesson(folder):
         return optax.apply_updates(params, updates), opt_state, value
 
     begun = params, tx.init(params), jnp.float32(0)
-    params, _, value = jax.jit(lambda state: jax.lax.fori_loop(0, 120, step, state))(begun)
+    params, _, value = jax.jit(lambda state: jax.lax.fori_loop(0, steps, step, state))(begun)
     assert value < 0.05, value
     run = RunDirectory.create(folder)
     tokenizer.save(run.tokenizer)

@@ -325,8 +325,9 @@ def test_two_commands_may_export_at_once(trained_run, tmp_path):
     assert len(list((run / "ctranslate2").iterdir())) == 1
 
 
-def test_the_predictor_in_python(lesson_run, language_run):
-    model = tj.load(lesson_run, engine="ctranslate2", compute="int8")
+def test_the_predictor_in_python(lesson_run, learnt_run, language_run, tmp_path):
+    learnt = shutil.copytree(learnt_run, tmp_path / "learnt")
+    model = tj.load(learnt, engine="ctranslate2", compute="int8")
     assert model([source for source, _ in LESSON]) == [target for _, target in LESSON]
     assert len(model(LESSON[0][0], num_return_sequences=3).alternatives) == 2
     assert model.model is None

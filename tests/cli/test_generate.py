@@ -370,7 +370,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     ("line", "says"),
     [
         ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
+        pytest.param("[" * 100_000, "not JSON", id="nested"),
         ("[]", 'needs an object with a text "prompt", or with "messages" instead'),
         ('{"prompt": 3}', 'needs an object with a text "prompt"'),
         ('{"prompt": "a", "messages": []}', "the conversation has no messages"),

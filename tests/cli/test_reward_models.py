@@ -117,7 +117,7 @@ def test_the_reward_of_a_conversation_is_that_of_training(reward_run, run_comman
     lines = "\n".join(json.dumps({"messages": chat, "other": 1}) for chat in whole)
     shown, err = printed(run_command, reward_run, text=lines)
     np.testing.assert_allclose(shown, wanted.ravel(), atol=1e-4)
-    assert f"truncated to {MOST} tokens (the beginning is left out), as in training" in err
+    assert f"truncated to {MOST} tokens (the beginning of the prompt first), as in training" in err
 
 
 def test_the_reward_of_a_text_is_that_of_training(reward_run, run_command):
@@ -158,7 +158,7 @@ def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path
     assert abs(whole - wanted[:1]) > 1e-4
     shown, err = printed(run_command, run, text="\n".join(map(json.dumps, rows)))
     np.testing.assert_allclose(shown, wanted, atol=1e-4)
-    assert f"2 texts truncated to {MOST} tokens (the beginning is left out), as in" in err
+    assert f"2 texts truncated to {MOST} tokens (the beginning of the prompt first), as in" in err
     for row, said in (
         ({"prompt": "a cab"}, "no field 'completion': what is rewarded is a text, "),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "no field 'completion'"),

@@ -24,6 +24,9 @@ SAMPLES = ["--align.max-prompt-length", "8", "--align.max-new-tokens", "4",
 CHAT = ["--chat.template", "chatml", "--training.sequence-length", "48", "--training.batch-size",
         "4", "--data.validation-size", "0.3"]  # fmt: skip
 ADAPTERS = ["--lora.rank", "2"]
+# What the weight of a method's loss counts; pairs of the others.
+COUNTS = {"kto": "completions", "grpo": "completions", "ppo": "sampled_tokens",
+          "sft-cpu": "answer_tokens"}  # fmt: skip
 CASES = {
     "dpo": ("dpo", [*SHORT, *ADAPTERS]),
     "dpo_frozen": ("dpo", [*SHORT, "--align.reference", "frozen"]),
@@ -130,6 +133,12 @@ def test_evaluate_gives_the_numbers_of_training(case, base, chat_base, files, ca
     """Of each checkpoint, to the last bit; a file of the same examples has the same."""
     instructs = case.startswith("instruct")
     run = trained(case, chat_base if instructs else base, files)
+    counts = COUNTS.get(CASES[case][0], "pairs")
+    first = read_metrics(run / "metrics.jsonl")[0]
+    assert [name for name in first if name.endswith("_per_second")] == [f"{counts}_per_second"]
+    assert first[counts] > 0
+    if case == "grpo":
+        assert first[counts] == 4  # 2 samples of each of 2 prompts
     capsys.readouterr()
     for step in (2, 4):
         found = evaluated(run, files, "--checkpoint", step)["valid"]

@@ -277,8 +277,8 @@ def test_a_python_reward_gets_the_texts_of_each_row_on_any_mesh(tmp_path):
         ("def reward(p, c):\n    exit(0)", "raised SystemExit: 0"),
         ("def reward(p, c):\n    return 1e39", "returned 1e+39: a finite number is wanted"),
         (
-            "def reward(p, c):\n    return 9**999",
-            f"returned {9**999}"[:49] + ": a finite number is wanted",
+            "def reward(p, c):\n    return 9**9999",
+            "returned an integer that is too large: a finite number is wanted",
         ),
         ("def reward(p, c):\n    return 'good'", "returned good: a finite number is wanted"),
     ],

@@ -88,7 +88,7 @@ class Classify(PredictionCommand):
             cut, length = plural(predictor.cut, "text"), plural(task["max_length"], "token")
             # The truncation in the training of a downloaded classifier is not known.
             known = "" if "published" in config else ", as in training"
-            lost = " (the beginning is left out)" if isinstance(predictor, Rewards) else ""
+            lost = " (the beginning of the prompt first)" if isinstance(predictor, Rewards) else ""
             note(f"{cut} truncated to {length}{lost}{known}")
         return 0
 

@@ -107,7 +107,11 @@ def writing(flag: str, path: Path) -> Iterator[None]:
 
 
 def appending(path: Path) -> io.TextIOWrapper:
-    """A file of lines, opened to append some: a last line without an end gets one."""
+    """A file of lines in UTF-8, opened to append some: a last line without an end gets one.
+
+    Raises:
+        OSError: It cannot be opened, or is no file with an end, such as a pipe.
+    """
     file = path.open("a+b")
     if file.tell():
         file.seek(-1, os.SEEK_END)

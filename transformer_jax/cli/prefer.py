@@ -48,14 +48,15 @@ class Prefer(SamplingCommand):
         """Writes a pair for each choice; returns the exit code.
 
         Raises:
-            ConfigError: A setting out of its range, or a rule that cannot be used.
-            DataError: A file cannot be read or written, or is of other prompts.
+            ConfigError: A setting out of its range, a rule that cannot be used, or the output
+                cannot be written.
+            DataError: A file cannot be read, or is of other prompts.
         """
         if not self.temperature:
             raise ConfigError("--temperature is 0: the two samples would be equal: give more")
         if self.output.suffix == ".gz":
             raise ConfigError(
-                f"--output {self.output}: pairs are appended, which .gz does not take"
+                f"--output {self.output}: pairs are appended, which .gz does not take: leave it out"
             )
         requests = self.requests(self.run, read_prompts(self.prompts), 2)
         choose, begun = self._chooser(), self._begun(requests)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from transformer_jax.data.tables import parse_object, text_field
-from transformer_jax.data.text import read_lines
+from transformer_jax.data.text import flaw_of, read_lines
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
@@ -145,12 +145,6 @@ def check_messages(messages: Any) -> list[Message]:
         if not isinstance(content, str):
             found = type(content).__name__ if "content" in message else "missing"
             raise ConfigError(f"message {number}: content is {found}, and text is wanted")
-        try:
-            content.encode()
-        except UnicodeEncodeError:
-            raise ConfigError(
-                f"message {number}: content holds half a character (a lone surrogate)"
-            ) from None
-        if "\0" in content:
-            raise ConfigError(f"message {number}: content holds NUL")
+        if (flaw := flaw_of(content)) is not None:
+            raise ConfigError(f"message {number}: content {flaw}")
     return list(messages)

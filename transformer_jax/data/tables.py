@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Literal
 
-from transformer_jax.data.text import read_lines
+from transformer_jax.data.text import flaw_of, read_lines
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["parse_object", "read_jsonl", "read_tsv", "table_format", "text_field", "texts_field"]
@@ -179,12 +179,6 @@ def _present(
 
 
 def _valid(text: str, field: str, path: str | pathlib.Path, number: int) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise DataError(
-            f"{path}:{number}: field {field!r} holds half a character (a lone surrogate)"
-        ) from None
-    if "\0" in text:
-        raise DataError(f"{path}:{number}: field {field!r} holds NUL")
+    if (flaw := flaw_of(text)) is not None:
+        raise DataError(f"{path}:{number}: field {field!r} {flaw}")
     return text

@@ -13,7 +13,7 @@ from transformer_jax.data.files import open_file
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.storage.copies import fetched
 
-__all__ = ["check_readable", "decode_lines", "open_bytes", "read_lines"]
+__all__ = ["check_readable", "decode_lines", "flaw_of", "open_bytes", "read_lines"]
 
 
 def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
@@ -99,6 +99,20 @@ def local_data(path: str | os.PathLike[str], flag: str = "") -> pathlib.Path:
         return fetched(path)
     except CheckpointError as error:
         raise DataError(f"{flag} {error}".lstrip()) from None
+
+
+def flaw_of(text: str) -> str | None:
+    r"""What a text holds that no text should; None of a good one.
+
+    Example:
+        >>> flaw_of("a\0"), flaw_of("a")
+        ('holds NUL', None)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds half a character (a lone surrogate)"
+    return "holds NUL" if "\0" in text else None
 
 
 def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:

@@ -12,6 +12,7 @@ from transformer_jax.data.examples import EncodedExamples
 from transformer_jax.data.preference_examples import completion_row
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
+from transformer_jax.data.text import flaw_of
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.encoding.predictor import Predictor, UnreadTextError
 from transformer_jax.errors import ConfigError, DataError
@@ -71,7 +72,7 @@ class Rewards(Predictor):
         Raises:
             ConfigError: There are conversations, and the model was trained on texts.
             UnreadTextError: The last message is not of the assistant, or empty, or the chat
-                template refuses the conversation.
+                template refuses the conversation; or prompt or completion is no text.
         """
         assert seconds is None, "reward models read no pairs"
         parts: dict[int, _Parts] = {}
@@ -97,7 +98,7 @@ class Rewards(Predictor):
             raise UnreadTextError(i, f"a prompt with a completion, and {trained}: give messages")
         texts = [self._prepare(_field(i, given, name)) for name in ("prompt", "completion")]
         if not texts[1]:
-            raise UnreadTextError(i, "the completion is empty: fill it in, or leave it out")
+            raise UnreadTextError(i, "the completion is empty: fill it in, or leave the line out")
         asked, written = self._tokenizer.encode_batch(texts)
         return [self._first], list(asked), [*written, self._tokenizer.eos]
 
@@ -126,10 +127,6 @@ def _field(i: int, given: Mapping[str, Any], name: str) -> str:
         )
     if not isinstance(text := given[name], str):
         raise UnreadTextError(i, f"{name} is {type(text).__name__}, and text is wanted")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UnreadTextError(i, f"{name} holds half a character (a lone surrogate)") from None
-    if "\0" in text:
-        raise UnreadTextError(i, f"{name} holds NUL")
+    if (flaw := flaw_of(text)) is not None:
+        raise UnreadTextError(i, f"{name} {flaw}")
     return text

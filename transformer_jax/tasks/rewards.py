@@ -101,13 +101,15 @@ class PythonReward:
         """
         shown = f"{self.name}: reward({prompt[:40]!r}, {completion[:40]!r})"
         try:
-            found = self.function(prompt, completion)
+            found: Any = self.function(prompt, completion)
         except (Exception, SystemExit) as error:
             self.failure = f"{shown} raised {_said(error)}"
             raise DataError(self.failure) from None
         try:
             number = float(found)
-        except (TypeError, ValueError, OverflowError):
+        except OverflowError:  # its digits may be too many to print
+            number, found = math.inf, "an integer that is too large"
+        except (TypeError, ValueError):
             number = math.nan
         if not abs(number) <= _LARGEST:  # NaN, too
             self.failure = f"{shown} returned {str(found)[:40]}: a finite number is wanted"
