@@ -1,4 +1,8 @@
-"""Exported programs give, bit by bit, what the same functions give under ``jax.jit``."""
+"""Exported programs give what the same functions give under ``jax.jit``.
+
+The compiler fuses a program of open sizes otherwise than one of fixed sizes, so on some
+processors sums come in another order: floats are compared to a few units of the last place.
+"""
 
 import dataclasses
 import functools
@@ -40,6 +44,7 @@ pytest.importorskip("flatbuffers")
 
 ROOT = Path(__file__).parents[2]
 NEW = 6
+ROUNDING = 16 * np.finfo(np.float32).eps
 TRANSLATOR = TransformerConfig(
     vocab_size=40,
     d_model=16,
@@ -133,7 +138,7 @@ def jitted(part, weights, arrays):
 
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.quick("encoder")
-def test_results_are_those_of_jit_bit_by_bit(loaded, name):
+def test_results_are_those_of_jit(loaded, name):
     """For several numbers of rows and lengths, of one program."""
     parts = functions(MODELS[name], TOKENIZER, NEW)
     assert loaded(name).manifest["functions"].keys() == parts.keys()
@@ -144,7 +149,11 @@ def test_results_are_those_of_jit_bit_by_bit(loaded, name):
             wanted = jitted(part, params_of(name), arrays)
             assert found.keys() == wanted.keys()
             for key, value in wanted.items():
-                assert np.array_equal(found[key], value), (function, B, key)
+                whole = np.issubdtype(value.dtype, np.integer)
+                apart = np.abs(found[key] - value).max()
+                assert apart <= (0 if whole else ROUNDING * np.abs(value).max()), (function, B, key)
+                assert found[key].dtype == value.dtype
+                assert found[key].shape == value.shape
                 assert np.isfinite(value).all()
 
 
