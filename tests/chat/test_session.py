@@ -66,8 +66,9 @@ def talk(session, texts=TALK, request=GREEDY):
 @pytest.mark.parametrize(
     ("kind", "rows"),
     # Two rows are the fewest on a GPU.
-    [("rope", 1), ("learned", 1), pytest.param("rope", 2, marks=pytest.mark.slow)],
+    [("rope", 1), ("learned", 1), ("rope", 2)],
 )
+@pytest.mark.quick("rope-1")
 def test_a_kept_conversation_is_that_from_scratch(make, kind, rows):
     model, scratch = make(kind, rows=(rows,)), make(kind, rows=(1,))
     session, reads = ChatSession(model, "Be so."), []
@@ -89,6 +90,7 @@ def test_a_kept_conversation_is_that_from_scratch(make, kind, rows):
     assert session.dropped
 
 
+@pytest.mark.slow
 def test_sampling_is_that_from_scratch_too(make):
     request = dataclasses.replace(GREEDY, temperature=1.0, top_k=20, seed=5)
     model = make()

@@ -249,6 +249,7 @@ def other(language, texts, shared):
     return shared("adapters_other", lambda run: run_of(decoder_only, LANGUAGE, texts, run, *more))
 
 
+@pytest.mark.slow
 def test_each_prompt_of_a_batch_chooses_its_adapter(adapted, other, language):
     """Row B39: one batch gives what each adapter gives alone, and the base without one."""
     base = tj_load(language)
@@ -417,6 +418,7 @@ TEMPLATE = (
 )
 
 
+@pytest.mark.slow
 def test_conversations_have_the_template_of_their_adapter(
     adapted, language, generate, tmp_path, capfd, monkeypatch
 ):

@@ -94,6 +94,7 @@ def test_each_method_trains_from_its_file(base, files, method):
 
 
 @pytest.mark.parametrize("adapters", [[], ["--lora.rank", 2]], ids=["whole", "adapters"])
+@pytest.mark.quick("whole")
 def test_the_two_references_give_one_run(base, files, adapters):
     for where in ("precomputed", "frozen"):
         more = ["--align.reference", where, "--training.steps", 3, *adapters]
@@ -328,7 +329,7 @@ def test_answers_to_conversations_are_learnt_in_their_template(conversations, fi
         assert [row["valid_accuracy"] for row in rows if "valid_accuracy" in row][-1] == 1
 
 
-@pytest.mark.quick("grpo-run")
+@pytest.mark.slow
 @pytest.mark.parametrize("reward", ["file", "run"])
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 def test_a_policy_learns_from_rewards_of_its_answers(conversations, files, method, reward):

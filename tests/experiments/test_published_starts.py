@@ -82,7 +82,7 @@ def results(path):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.quick("bart")
+@pytest.mark.slow
 def test_a_published_model_learns_to_summarize(run, folder, data, name, capfd):
     """Row T16: the loss falls, and the run writes what it was trained to, behind its prefix."""
     path = run(name)
@@ -190,7 +190,7 @@ DENOISE = [*COMMON, "--training.steps", "4", "--loop.evaluate-every", "2", "--da
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.quick("t5")
+@pytest.mark.slow
 def test_denoising_goes_on_from_a_published_model(folder, data, tmp_path, name, capfd):
     """It learns, resumes bit by bit, and texts have the tokens around them of the start."""
     given = ["pretrain", f"{name}-mini", *(word.format(data=data) for word in DENOISE)]

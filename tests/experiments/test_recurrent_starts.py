@@ -68,7 +68,7 @@ def results(run):
 
 
 @pytest.mark.parametrize("name", ["luong", "bahdanau", "cho"])
-@pytest.mark.quick("luong")
+@pytest.mark.slow
 def test_a_run_goes_on_from_another(start, train, tmp_path, capfd, name):
     """At rate 0 it is the start, bit for bit, with its loss; by its rate it learns on."""
     there = start(name)

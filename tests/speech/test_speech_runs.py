@@ -214,6 +214,7 @@ def test_commands_write_what_the_function_returns(speech, trained, command, tmp_
 
 
 @pytest.mark.parametrize("which", ["trained", "transformer"])
+@pytest.mark.quick("trained")
 def test_attention_has_a_column_for_each_position(which, request, speech, command, tmp_path):
     run, path = request.getfixturevalue(which), speech / "test3.npy"
     out = tmp_path / "page.html"

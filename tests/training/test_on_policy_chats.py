@@ -157,7 +157,7 @@ def records(path):
     return [row for row in rows if "kl" in row]
 
 
-@pytest.mark.quick("grpo")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 def test_a_resumed_run_on_conversations_ends_with_the_same_bits(tmp_path, method):
     trainer(tmp_path / "whole", method).fit(steps=4)

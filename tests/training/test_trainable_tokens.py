@@ -229,7 +229,7 @@ def test_a_policy_learns_rows_that_its_reference_keeps():
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "frozen"])
-@pytest.mark.quick("dora")
+@pytest.mark.slow
 def test_a_run_keeps_other_rows_resumes_bit_for_bit_and_loads_as_plain_weights(
     tmp_path, no_curves, kind
 ):

@@ -48,10 +48,24 @@ def batch_of(rng, lengths, labels, T=7):
     }
 
 
+def sums_of(objective, model, batch, key=None):
+    """The sums of an objective, compiled whole: one program rather than one for each operation."""
+    graph, params = nnx.split(model)
+    return jax.jit(lambda params, batch: objective(nnx.merge(graph, params), batch, key))(
+        params, batch
+    )
+
+
 def language_loss(model, tokens):
     """The mean over the tokens of one text of what the model gives for the next token."""
-    logits = model.logits(model.hidden(None, tokens[None]))[0, :-1]
-    logs = jax.nn.log_softmax(logits)
+    graph, params = nnx.split(model)
+
+    @jax.jit
+    def logs_of(params, tokens):
+        model = nnx.merge(graph, params)
+        return jax.nn.log_softmax(model.logits(model.hidden(None, tokens[None]))[0, :-1])
+
+    logs = np.asarray(logs_of(params, tokens))
     return -float(logs[np.arange(len(tokens) - 1), np.asarray(tokens[1:])].mean())
 
 
@@ -62,8 +76,8 @@ def test_the_loss_is_that_of_the_task_and_of_each_text(model, regress):
     labels = np.array([1.0, 0.5, 0.0, np.nan], "f") if regress else np.array([1, 0, 1, -1], "i")
     batch = batch_of(rng, lengths, labels)
     plain = objectives.regression() if regress else objectives.sequence_classification()
-    alone = plain(model, batch)
-    both = objectives.with_language_model(0.3, regress=regress)(model, batch)
+    alone = sums_of(plain, model, batch)
+    both = sums_of(objectives.with_language_model(0.3, regress=regress), model, batch)
     texts = [batch["tokens"][i, :length] for i, length in enumerate(lengths[:3])]
     spoken = sum(language_loss(model, text) for text in texts)
     np.testing.assert_allclose(both["lm_loss"][0], spoken, rtol=1e-5)
@@ -76,9 +90,9 @@ def test_batches_may_be_split_and_padded(model):
     rng = np.random.default_rng(1)
     batch = batch_of(rng, [6, 3, 5, 2], np.array([0, 1, 1, 0], "i"))
     objective = objectives.with_language_model()
-    whole = objective(model, batch)["loss"]
+    whole = sums_of(objective, model, batch)["loss"]
     halves = [
-        objective(model, {name: leaf[rows] for name, leaf in batch.items()})["loss"]
+        sums_of(objective, model, {name: leaf[rows] for name, leaf in batch.items()})["loss"]
         for rows in (slice(0, 2), slice(2, 4))
     ]
     np.testing.assert_allclose(whole[0], halves[0][0] + halves[1][0], rtol=1e-5)
@@ -86,7 +100,7 @@ def test_batches_may_be_split_and_padded(model):
         name: jnp.pad(leaf, ((0, 0), (0, 4))) if leaf.ndim == 2 else leaf
         for name, leaf in batch.items()
     }
-    np.testing.assert_allclose(objective(model, wide)["loss"][0], whole[0], rtol=1e-5)
+    np.testing.assert_allclose(sums_of(objective, model, wide)["loss"][0], whole[0], rtol=1e-5)
 
 
 def test_the_table_learns_from_the_language_model_too(model):
@@ -97,7 +111,8 @@ def test_the_table_learns_from_the_language_model_too(model):
         sums = objectives.with_language_model(weight)(nnx.merge(graph, params), batch)
         return sums["loss"][0]
 
-    tables = [jax.grad(loss)(params, w)["embedding"]["table"][...] for w in (0.0, 0.5)]
+    gradients = jax.jit(jax.grad(loss), static_argnums=1)
+    tables = [gradients(params, w)["embedding"]["table"][...] for w in (0.0, 0.5)]
     unseen = np.setdiff1d(np.arange(13), np.asarray(batch["tokens"]))
     assert not np.abs(np.asarray(tables[0])[unseen]).any()
     assert np.abs(np.asarray(tables[1])[unseen]).all()  # as outputs of the language model
@@ -109,6 +124,7 @@ def test_dropout_is_that_of_the_key():
     batch = batch_of(np.random.default_rng(3), [6, 3], np.array([0, 1], "i"))
     objective = objectives.with_language_model()
     first, again, other = (
-        float(objective(dropping, batch, jax.random.key(seed))["loss"][0]) for seed in (1, 1, 2)
+        float(sums_of(objective, dropping, batch, jax.random.key(seed))["loss"][0])
+        for seed in (1, 1, 2)
     )
     assert first == again != other
