@@ -255,3 +255,20 @@ def test_a_mistake_is_one_line(base, chat_base, files, capsys):
         assert decoder_only.main(["evaluate", str(path), *map(str, more)]) == code, said
         [line] = [one for one in capsys.readouterr().err.splitlines() if "error:" in one]
         assert said in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["dpo", "kto", "reward", "grpo", "ppo", "instruct_adapters"])
+def test_several_devices_give_the_numbers_of_one(case, base, chat_base, files):
+    """Adapters, frozen references, value heads and samples too, on parameters in parts."""
+    rows = ["--training.batch-size", 4] * (case in ("grpo", "ppo", "instruct_adapters"))
+    run = trained(case, chat_base if case.startswith("instruct") else base, files, *rows)
+    one = evaluated(run, files)["valid"]
+    for mesh in (["--mesh.data", 2], ["--mesh.data", 2, "--mesh.fsdp", 2], ["--mesh.tensor", 2]):
+        many = evaluated(run, files, *mesh)["valid"]
+        assert many.keys() == one.keys()
+        for name, value in one.items():
+            if name == "reliability":
+                assert many[name]["counts"] == value["counts"]
+            else:
+                assert many[name] == pytest.approx(value, rel=1e-4, abs=1e-5), (mesh, name)
