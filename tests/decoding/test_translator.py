@@ -306,6 +306,41 @@ def test_weights_are_cast_once_and_not_at_every_token(beams):
     assert translator.translate(["abc"])[0].text
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_what_every_target_begins_with_is_given(lines, num_beams):
+    """Search, scores and traces condition on it; none counts it (``<s>`` of BART)."""
+    tokenizer = Letters()
+    tokenizer.target_prefix_ids = (7, 5)
+    search = dataclasses.replace(SEARCH, num_beams=num_beams, nbest=1)
+    model = letter_model(max_length=16)
+    translator = Translator(model, tokenizer, search=search, batching=SHAPES)
+    free = Translator(model, Letters(), search=search, batching=SHAPES)
+    teacher, found = forced_logits(model), translator.translate(lines)
+    assert [one.text for one in found] != [one.text for one in free.translate(lines)]
+    assert max(len(one.tokens) for one in found) == 14
+    for one, line in zip(found, lines, strict=True):
+        inputs = np.full((1, 16), PAD)
+        whole = [BOS, 7, 5, *one.tokens]
+        inputs[0, : len(whole) - 1] = whole[:-1]
+        logits = teacher(translator.encode([line])[0][0], inputs)[0, 2 : len(whole) - 1]
+        logs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        if num_beams == 1:
+            allowed = np.where(np.isin(np.arange(20), (PAD, BOS)), -np.inf, logits)
+            assert tuple(allowed.argmax(1)) == one.tokens
+        total = logs[np.arange(len(one.tokens)), one.tokens].sum()
+        assert one.hypotheses[0].log_prob == pytest.approx(total, abs=1e-4)
+        if one.tokens[-1] == EOS and UNK not in one.tokens:
+            [score] = translator.score([line], [one.text])
+            assert score.tokens == one.tokens
+            assert score.log_prob == pytest.approx(total, abs=1e-4)
+    translation, steps = translator.trace(lines[0])
+    assert tuple(step.token for step in steps) == translation.tokens
+    worth = sum(step.log_prob for step in steps)
+    assert worth == pytest.approx(translation.hypotheses[0].log_prob, abs=1e-4)
+    with pytest.raises(DataError, match="target 1 has 14 tokens: at most 13 are scored"):
+        translator.score(["a"], ["a" * 14])
+
+
 def test_a_trace_shows_the_best_tokens_of_every_step(greedy):
     translation, steps = greedy.trace("abcd")
     assert tuple(step.token for step in steps) == translation.tokens

@@ -121,12 +121,12 @@ def test_translate_and_score_read_sources_behind_the_prefix(
     [score] = plain.score([PREFIX + text], ["a red dog"])
     assert summarize.score(text, "a red dog") == pytest.approx(score.log_prob, rel=1e-6)
     first = plain.tokenizer.target_prefix_ids
-    assert score.tokens == (*first, *plain.tokenizer.encode("a red dog"), plain.tokenizer.eos)
+    assert score.tokens == (*plain.tokenizer.encode("a red dog"), plain.tokenizer.eos)
     page = tmp_path / "page.html"
     words = ["attention", path, text, "--target", "a red dog", "--json", "--output", page]
     assert program.main(list(map(str, words))) == 0
     held = json.loads(page.with_suffix(".json").read_text())["cross"]["rows"]
-    assert len(held) == len(score.tokens)
+    assert len(held) == len(first) + len(score.tokens)
     by_hf = summarize(text, generation_config="hf", num_beams=1)
     assert isinstance(by_hf, str)
 

@@ -395,3 +395,24 @@ def test_without_the_package_it_says_how_to_get_it(exported, tmp_path, monkeypat
         load_stablehlo(folder)
     with pytest.raises(ConfigError, match=missing):
         write_stablehlo(tmp_path / "out", MODELS["classifier"], {}, TOKENIZER)
+
+
+@pytest.mark.slow
+def test_what_every_target_begins_with_is_given(tmp_path):
+    """Behind the start token, as ``<s>`` of BART; there is no position for more."""
+    tokenizer = tokenizer_of({"forced_bos_token_id": 5}, 40)
+    assert tokenizer.target_prefix_ids == (5,)
+    weights = unflatten_dict(params_of("translator"))
+    write_stablehlo(tmp_path / "run", MODELS["translator"], weights, tokenizer, length=NEW)
+    loaded = load_stablehlo(tmp_path / "run")
+    part = functions(MODELS["translator"], tokenizer, NEW)["translate"]
+    arrays = inputs(part, 5, {"S": 9}) | {"limits": np.full(5, NEW, np.int32)}
+    tokens = np.asarray(loaded.translate(**arrays)["tokens"])
+    read = {name: arrays[name] for name in ("source", "source_lengths")}
+    target = np.concatenate([np.tile([[tokenizer.bos, 5]], (5, 1)), tokens[:, :-1]], axis=1)
+    logits = np.array(loaded.forward(**read, target=target.astype(np.int32))["logits"])[:, 1:]
+    logits[..., [tokenizer.pad, tokenizer.bos]] = -np.inf
+    ended = np.cumsum(tokens == tokenizer.eos, axis=1) - (tokens == tokenizer.eos)
+    assert np.where(ended, tokens, logits.argmax(-1)).tolist() == tokens.tolist()
+    with pytest.raises(ConfigError, match="--length 24: allowed are 1 to 23"):
+        functions(MODELS["translator"], tokenizer, 24)

@@ -19,5 +19,7 @@ def tokenizer_of(fields: dict, size: int, unk: str | None = "w3") -> Tokenizer:
     """The tokenizer of a configuration, with its special ids."""
     begin = fields.get("decoder_start_token_id", fields.get("bos_token_id", 0))
     ids = {"pad": fields.get("pad_token_id", 1), "eos": fields.get("eos_token_id", 2), "bos": begin}
+    if "forced_bos_token_id" in fields:
+        ids["forced_bos"] = fields["forced_bos_token_id"]
     special = {role: f"w{id}" for role, id in ids.items()}
     return Tokenizer(tokenizer_json(size), special | ({} if unk is None else {"unk": unk}))

@@ -206,7 +206,7 @@ def attention_of(
     [source], _ = translator.encode([sentence])
     if target is None:
         [found] = translator.translate([sentence])
-        text, written = found.text, list(found.tokens)
+        text, written = found.text, [*translator.begins[1:], *found.tokens]
     else:
         text, [written] = target, translator.encode_targets([target])
     if len(written) > translator.longest:

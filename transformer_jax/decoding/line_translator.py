@@ -41,7 +41,8 @@ class LineTranslator(TextGenerator[TranslationSearch]):
 
     Attributes:
         vocab: Tokens that translations are made of.
-        most: The most tokens of a translation, EOS included.
+        begins: What the decoder reads first: BOS, and the first tokens of every target.
+        most: The most tokens of a translation behind these, EOS included.
         longest: The most tokens of a source, with what frames it, such as EOS.
         room: The most tokens of its text.
         counts: Lines seen so far: ``lines``, ``empty`` and ``cut``.
@@ -65,8 +66,9 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         self.tokenizer = tokenizer
         self.search = search or BeamSearchConfig()
         self.batching = batching or TranslationBatching()
-        self.most = config.max_length
-        self.longest = min(self.batching.source_lengths[-1], self.most)
+        self.begins = (tokenizer.bos, *tokenizer.target_prefix_ids)
+        self.most = config.max_length - len(tokenizer.target_prefix_ids)
+        self.longest = min(self.batching.source_lengths[-1], config.max_length)
         self.room = self.longest - len(tokenizer.prefix_ids) - len(tokenizer.suffix_ids)
         self.counts: collections.Counter[str] = collections.Counter()
 

@@ -58,8 +58,8 @@ class Translator(LineTranslator):
         config = nnx.merge(self._given, params).config
         super().__init__(tokenizer, config, search=search, batching=batching)
         self.graph, self._params = prepared(self._given, params)
-        sizes = self.batching.source_lengths
-        self.shapes = (*(size for size in sizes if size < self.most), self.most)
+        sizes, longest = self.batching.source_lengths, config.max_length
+        self.shapes = (*(size for size in sizes if size < longest), longest)
         self.run = Programs(self.graph, self.special_tokens())
 
     @property
@@ -84,6 +84,8 @@ class Translator(LineTranslator):
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """The log-probability of each target given its source, by teacher forcing.
 
+        What every target begins with is given: it is no part of a score, as in search.
+
         Raises:
             DataError: Numbers of lines that differ, or a target too long to be scored whole.
         """
@@ -95,11 +97,12 @@ class Translator(LineTranslator):
             )
         read, _ = self.encode(sources)
         written = self.encode_targets(targets)
+        given = len(self.begins) - 1
         for i, ids in enumerate(written):
-            if len(ids) > self.most:
+            own = len(ids) - given
+            if own > self.most:
                 raise DataError(
-                    f"target {i + 1} has {plural(len(ids) - 1, 'token')}: at most {self.most - 1} "
-                    f"are "
+                    f"target {i + 1} has {plural(own - 1, 'token')}: at most {self.most - 1} are "
                     f"scored; leave the pair out"
                 )
         scores: dict[int, Score] = {}
@@ -108,8 +111,8 @@ class Translator(LineTranslator):
             chosen = [written[i] for i in which]
             out = self._forced([read[i] for i in which], chosen, *shape)
             for i, ids, row in zip(which, chosen, np.asarray(out.log_probs), strict=False):
-                tokens = row[: len(ids)].tolist()
-                scores[i] = Score(float(sum(tokens)), tuple(ids), tuple(tokens))
+                tokens = row[given : len(ids)].tolist()
+                scores[i] = Score(float(sum(tokens)), tuple(ids[given:]), tuple(tokens))
         return [scores[i] for i in range(len(both))]
 
     def trace(
@@ -121,9 +124,11 @@ class Translator(LineTranslator):
         if not tokens:
             return translation, []
         [source], _ = self.encode([line])
-        size = max(self.shape(len(source)), self.shape(len(tokens)))
-        forced = self._forced([source], [tokens], round_up_rows(1, self.params), size, best)
-        first = (np.asarray(part)[0, : len(tokens)] for part in forced)
+        given = self.begins[1:]
+        whole = [*given, *tokens]
+        size = max(self.shape(len(source)), self.shape(len(whole)))
+        forced = self._forced([source], [whole], round_up_rows(1, self.params), size, best)
+        first = (np.asarray(part)[0, len(given) : len(whole)] for part in forced)
         return translation, trace_steps(self.tokenizer, tokens, first)
 
     def shape(self, length: int) -> int:
@@ -170,7 +175,7 @@ class Translator(LineTranslator):
         greedy = config.num_beams == 1 and keys is None
         source, lengths = self.fill_sources([one.source for one in batch], rows, size)
         prompts = SearchPrompts(
-            tokens=np.full((rows, 1), self.tokenizer.bos, np.int32),
+            tokens=np.tile(np.asarray(self.begins, np.int32), (rows, 1)),
             starts=np.zeros(rows, np.int32),
             max_lengths=limits,
             inputs={"source": source, "source_lengths": lengths},

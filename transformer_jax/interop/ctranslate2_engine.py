@@ -82,6 +82,8 @@ class CTranslate2Engine:
         self._source = vocabulary(tokenizer, model.config.vocab_size)
         self._target = vocabulary(tokenizer, model.config.decoder().vocab_size)
         self._end = tokenizer.eos
+        # What every translation begins with; CTranslate2 counts it and gives it back.
+        self._prefix = tokenizer.target_prefix_ids if self.encodes else ()
         self._ids = {name: id for id, name in enumerate(self._target)}
         self._model = self._load()
 
@@ -122,12 +124,12 @@ class CTranslate2Engine:
             NumericsError: The model computed NaN or infinity.
         """
         whole = self._reads_stepwise(rows, settings.depends_on_text)
-        prompt = [len(row) - 1 if whole else 0 for row in rows]
+        prompt = [len(row) - 1 if whole else len(self._prefix) for row in rows]
         failed: list[BaseException] = []
 
         def callback(step: Any) -> bool:
             row = int(step.batch_id)
-            if prompt[row]:  # a token of the prompt is read
+            if prompt[row]:  # a token of the prompt or prefix is read
                 prompt[row] -= 1
                 return False
             try:
@@ -181,13 +183,14 @@ class CTranslate2Engine:
             "patience": patience,
             "length_penalty": alpha,
         }
-        start = len(rows[0]) if whole else 0
+        start = len(rows[0]) if whole else len(self._prefix)
+        counted = start - whole  # tokens of the prompt that CTranslate2 divides by
         found = []
         for texts, scores in self._run(rows, longest, whole, how):
             refuse_nonfinite(scores)
             texts = [text[start:] for text in texts]
             worth = [
-                score * (start - bool(start) + len(text)) ** alpha
+                score * (counted + len(text)) ** alpha
                 for text, score in zip(texts, scores, strict=True)
             ]
             ended = lambda pair: pair[0][-1:] == [self._end]
@@ -209,7 +212,7 @@ class CTranslate2Engine:
     def _common(self, settings: SamplingSettings | BeamSettings) -> dict[str, Any]:
         least = "min_decoding_length" if self.encodes else "min_length"
         return {
-            least: settings.min_length,
+            least: settings.min_length + len(self._prefix),
             "suppress_sequences": [[self._target[id]] for id in settings.suppress] or None,
             "disable_unk": not settings.allow_unk,
             "return_scores": True,
@@ -223,7 +226,9 @@ class CTranslate2Engine:
         names = self._source if self.encodes else self._target
         named = [[names[id] for id in row] for row in rows]
         if self.encodes:
-            how |= {"max_decoding_length": longest, "max_input_length": 0}
+            prefix = [[self._target[id] for id in self._prefix]] * len(rows)
+            how |= {"max_decoding_length": longest + len(self._prefix), "max_input_length": 0}
+            how |= {"target_prefix": prefix} if self._prefix else {}
             found = self._model.translate_batch(named, **how)
             ids = lambda text: [self._ids[name] for name in text]
             return [(list(map(ids, one.hypotheses)), one.scores) for one in found]

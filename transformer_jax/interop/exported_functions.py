@@ -12,6 +12,7 @@ from flax import nnx
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.interop.ctranslate2 import never_written
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model
@@ -44,6 +45,9 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
         model: The model.
         tokenizer: Tells the tokens that begin and end what is written.
         length: The most tokens that are written; None is 128, or what positions there are for.
+
+    Raises:
+        ConfigError: There are not so many positions beside what every target begins with.
     """
     attention = dataclasses.replace(model.config.attention, implementation="xla")
     config = dataclasses.replace(model.config, attention=attention)
@@ -57,8 +61,14 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
     elif window is not None:
         sizes["most"] = min(longest, window)
     make = {"encoder-decoder": _translating, "decoder": _generating}.get(model.kind, _encoding)
+    given = len(tokenizer.target_prefix_ids) if model.kind == "encoder-decoder" else 0
     if length is None:  # half of a language model's positions are left to prompts
-        length = min(_LONGEST, longest // 2 if model.kind == "decoder" else longest)
+        length = min(_LONGEST, longest // 2 if model.kind == "decoder" else longest - given)
+    if given and length > longest - given:
+        raise ConfigError(
+            f"--length {length}: allowed are 1 to {longest - given}: {plural(given, 'position')} "
+            f"of {longest} {'has' if given == 1 else 'have'} what every target begins with"
+        )
     return make(model, merged, tokenizer, sizes, length)
 
 
@@ -66,6 +76,7 @@ def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     B, S, T = (sizes[x] for x in "BST")
     suppressed = never_written(tokenizer, model.config.decoder().vocab_size)
     special = SpecialTokens(tokenizer.eos, tokenizer.pad, suppressed)
+    begins = (tokenizer.bos, *tokenizer.target_prefix_ids)
 
     def forward(weights, source, source_lengths, target):
         return {"logits": merged(weights)(source, target, source_lengths)}
@@ -73,8 +84,11 @@ def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     def translate(weights, source, source_lengths, limits):
         module = merged(weights)
         inputs = {"source": source, "source_lengths": source_lengths}
-        cache = module.init_cache(inputs, source.shape[0], room)
-        first = jnp.full(source.shape[:1], tokenizer.bos, jnp.int32)
+        cache = module.init_cache(inputs, source.shape[0], len(begins) - 1 + room)
+        if len(begins) > 1:
+            given = jnp.tile(jnp.array(begins[:-1], jnp.int32), (source.shape[0], 1))
+            cache = module.prefill(given, cache)[1]
+        first = jnp.full(source.shape[:1], begins[-1], jnp.int32)
         return _written(
             generate(module.step, cache, first, special, length=room, max_lengths=limits)
         )
