@@ -78,7 +78,7 @@ class Translator(LineTranslator):
 
     def encode_targets(self, targets: Sequence[str]) -> list[list[int]]:
         """The tokens of targets, with those that training puts before and behind them."""
-        first, last = self.tokenizer.target_prefix_ids, self.tokenizer.eos
+        first, last = self.begins[1:], self.tokenizer.eos
         return [[*first, *ids, last] for ids in self.tokenizer.encode_batch(targets)]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
