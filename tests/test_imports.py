@@ -7,7 +7,10 @@ PACKAGE = Path(__file__).parents[1] / "transformer_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # The order of the rings, from the innermost: each imports itself and earlier ones alone.
 ORDER = (
-    ("errors", "old_names", "allocator", "compilation_cache", "output_files", "keys", "devices"),
+    (
+        *("errors", "old_names", "allocator", "compilation_cache", "processes", "output_files"),
+        *("keys", "devices"),
+    ),
     ("storage",),
     (
         "numerics",
@@ -41,7 +44,10 @@ LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 RINGS = {
     "functional": {"functional", "errors"},
     "modules": {"functional", "modules", "config", "recurrent_config", "errors"},
-    "models": {"functional", "modules", "models", "config", "recurrent_config", "errors"},
+    "models": {
+        *("functional", "modules", "models", "config", "recurrent_config"),
+        *("output_files", "errors"),
+    },
     "decoding": {
         *("functional", "modules", "models", "decoding", "data", "parallel"),
         *("config", "recurrent_config", "devices", "errors", "keys", "numerics"),
@@ -49,8 +55,10 @@ RINGS = {
     "devices": set(),
     "keys": set(),
     "numerics": {"errors"},
-    "storage": {"storage", "errors"},
-    "data": {"data", "storage", "errors"},
+    "processes": set(),
+    "output_files": {"output_files", "processes"},
+    "storage": {"storage", "output_files", "errors"},
+    "data": {"data", "storage", "output_files", "errors"},
     "parallel": {"functional", "modules", "parallel", "errors"},
 }
 FORBIDDEN = {"torch", "transformers", "tensorflow", "pickle", "cloudpickle", "dill"}

@@ -1,17 +1,10 @@
 """Stores hold the ids of all pairs, count what was over-long, and notice damage."""
 
-import os
-import shutil
-import socket
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-from transformer_jax.data.processes import process_started
 from transformer_jax.data.sources import Pairs
-from transformer_jax.data.store import build_store, write_arrays
+from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import DataError
 
@@ -121,36 +114,3 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(DataError, match=r"file/.*: cannot be written"):
         build_store(example(), BYTES, cache=tmp_path / "file")
-
-
-def test_drafts_say_whose_they_are_and_those_of_the_dead_go(tmp_path):
-    seen = []
-
-    def fill(draft):
-        seen.append(draft.name)
-        np.save(draft / "x.npy", np.arange(3))
-        return {}
-
-    write_arrays(tmp_path / "kept", fill)
-    [mine] = seen
-    host, _, rest = mine.removeprefix(".kept.").rpartition(socket.gethostname() + ".")
-    place, pid, started = rest.split(".")
-    assert (host, int(pid), started) == ("", os.getpid(), process_started(os.getpid()))
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    names = {
-        "dead": f".kept.here.{place}.{gone.pid}.12",
-        "reused": f".kept.here.{place}.{os.getpid()}.12",
-        "old": ".kept.there.0123456789ab.7.12",
-        "elsewhere": ".kept.there.0123456789ab.8.12",
-        "living": f".kept.here.{place}.{os.getppid()}.{process_started(os.getppid())}",
-    }
-    for name in names.values():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "x.npy").write_bytes(b"")
-    for path in (tmp_path / names["old"] / "x.npy", tmp_path / names["old"]):
-        os.utime(path, (1e9, 1e9))
-    shutil.rmtree(tmp_path / "kept")
-    write_arrays(tmp_path / "kept", fill)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"kept", names["elsewhere"], names["living"]}

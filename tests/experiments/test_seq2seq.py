@@ -17,7 +17,7 @@ from transformer_jax.accounting import training_flops
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.config_dict import from_dict
-from transformer_jax.data.processes import machine, process_started
+from transformer_jax.processes import machine, process_started
 from transformer_jax.runs.translation_settings import RUNS, Run
 from transformer_jax.training import manifest, trainer
 from transformer_jax.training.lock import LOCK

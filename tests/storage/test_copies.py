@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from transformer_jax.data.processes import this_process
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.predictors.loading import _in_engine
+from transformer_jax.processes import this_process
 from transformer_jax.storage.copies import ObjectStorage, fetched, storage_of
 from transformer_jax.storage.objects import Objects
 from transformer_jax.storage.urls import url_of, url_of_folder, with_urls, working_copy

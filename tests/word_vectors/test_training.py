@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -71,6 +73,22 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, text):
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == [run.CONFIG, VECTORS]
     with pytest.raises(CheckpointError, match="all epochs are done"):
         run.resume_word_vectors(tmp_path / "cut")
+
+
+def test_resuming_removes_what_a_killed_training_left(tmp_path, text):
+    killed = (
+        "import os, signal, sys\n"
+        "from transformer_jax.word_vectors import run\n"
+        "run.train_epochs = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "run.train_word_vectors([sys.argv[1]], sys.argv[2], training=run.Word2VecConfig(epochs=1))"
+    )
+    output = tmp_path / "out"
+    command = [sys.executable, "-c", killed, str(text), str(output)]
+    assert subprocess.run(command, check=False).returncode == -9
+    [config, left] = sorted(output.iterdir(), key=lambda path: path.is_dir())
+    assert any(path.stat().st_size >= 1 << 10 for path in left.iterdir())  # the corpus
+    run.resume_word_vectors(output)
+    assert {path.name for path in output.iterdir()} == {config.name, VECTORS}
 
 
 def test_a_training_is_resumed_with_its_own_text_alone(tmp_path, text):

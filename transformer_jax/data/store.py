@@ -1,6 +1,5 @@
 """Sentences as ids, encoded once: a flat array of ids and the offsets of sentences."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -16,10 +15,10 @@ from jaxtyping import Int, Integer
 
 from transformer_jax.data.files import open_file, read_file
 from transformer_jax.data.pairs import Pairs
-from transformer_jax.data.processes import machine, process_alive, this_process
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
+from transformer_jax.output_files import draft_folder
 
 __all__ = [
     "PairStore",
@@ -32,7 +31,6 @@ __all__ = [
     "write_arrays",
 ]
 
-_DAY = 86_400.0  # seconds
 _CHUNK = 8192  # texts encoded at a time, which bounds the memory of Python lists
 _NAMES = ("source_ids", "source_offsets", "target_ids", "target_offsets", "kept")
 
@@ -233,50 +231,18 @@ def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, 
     Raises:
         DataError: The folder cannot be written.
     """
-    draft = folder.with_name(_draft_name(folder.name))
     try:
-        draft.mkdir(parents=True, exist_ok=True)
-        _remove_dead(folder, draft)
-        counts = fill(draft)
-        files = {path.name: _sha256(path) for path in sorted(draft.glob("*.npy"))}
-        note = {"files": files, "counts": counts}
-        (draft / "store.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
-        if open_arrays(folder, ()) is None:  # else another process was first, with the same content
-            shutil.rmtree(folder, ignore_errors=True)
-            draft.rename(folder)
+        with draft_folder(folder) as draft:
+            counts = fill(draft)
+            files = {path.name: _sha256(path) for path in sorted(draft.glob("*.npy"))}
+            note = {"files": files, "counts": counts}
+            (draft / "store.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
+            if open_arrays(folder, ()) is None:  # else another process was first, with the same
+                shutil.rmtree(folder, ignore_errors=True)
+                draft.rename(folder)
     except OSError as error:
         if open_arrays(folder, ()) is None:
             raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _draft_name(name: str) -> str:
-    """The temporary name of a folder, unique to this process."""
-    me = this_process()
-    return f".{name}.{me['host']}.{_digest(me['machine'])}.{me['pid']}.{me['started']}"
-
-
-def _digest(machine: str) -> str:
-    return hashlib.sha256(machine.encode()).hexdigest()[:12]
-
-
-def _remove_dead(folder: pathlib.Path, draft: pathlib.Path) -> None:
-    """Remove temporary folders of processes that were killed while writing the same folder.
-
-    A process of another machine, on a shared disk, counts as dead after a day without a write.
-    """
-    for other in folder.parent.glob(f".{folder.name}.*"):
-        *_, place, pid, started = ["", "", *other.name.split(".")]
-        with contextlib.suppress(OSError):
-            written = max(path.stat().st_mtime for path in (other, *other.iterdir()))
-            silent = draft.stat().st_mtime - written
-            dead = silent > _DAY
-            if place == _digest(machine()) and pid.isdecimal():
-                record = {"machine": machine(), "pid": int(pid), "started": started}
-                dead = process_alive(record) is False
-            if dead and other != draft:
-                shutil.rmtree(other, ignore_errors=True)
 
 
 def open_arrays(

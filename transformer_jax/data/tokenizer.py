@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import os
 import pathlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.files import read_file
 from transformer_jax.data.special_tokens import ROLES, role_ids, sentinel_ids
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.output_files import draft_file
 
 __all__ = [
     "BERT_SPECIAL",
@@ -227,15 +227,10 @@ class Tokenizer:
     def save(self, path: str | pathlib.Path) -> None:
         """Write ``tokenizer.json`` atomically."""
         path = pathlib.Path(path)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with open(draft, "w", encoding="utf-8", newline="") as file:
-                file.write(self.text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
+            with draft_file(path) as draft:
+                draft.write_bytes(self.text.encode())
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
 
     def _only_text(self, ids: list[int]) -> list[int]:

@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.output_files import Destination
+from transformer_jax.output_files import Destination, draft_path
 
 __all__ = ["ENDINGS", "VectorFile"]
 
@@ -92,7 +92,7 @@ class VectorFile:
             self._file.close()
             self._to.publish()
             return
-        packed = self._draft.with_name(self._draft.name + ".zip")
+        packed = draft_path(self._to.path)
         try:
             with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
                 self._pack(archive)

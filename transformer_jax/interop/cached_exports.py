@@ -1,24 +1,25 @@
 """Exports of models kept on disk: each is written once, and is whole or not there."""
 
 import contextlib
-import hashlib
 import json
 import os
-import secrets
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from transformer_jax.data.processes import machine, process_started
 from transformer_jax.errors import CheckpointError
-from transformer_jax.output_files import flush_directory
+from transformer_jax.output_files import (
+    draft_folder,
+    draft_path,
+    flush_directory,
+    is_draft,
+    remove_dead_drafts,
+)
 
 __all__ = ["cached_export", "user_cache"]
 
 _FILES = "export.json"  # names and sizes of the other files
 _KEPT = 3  # exports of a folder, the most recently used
-_ABANDONED = 24 * 3600.0  # seconds after which drafts of other machines are removed
 
 
 def user_cache() -> Path:
@@ -60,22 +61,14 @@ def cached_export(
             return folder / key
     problems = []
     for folder in folders:
-        draft = folder / f"{_owner()}.{secrets.token_hex(4)}.{key}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            draft.mkdir()
+            with draft_folder(folder / key) as draft:
+                said = write(draft)
+                _seal(draft)
+                _publish(draft, folder / key)
         except OSError as error:
             problems.append(f"{folder}: {error.strerror}")
             continue
-        try:
-            said = write(draft)
-            _seal(draft)
-            _publish(draft, folder / key)
-        except OSError as error:
-            problems.append(f"{folder}: {error.strerror}")
-            continue
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         _prune(folder, key)
         wrote(folder / key, said)
         return folder / key
@@ -113,7 +106,7 @@ def _seal(draft: Path) -> None:
 def _publish(draft: Path, place: Path) -> None:
     """Renames a draft to its place, unless another process was first."""
     if place.exists() and not _is_whole(place):  # damaged since
-        aside = draft.with_name(f"{draft.name}.damaged")
+        aside = draft_path(place)
         with contextlib.suppress(FileNotFoundError):
             place.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
@@ -125,37 +118,13 @@ def _publish(draft: Path, place: Path) -> None:
     flush_directory(place.parent)
 
 
-def _owner() -> str:
-    """The beginning of the names of this process's drafts."""
-    return f".{_machine()}.{os.getpid()}.{process_started(os.getpid())}"
-
-
-def _machine() -> str:
-    return hashlib.sha256(machine().encode()).hexdigest()[:8]
-
-
 def _prune(folder: Path, key: str) -> None:
     """Removes what is no longer used: older exports, and drafts of processes that have ended."""
-    for path in _old(folder, key):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _old(folder: Path, key: str) -> Iterator[Path]:
+    remove_dead_drafts(folder)
     exports = []
     for path in folder.iterdir():
         with contextlib.suppress(OSError):  # another process removes it
-            changed = path.stat().st_mtime
-            if path.name.startswith("."):
-                if _is_abandoned(path.name, changed):
-                    yield path
-            elif (path / _FILES).is_file() and path.name != key:
-                exports.append((changed, path))
-    yield from (path for _, path in sorted(exports, reverse=True)[_KEPT - 1 :])
-
-
-def _is_abandoned(name: str, changed: float) -> bool:
-    """Whether the process that wrote a draft has ended."""
-    _, where, pid, started, *_ = [*name.split("."), "", "", "", ""]
-    if where != _machine() or not pid.isdecimal():
-        return time.time() - changed > _ABANDONED
-    return process_started(int(pid)) != started
+            if not is_draft(path.name) and (path / _FILES).is_file() and path.name != key:
+                exports.append((path.stat().st_mtime, path))
+    for _, path in sorted(exports, reverse=True)[_KEPT - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.headers import TYPES, name_problem
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS
-from transformer_jax.output_files import flush_directory
+from transformer_jax.output_files import draft_file
 
 __all__ = ["write_tensors"]
 
@@ -89,16 +89,8 @@ def _save(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 def _write(path: Path, fill: Callable[[Path], object]) -> None:
     """Write a file under another name, and rename it once it is on disk."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with draft_file(path) as draft:
         draft.touch()
         usual = draft.stat().st_mode
         fill(draft)
         draft.chmod(usual)  # safetensors leaves files that nobody else may read
-        with draft.open("rb+") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    flush_directory(path.parent)

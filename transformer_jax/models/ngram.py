@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import json
-import os
 import pathlib
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +11,7 @@ from jaxtyping import Float, Int, Integer
 
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.models.ngram_counts import CHUNK, NgramCounts, add_start_symbols, count_ngrams
+from transformer_jax.output_files import draft_file
 
 __all__ = ["AddK", "KneserNey", "NgramModel", "Smoothing", "discounts"]
 
@@ -199,15 +199,10 @@ class NgramModel:
         for n in range(1, self.order + 1):
             arrays[f"keys_{n}"] = self.counts.keys[n - 1]
             arrays[f"counts_{n}"] = self.counts.counts[n - 1]
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with open(draft, "wb") as file:
+            with draft_file(path) as draft, open(draft, "wb") as file:
                 np.savez(file, allow_pickle=False, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from None
 
     @classmethod

@@ -1,6 +1,5 @@
 """The reference of a run on preferences: its log-probabilities, computed once and kept."""
 
-import os
 import zipfile
 from pathlib import Path
 from typing import Literal
@@ -14,6 +13,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
 from transformer_jax.keys import key_for
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.output_files import draft_file
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.runs import checks
 from transformer_jax.runs.alignment_settings import PreferenceRun
@@ -54,9 +54,8 @@ def kept_reference(
         return _stored(path, identity, encoded)
     found = compute_reference(run, tokenizer, encoded, rows)
     if is_main_process():
-        written = path.with_suffix(".tmp.npz")
-        np.savez(written, identity=np.array(identity), **found)  # type: ignore[arg-type]
-        os.replace(written, path)
+        with draft_file(path) as draft, open(draft, "wb") as file:
+            np.savez(file, identity=np.array(identity), **found)  # type: ignore[arg-type]
     sync_global_devices("reference is stored")
     log(f"log-probabilities of the reference: {path}")
     return found

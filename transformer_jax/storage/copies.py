@@ -7,13 +7,13 @@ is therefore complete if and only if its manifest is there: it is written last a
 import contextlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from transformer_jax.errors import CheckpointError
+from transformer_jax.output_files import draft_file
 from transformer_jax.storage.objects import Objects, Stored
 from transformer_jax.storage.urls import read_copy, url_of, url_of_folder
 
@@ -212,9 +212,8 @@ class ObjectStorage:
         local = self._local() if local is None else local
         index = {name: _entry(one, local[name]) for name, one in listed.items() if name in local}
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f".objects.{secrets.token_hex(8)}.tmp"
-        draft.write_text(json.dumps(index), encoding="utf-8")
-        draft.replace(self.folder / _INDEX)
+        with draft_file(self.folder / _INDEX) as draft:
+            draft.write_text(json.dumps(index), encoding="utf-8")
 
     def _remove_empty_folders(self) -> None:
         for path in sorted(self.folder.rglob("*"), reverse=True):

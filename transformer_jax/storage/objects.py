@@ -4,11 +4,12 @@ import contextlib
 import errno
 import functools
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from transformer_jax.output_files import draft_path, remove_dead_drafts
 
 __all__ = ["Objects", "Stored"]
 
@@ -131,7 +132,8 @@ class Objects:
     def download(self, name: str, path: Path) -> None:
         """Replace a file by an object."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
+        remove_dead_drafts(path.parent, path.name)
+        draft = draft_path(path)
         try:
             with self._explained():
                 self._files.get_file(self._at(name), str(draft))

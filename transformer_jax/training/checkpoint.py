@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.output_files import flush_directory
+from transformer_jax.output_files import draft_folder, flush_directory, remove_dead_drafts
 from transformer_jax.training import manifest, trees
 from transformer_jax.training.lock import check_lock
 from transformer_jax.training.orbax_items import dispose, explained, orbax, read_item
@@ -136,17 +136,17 @@ class Checkpointer:
         )
 
     def _prepare(self) -> None:
-        probe = self.directory / f".probe.{os.getpid()}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             # A folder that cannot be written gives an error before the first step.
-            probe.write_bytes(bytes(4096))
-            probe.unlink()
+            with draft_folder(self.directory / "probe") as probe:
+                (probe / "file").write_bytes(bytes(4096))
         except OSError as error:
             raise explained(
                 error, f"{self.directory}: checkpoints cannot be written here"
             ) from None
         check_lock(self.directory.parent)
+        remove_dead_drafts(self.directory)
         for path in self.directory.iterdir():
             if SCRATCH in path.name or path.name.startswith(DELETING):
                 shutil.rmtree(path, ignore_errors=True)

@@ -9,8 +9,8 @@ import json
 import time
 from typing import Any
 
-from transformer_jax.data.processes import process_alive, this_process
 from transformer_jax.errors import CheckpointError
+from transformer_jax.processes import process_alive, this_process
 from transformer_jax.storage.objects import Objects
 from transformer_jax.storage.urls import url_of_folder
 

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.files import read_file
-from transformer_jax.data.processes import machine, process_alive, this_process
 from transformer_jax.errors import CheckpointError
+from transformer_jax.output_files import draft_path, remove_dead_drafts
+from transformer_jax.processes import machine, process_alive, this_process
 from transformer_jax.storage.urls import with_urls, working_copy
 from transformer_jax.training.lease import lease_of
 from transformer_jax.training.published import run_storage
@@ -136,8 +137,9 @@ class RunLock:
     def _take(self) -> None:
         self._made = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
-        draft = self.path / f".{LOCK}.{self._token}"
+        draft = draft_path(self.file)
         try:
+            remove_dead_drafts(self.path)
             draft.write_text(json.dumps(this_process() | {"token": self._token}), encoding="utf-8")
             while not _link(draft, self.file):
                 found = _read(self.file)
@@ -186,7 +188,7 @@ class RunLock:
         A process creates a folder of a fixed name with the new lock in it, which is exclusive, and
         renames the lock out of it. This fails if another process removed the folder meanwhile.
         """
-        turn, ours = self.path / f".{LOCK}.turn", self.path / f".{LOCK}.{self._token}.turn"
+        turn, ours = self.path / f".{LOCK}.turn", draft_path(self.file)
         ours.mkdir(exist_ok=True)
         (ours / self._token).write_text(draft.read_text(encoding="utf-8"), encoding="utf-8")
         try:
@@ -209,7 +211,7 @@ class RunLock:
 
     def _end_dead(self, turn: Path, draft: Path) -> None:
         """Remove the folder of a replacement whose process has died."""
-        gone = self.path / f".{LOCK}.{self._token}.gone"
+        gone = draft_path(self.file)
         with contextlib.suppress(OSError):
             draft.touch()
             if draft.stat().st_mtime - turn.stat().st_mtime > self._stale:

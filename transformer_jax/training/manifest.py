@@ -15,7 +15,7 @@ from typing import Any
 from transformer_jax.data.files import open_file, read_file
 from transformer_jax.errors import CheckpointError, plural
 from transformer_jax.old_names import ITEMS, current_settings
-from transformer_jax.output_files import flush_directory
+from transformer_jax.output_files import draft_file
 
 __all__ = [
     "MANIFEST",
@@ -99,13 +99,8 @@ def rewrite(directory: Path, fields: dict[str, Any]) -> None:
 
 def atomic_write(path: Path, text: str) -> None:
     """Writes a file so that after a crash it holds the old text or the new, never a part."""
-    scratch = path.with_name(path.name + ".tmp")
-    with scratch.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    flush_directory(path.parent)
+    with draft_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def read(directory: Path) -> dict[str, Any]:

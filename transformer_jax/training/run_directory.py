@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.old_names import current_settings
+from transformer_jax.output_files import is_draft
 from transformer_jax.storage.urls import with_urls, working_copy
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK, check_lock, of_a_lock
@@ -100,7 +101,7 @@ class RunDirectory:
         """
         run = cls(path)
         names = run._names()
-        if all(map(of_a_lock, names)):
+        if all(of_a_lock(name) or is_draft(name) for name in names):
             return
         if any(name.endswith((".safetensors", ".bin")) for name in names):
             raise ConfigError(

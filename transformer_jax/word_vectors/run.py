@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors.numpy import load_file, save
 
 from transformer_jax.data.text import check_readable
 from transformer_jax.errors import CheckpointError, ConfigError, plural
-from transformer_jax.output_files import Destination
+from transformer_jax.output_files import Destination, draft_folder
 from transformer_jax.training.activity import working
 from transformer_jax.word_vectors.corpus import Corpus, read_corpus
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
@@ -114,8 +113,8 @@ def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> Wo
 def _train(output: Path, settings: dict[str, Any], report: Tell | None) -> WordEmbeddings:
     text = TextConfig(**settings["text"])
     training = Word2VecConfig(**settings["training"])
-    with tempfile.TemporaryDirectory(prefix=".words-", dir=output) as folder:
-        corpus = _read([Path(path) for path in settings["texts"]], text, Path(folder))
+    with draft_folder(output / "words") as folder:
+        corpus = _read([Path(path) for path in settings["texts"]], text, folder)
         first, begun = _state(output / STATE, corpus, training)
         began, told = time.monotonic(), []
 
