@@ -9,7 +9,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     (
         *("errors", "old_names", "allocator", "compilation_cache", "processes", "output_files"),
-        *("keys", "devices"),
+        *("keys", "devices", "numpy_files", "picture_fonts"),
     ),
     ("storage",),
     (
@@ -46,7 +46,7 @@ RINGS = {
     "modules": {"functional", "modules", "config", "recurrent_config", "errors"},
     "models": {
         *("functional", "modules", "models", "config", "recurrent_config"),
-        *("output_files", "errors"),
+        *("output_files", "numpy_files", "errors"),
     },
     "decoding": {
         *("functional", "modules", "models", "decoding", "data", "parallel"),

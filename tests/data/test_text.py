@@ -2,6 +2,7 @@
 
 import gzip
 import subprocess
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -124,3 +125,20 @@ def test_a_missing_file_or_a_folder_names_the_setting(tmp_path):
         list(read_lines(tmp_path / "absent", "data.source"))
     with pytest.raises(DataError, match=r"data\.source .*: this is a folder"):
         list(read_lines(tmp_path, "data.source"))
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformer_jax.data.text._LONGEST_LINE", 1 << 20)
+    with gzip.open(tmp_path / "zeros.gz", "wb", compresslevel=1) as file:
+        for _ in range(32):
+            file.write(bytes(1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"zeros\.gz:1: longer than 1 MiB: this is no text of"):
+            list(read_lines(tmp_path / "zeros.gz"))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    (tmp_path / "long").write_bytes(b"a\n" + b"b" * (1 << 20) + b"\n")
+    with pytest.raises(DataError, match=r"long:2: longer than"):
+        list(read_lines(tmp_path / "long"))

@@ -2,13 +2,19 @@
 
 import gzip
 import logging
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
-from transformer_jax.word_vectors.formats import VECTORS, load_embeddings, save_embeddings
+from transformer_jax.word_vectors.formats import (
+    VECTORS,
+    load_embeddings,
+    save_embeddings,
+    size_of_vectors,
+)
 
 
 def made(words=50, size=7):
@@ -82,9 +88,10 @@ def test_gensim_reads_ours_and_we_read_gensims(tmp_path, binary):
         (b"9999999 300\nab", ":1: 9,999,999 vectors of 300 numbers do not fit in 14 bytes"),
         (BINARY[:-4], "word 2 of 2: the file is cut or damaged"),
         (TEXT[:-6], ":3: 2 fields, and a word with 2 numbers has 3"),
-        (TEXT.replace(b"0.1", b"0,1"), ":3: not a number"),
-        (TEXT.replace(b"0.1", b"nan"), "'é' has NaN or infinity"),
-        (BINARY.replace(b"\xc3\xa9", b"\xff\xff"), "word 2 of 2: the word is not UTF-8"),
+        (TEXT[:-15], ":3: 1 word, and the first line has 2: the file is cut"),
+        (b"1 2\nnew york 1 2\n", ":2: 4 fields, and a word with 2 numbers has 3: 1 of 1 word"),
+        (b"3 1\na 1\nb\nc\n", ":3: 1 field, and a word with 1 numbers has 2: 2 of 3 words are"),
+        (b"1 1048577\n" + b"0" * 4_000_000, ":1: vectors of 1,048,577 numbers: at most 1,048,576"),
     ],
 )
 def test_what_is_no_file_of_vectors_is_refused(tmp_path, content, says):
@@ -93,6 +100,111 @@ def test_what_is_no_file_of_vectors_is_refused(tmp_path, content, says):
         load_embeddings(tmp_path / "v")
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+LINES = [b"4 2\n", b"a 1 2\n", b"b 3 4\n", b"c 5 6\n", b"d 7 8\n"]
+WORDS = [b"4 1\n", b"a \x00\x00\x80\x3f", b"b \x00\x00\x00\x40", b"c \x00\x00\x40\x40",
+         b"d \x00\x00\x80\x40"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parts", "at", "broken", "says"),
+    [
+        (LINES, 1, b"new york 1 2\n", ":2: 4 fields, and a word with 2 numbers has 3"),
+        (LINES, 1, b"1 2\n", ":2: 2 fields"),
+        (LINES, 2, b"b 0,3 4\n", ":3: not a number"),
+        (LINES, 3, b"c nan 6\n", ":4: the vector of 'c' has NaN or infinity"),
+        (LINES, 3, b"c 1e39 6\n", ":4: the vector of 'c' has NaN or infinity"),
+        (LINES, 3, b"\n\n\xff 5 6\n", ":6: the word is not UTF-8"),
+        (LINES, 4, b"d\0 7 8\n", ":5: the word 'd\\x00' has whitespace or NUL"),
+        (WORDS, 1, b"\xe2\x82 \x00\x00\x80\x3f", ": word 1 of 4: the word is not UTF-8"),
+        (WORDS, 2, b" \x00\x00\x80\x3f", ": word 2 of 4: the word is empty"),
+        (WORDS, 3, b"c \x00\x00\x80\x7f", ": word 3 of 4: the vector of 'c' has NaN"),
+        (WORDS, 4, b"d\n \x00\x00\x80\x40", ": word 4 of 4: the word 'd\\n' has whitespace"),
+    ],
+)
+def test_one_broken_word_is_left_out_and_counted(tmp_path, caplog, parts, at, broken, says):
+    content = [*parts[:at], broken, *parts[at + 1 :]]
+    (tmp_path / "v").write_bytes(b"".join(content))
+    with caplog.at_level(logging.WARNING):
+        found = load_embeddings(tmp_path / "v")
+    assert found.words == tuple(word for i, word in enumerate("abcd", 1) if i != at)
+    width = found.vectors.shape[1]
+    expected = np.arange(1, 4 * width + 1, dtype=np.float32).reshape(4, width)
+    np.testing.assert_array_equal(found.vectors, np.delete(expected, at - 1, 0))
+    (message,) = caplog.messages
+    assert f"{tmp_path}/v: 1 of 4 words left out as broken, first {tmp_path}/v{says}" in message
+
+
+def test_a_binary_file_that_is_shifted_is_refused_where_it_begins(tmp_path):
+    sound, shifted = b"a \x00\x00\x80\x3f", b"\xff \x00\x00\x80\x3f"
+    (tmp_path / "v").write_bytes(b"60 1\n" + sound * 50 + shifted * 10)
+    with pytest.raises(DataError, match=r"v: words 51 to 60 of 60 are broken: from there on"):
+        load_embeddings(tmp_path / "v")
+
+
+@pytest.mark.parametrize("content", [TEXT, BINARY])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, content):
+    (tmp_path / "v").write_bytes(b"\xef\xbb\xbf" + content)
+    assert load_embeddings(tmp_path / "v").words == SMALL.words
+    assert size_of_vectors(tmp_path / "v") == 2
+
+
+@pytest.mark.parametrize("content", [TEXT + b"more 1 2\n", BINARY + b"more 12345678"])
+def test_words_beyond_the_number_of_the_first_line_are_told(tmp_path, caplog, content):
+    (tmp_path / "v").write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert load_embeddings(tmp_path / "v").words == SMALL.words
+    assert "more follows than the 2 words of its first line" in caplog.text
+    caplog.clear()
+    load_embeddings(tmp_path / "v", limit=1)
+    assert not caplog.messages
+
+
+def test_words_of_a_limit_keep_their_numbers_in_messages(tmp_path, caplog):
+    (tmp_path / "v").write_bytes(b"".join([WORDS[0], WORDS[1], b"\xff" + WORDS[2][1:]]))
+    with caplog.at_level(logging.WARNING):
+        load_embeddings(tmp_path / "v", limit=2)
+    assert "word 2 of 4: the word is not UTF-8" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (b"", ":1: no file of word vectors"),
+        (b"50000 300\n", "word 1 of 50,000: the file is cut or damaged, or in another format"),
+        (b"3 2\na 1 2\n", ":3: longer than a word and 2 numbers"),
+        (b"999999999 300\n", ":1: 999,999,999 vectors of 300 numbers do not fit"),
+    ],
+)
+def test_a_packed_file_of_zeros_takes_no_memory(tmp_path, head, says):
+    with gzip.open(tmp_path / "v.gz", "wb", compresslevel=1) as file:
+        file.write(head)
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError) as error:
+            load_embeddings(tmp_path / "v.gz")
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert says in str(error.value)
+
+
+def test_a_packed_file_of_more_words_than_memory_is_first_taken_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformer_jax.word_vectors.formats._FIRST_ROWS", 3)
+    save_embeddings(made(), tmp_path / "v", binary=True)
+    (tmp_path / "v.gz").write_bytes(gzip.compress((tmp_path / "v").read_bytes()))
+    np.testing.assert_array_equal(load_embeddings(tmp_path / "v.gz").vectors, made().vectors)
+
+
+@pytest.mark.parametrize("cut", [1, 30])
+def test_a_cut_packed_file_is_refused(tmp_path, cut):
+    save_embeddings(made(), tmp_path / "v", binary=True)
+    (tmp_path / "v.gz").write_bytes(gzip.compress((tmp_path / "v").read_bytes())[:-cut])
+    with pytest.raises(DataError, match=r"v\.gz: the \.gz is cut or damaged"):
+        load_embeddings(tmp_path / "v.gz")
 
 
 def test_missing_files_and_words_with_blanks_are_refused(tmp_path):

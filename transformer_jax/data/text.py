@@ -1,6 +1,7 @@
 """Lines of text files, numbered as by ``wc -l`` and checked to be text."""
 
 import codecs
+import functools
 import gzip
 import io
 import os
@@ -16,6 +17,9 @@ from transformer_jax.storage.copies import fetched
 __all__ = ["check_readable", "decode_lines", "flaw_of", "open_bytes", "read_lines"]
 
 
+_LONGEST_LINE = 1 << 26  # bytes
+
+
 def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
     r"""The text of raw lines, without their ends.
 
@@ -29,7 +33,8 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         name: Name of the input for messages.
 
     Raises:
-        DataError: A line is not UTF-8, or holds a NUL character; with ``name:line``.
+        DataError: A line is not UTF-8, holds a NUL character or is longer than 64 MiB; the message
+            begins with ``name:line``.
 
     Example:
         >>> list(decode_lines([b"\xef\xbb\xbfone\r\n", b"\n", b"two\rthree"], "example"))
@@ -39,7 +44,15 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         ...
         transformer_jax.errors.DataError: menu.txt:1: not UTF-8 (byte 0xe9 at column 4): ...
     """
+    if isinstance(lines, io.BufferedIOBase):
+        # What a small .gz unpacks to may be one line of gigabytes.
+        lines = iter(functools.partial(lines.readline, _LONGEST_LINE + 1), b"")
     for number, raw in enumerate(lines, 1):
+        if len(raw) > _LONGEST_LINE:
+            raise DataError(
+                f"{name}:{number}: longer than {_LONGEST_LINE >> 20} MiB: this is no text of "
+                f"lines; cut it into lines"
+            )
         if number == 1:
             raw = raw.removeprefix(codecs.BOM_UTF8)
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")

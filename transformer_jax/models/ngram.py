@@ -11,6 +11,7 @@ from jaxtyping import Float, Int, Integer
 
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.models.ngram_counts import CHUNK, NgramCounts, add_start_symbols, count_ngrams
+from transformer_jax.numpy_files import load_arrays
 from transformer_jax.output_files import draft_file
 
 __all__ = ["AddK", "KneserNey", "NgramModel", "Smoothing", "discounts"]
@@ -301,7 +302,7 @@ def _adjusted(counts: NgramCounts) -> list[Int[np.ndarray, " _"]]:
 
 
 def _read(raw: bytes) -> NgramModel:
-    with np.load(io.BytesIO(raw), allow_pickle=False) as file:
+    with load_arrays(io.BytesIO(raw)) as file:
         settings = json.loads(file["settings"].tobytes())
         if settings["format"] != _FORMAT:
             raise ValueError(f"it has format {settings['format']}, this version reads {_FORMAT}")

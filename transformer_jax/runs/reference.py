@@ -13,6 +13,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
 from transformer_jax.keys import key_for
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.numpy_files import load_arrays
 from transformer_jax.output_files import draft_file
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.runs import checks
@@ -92,7 +93,7 @@ def compute_reference(
 
 def _stored(path: Path, identity: str, encoded: Encoded) -> dict[str, np.ndarray]:
     try:
-        with path.open("rb") as raw, np.load(raw) as file:
+        with path.open("rb") as raw, load_arrays(raw) as file:
             kept = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: damaged ({error}): begin the run anew") from None

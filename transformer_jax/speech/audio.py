@@ -1,23 +1,26 @@
-"""Waveforms of WAV files, and their log-mel frames."""
+"""Waveforms at other sample rates, and their log-mel frames."""
 
 import dataclasses
 import functools
-import io
 import math
-import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from transformer_jax.errors import ArgumentError, ConfigError, DataError
+from transformer_jax.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.functional import spectrogram
 
-__all__ = ["AudioConfig", "Waveform", "log_mel_frames", "read_wav", "resampled"]
+__all__ = ["AudioConfig", "log_mel_frames", "resampled"]
 
 _BLOCK = 128  # frames that one compiled program makes, whatever the length of a recording
+# Rates that are resampled, from a fraction of the wanted rate to a multiple of it. Speech is
+# recorded at 8,000 to 192,000 samples a second; headers with other rates are damaged.
+_SLOWEST, _FASTEST = 1 / 16, 64
+_LONGEST_FILTER = 1 << 18  # up or down; the filter has 20 taps for each
+_MOST_SAMPLES = 1 << 28  # of a resampled recording: 1 GiB, 4.6 hours at 16,000 a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,62 +80,19 @@ class AudioConfig:
         return spectrogram.mel_filter_bank(*self._filters)
 
 
-class Waveform(NamedTuple):
-    """Samples from -1 to 1 and their number a second."""
-
-    samples: Float32[np.ndarray, " N"]
-    rate: int
-
-
-def read_wav(content: bytes, name: str) -> Waveform:
-    """The waveform of a WAV file: PCM of 8, 16, 24 or 32 bits or floating point; mean of channels.
-
-    Args:
-        content: Of the file.
-        name: Its name, for messages.
-
-    Raises:
-        DataError: It is damaged, is cut, or holds samples of another kind.
-    """
-    from scipy.io import wavfile  # late: it takes a while to import
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", wavfile.WavFileWarning)
-            # Chunks of other programs, such as tags, are no samples.
-            warnings.filterwarnings("ignore", "Chunk .non-data. not understood")
-            rate, samples = wavfile.read(io.BytesIO(content))
-    except Exception as error:  # of damaged bytes the reader raises whatever they lead it to
-        raise DataError(
-            f"{name}: no WAV file that can be read ({_first_line(error)}): convert it to PCM of 16 "
-            f"bits"
-        ) from None
-    if rate < 1:
-        raise DataError(f"{name}: damaged WAV file: {rate} samples a second")
-    if samples.dtype == np.uint8:
-        scaled = (samples.astype(np.float32) - 128) / 128
-    elif np.issubdtype(samples.dtype, np.signedinteger):
-        # The reader left-justifies 24 bits in 32.
-        scaled = samples.astype(np.float32) / -float(np.iinfo(samples.dtype).min)
-    else:
-        scaled = samples.astype(np.float32)
-    mono = scaled if scaled.ndim == 1 else scaled.mean(axis=1, dtype=np.float32)
-    return Waveform(np.ascontiguousarray(mono), int(rate))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:80].rstrip(".")
-
-
 def resampled(
-    samples: Float32[np.ndarray, " N"], rate: int, wanted: int
+    samples: Float32[np.ndarray, " N"], rate: int, wanted: int, name: str = "the waveform"
 ) -> Float32[np.ndarray, " M"]:
-    """The waveform at another rate, by a polyphase filter.
+    """Returns the waveform at another rate, by a polyphase filter.
 
     Args:
         samples: The waveform.
-        rate: Its samples a second.
-        wanted: Those of the result.
+        rate: Samples a second of the waveform.
+        wanted: Samples a second of the result.
+        name: The file, for messages.
+
+    Raises:
+        DataError: No recording has this rate, or the result would take more than 1 GiB.
 
     Example:
         >>> resampled(np.zeros(800, np.float32), 8000, 16_000).shape
@@ -141,8 +101,26 @@ def resampled(
     from scipy.signal import resample_poly
 
     common = math.gcd(rate, wanted)
-    found = resample_poly(samples, wanted // common, rate // common)
-    return np.asarray(found, np.float32)
+    up, down = wanted // common, rate // common
+    least, most = math.ceil(wanted * _SLOWEST), wanted * _FASTEST
+    if not least <= rate <= most:
+        raise DataError(
+            f"{name}: {plural(rate, 'sample')} a second by its header, which is damaged or of no "
+            f"recording: {least:,} to {most:,} are resampled to {wanted:,}: convert the file anew "
+            f"or leave it out"
+        )
+    if max(up, down) > _LONGEST_FILTER:
+        raise DataError(
+            f"{name}: {rate:,} samples a second have too small a common measure with {wanted:,}: "
+            f"convert the file to another rate (with ffmpeg: -ar {wanted})"
+        )
+    if len(samples) * up // down > _MOST_SAMPLES:
+        raise DataError(
+            f"{name}: {plural(len(samples), 'sample')}, {rate:,} a second by its header, would be "
+            f"{len(samples) * up // down:,} at {wanted:,} a second, and {_MOST_SAMPLES:,} are "
+            f"allowed: cut the recording, or leave it out"
+        )
+    return np.asarray(resample_poly(samples, up, down), np.float32)
 
 
 def log_mel_frames(

@@ -12,7 +12,9 @@ from jaxtyping import Float32, Float64
 
 from transformer_jax.data.files import read_file
 from transformer_jax.errors import DataError, plural
-from transformer_jax.speech.audio import AudioConfig, log_mel_frames, read_wav, resampled
+from transformer_jax.numpy_files import load_arrays
+from transformer_jax.speech.audio import AudioConfig, log_mel_frames, resampled
+from transformer_jax.speech.wav import read_wav
 
 __all__ = [
     "SUFFIXES",
@@ -24,6 +26,7 @@ __all__ = [
 ]
 
 SUFFIXES = (".wav", ".npy", ".npz")
+_LARGEST_FILE = 1 << 31  # bytes: 18 hours of 16 bits at 16,000 samples a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +107,7 @@ def read_features(
     if Path(path).suffix.lower() not in SUFFIXES:
         raise DataError(f"{name}: the name ends in none of {', '.join(SUFFIXES)}")
     try:
-        content = read_file(path)
+        content = read_file(path, _LARGEST_FILE)
     except FileNotFoundError:
         raise DataError(f"{name}: no such file (looked from {Path.cwd()})") from None
     except OSError as error:
@@ -124,7 +127,7 @@ def decode_features(
                     f"{name}: {rate:,} samples a second, and {audio.sample_rate:,} are wanted: "
                     f"convert it, or begin a run with --data.audio.resample"
                 )
-            samples = resampled(samples, rate, audio.sample_rate)
+            samples = resampled(samples, rate, audio.sample_rate, name)
         _refuse_nonfinite(samples[:, None], name, "sample")
         if len(samples) < audio.length:
             raise DataError(
@@ -172,17 +175,17 @@ def _refuse_nonfinite(rows: np.ndarray, name: str, what: str) -> None:
 def _array(content: bytes, suffix: str, name: str) -> np.ndarray:
     """The array of a NumPy file."""
     try:
-        found = np.load(io.BytesIO(content), allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return found
-        with found:
-            names = found.files
+        loaded = load_arrays(io.BytesIO(content))
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            names = loaded.files
             key = "features" if "features" in names else names[0] if len(names) == 1 else None
             if key is not None:
-                return np.asarray(found[key])
+                return np.asarray(loaded[key])
     except Exception as error:  # of damaged bytes the reader raises whatever they lead it to
-        said = (str(error).splitlines() or ["damaged"])[0][:80]
-        raise DataError(f"{name}: no {suffix} file that can be read ({said})") from None
+        reason = (str(error).splitlines() or ["damaged"])[0][:160]
+        raise DataError(f"{name}: no {suffix} file that can be read ({reason})") from None
     raise DataError(
         f"{name}: holds the arrays {', '.join(names) or 'none'}: name the one with features "
         f"'features'"

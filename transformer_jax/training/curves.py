@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.picture_fonts import drawn
+
 __all__ = ["smoothed", "training_curves"]
 
 
@@ -74,4 +76,5 @@ def training_curves(
     for axes in (loss, score, rate, norm):
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    with drawn(figure, path):
+        figure.savefig(path, dpi=120)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.evaluation.own_bleu import OwnScore
 from transformer_jax.evaluation.published_bleu import CAVEATS, TABLE, PublishedTranslator
+from transformer_jax.picture_fonts import drawn
 from transformer_jax.visual.figures import new_figure, save
 from transformer_jax.visual.labels import place_labels
 
@@ -57,7 +58,8 @@ def plot_bleu(path: Path, own: Sequence[OwnScore] = ()) -> None:
         panels.append((ax, known))
     if own:
         _own(axes[2], own)
-    figure.draw_without_rendering()  # the layout, which names are measured in
+    with drawn(figure):
+        figure.draw_without_rendering()  # the layout, which names are measured in
     for ax, known in panels:
         _name(ax, known)
     save(figure, path, title="BLEU against the cost of training")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.picture_fonts import drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,13 +31,19 @@ def new_figure(width: float, height: float) -> "Figure":
 def save(figure: "Figure", path: Path, *, title: str = "") -> None:
     """Writes ``figure`` as the suffix of ``path`` says: ``.png``, ``.svg`` or ``.html``.
 
-    The same figure gives the same bytes. An HTML page holds the picture itself.
+    The same figure gives the same bytes. An HTML page holds the picture itself. A warning counts
+    characters that no font here has.
 
     Raises:
         ConfigError: Any other suffix.
     """
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: pictures are written as {', '.join(SUFFIXES)}")
+    with drawn(figure, path):
+        _write(figure, path, title)
+
+
+def _write(figure: "Figure", path: Path, title: str) -> None:
     if path.suffix == ".html":
         held = io.BytesIO()
         figure.savefig(held, format="png", dpi=150, metadata={"Software": None})

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.picture_fonts import drawn
 from transformer_jax.visual.figures import new_figure, save
 from transformer_jax.visual.labels import place_labels
 
@@ -74,6 +75,7 @@ def plot_words(
     ax.grid(color="0.92")
     ax.set_axisbelow(True)
     lines = [np.linspace(points[start], points[end], 30) for start, end in arrows]
-    figure.draw_without_rendering()
+    with drawn(figure):
+        figure.draw_without_rendering()
     place_labels(ax, labels, np.concatenate([list(points.values()), *lines]))
     save(figure, path, title=title)

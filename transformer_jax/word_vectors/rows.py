@@ -1,0 +1,206 @@
+"""Words and vectors in the rows of a file of word2vec, sound ones and broken ones."""
+
+import logging
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from transformer_jax.errors import DataError, plural
+from transformer_jax.word_vectors.buffered import BufferedBytes
+
+__all__ = ["LONGEST_WORD", "Broken", "is_text", "read_binary", "read_text"]
+
+LONGEST_WORD = 4096  # bytes
+_SAMPLE = 16  # lines that tell the format
+_SHIFTED = 10  # broken words in a row, from which on a binary file is read at wrong places
+_WHITESPACE = b" \t\n\r\v\f"
+
+log = logging.getLogger(__name__)
+
+
+class Broken:
+    """Counts broken words and keeps the first, for a warning.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.count = 0
+        self._first = ""
+
+    def add(self, where: str, reason: str) -> None:
+        """Counts a word, at a line or number."""
+        self._first = self._first or f"{self.path}{where}: {reason}"
+        self.count += 1
+
+    def tell(self, rows: int) -> None:
+        """Warns, once the file is read.
+
+        Raises:
+            DataError: More than half of the words are broken.
+        """
+        if 2 * self.count > rows:
+            raise DataError(
+                f"{self._first}: {self.count:,} of {plural(rows, 'word')} are broken: the file is "
+                f"damaged, or in another format"
+            )
+        if self.count:
+            log.warning(
+                "%s: %s of %s left out as broken, first %s",
+                self.path,
+                f"{self.count:,}",
+                plural(rows, "word"),
+                self._first,
+            )
+
+
+def is_text(sample: bytes, size: int) -> bool:
+    r"""Whether rows are lines of a word and numbers, seen from the bytes that follow the header.
+
+    One sound line among the first is enough. If none is sound, the bytes are text when they are
+    printable and half of the fields are numbers.
+
+    Example:
+        >>> is_text(b"new york 1 2\nthe 1 2\n", 2), is_text(b"the \0\0\x80?\0\0\0@", 2)
+        (True, False)
+    """
+    lines = [line.split() for line in sample.split(b"\n", _SAMPLE)[:_SAMPLE]]
+    if any(len(line) == size + 1 and all(map(_is_number, line[1:])) for line in lines):
+        return True
+    if any(byte < 32 and byte not in _WHITESPACE for byte in sample):
+        return False
+    fields = [field for line in lines for field in line]
+    return 2 * sum(map(_is_number, fields)) >= max(1, len(fields))
+
+
+def _is_number(field: bytes) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def read_text(
+    data: BufferedBytes,
+    size: int,
+    rows: int,
+    count: int,
+    only: Collection[str] | None,
+    broken: Broken,
+) -> Iterator[tuple[str, Float32[np.ndarray, " D"]]]:
+    """Yields the wanted words of a text file and their vectors.
+
+    Args:
+        data: The bytes behind the header.
+        size: The dimension of a vector.
+        rows: The number of words to read.
+        count: The number of words by the header.
+        only: The wanted words; None is all.
+        broken: Collects the words that are left out.
+
+    Raises:
+        DataError: The file is cut.
+    """
+    number, row, longest = 1, 0, LONGEST_WORD + 64 * size
+    while row < rows:
+        number += 1
+        where = f":{number}"
+        line = data.until(b"\n", longest)
+        ended = line is None
+        if line is None:
+            line = data.take(longest)
+            if len(line) == longest and data.peek(1):
+                raise DataError(f"{broken.path}{where}: longer than a word and {size:,} numbers")
+            if not line:
+                raise DataError(
+                    f"{broken.path}{where}: {plural(row, 'word')}, and the first line has "
+                    f"{count:,}: the file is cut"
+                )
+        fields = line.split()
+        if not fields and not ended:
+            continue  # an empty line is no word
+        row += 1
+        if len(fields) != size + 1:
+            reason = (
+                f"{plural(len(fields), 'field')}, and a word with {size:,} numbers has {size + 1:,}"
+            )
+            if ended:
+                raise DataError(f"{broken.path}{where}: {reason}: the file is cut or damaged")
+            broken.add(where, reason)
+            continue
+        word = _word(fields[0], where, broken)
+        if word is None or (only is not None and word not in only):
+            continue
+        try:
+            vector = np.array([float(field) for field in fields[1:]], np.float32)
+        except ValueError:
+            broken.add(where, "not a number among those of the vector")
+            continue
+        if _finite(word, vector, where, broken):
+            yield word, vector
+
+
+def read_binary(
+    data: BufferedBytes,
+    size: int,
+    rows: int,
+    count: int,
+    only: Collection[str] | None,
+    broken: Broken,
+) -> Iterator[tuple[str, Float32[np.ndarray, " D"]]]:
+    """Yields the wanted words of a binary file and their vectors; arguments of :func:`read_text`.
+
+    Raises:
+        DataError: The file is cut, or ten words in a row are broken: a vector or word of another
+            length stands before them.
+    """
+    shifted = 0
+    for row in range(1, rows + 1):
+        where = f": word {row:,} of {count:,}"
+        raw = data.until(b" ", LONGEST_WORD)
+        values = b"" if raw is None else data.take(4 * size)
+        if raw is None or len(values) < 4 * size:
+            raise DataError(
+                f"{broken.path}{where}: the file is cut or damaged, or in another format"
+            )
+        before = broken.count
+        # word2vec.c ends vectors with a line end, gensim does not.
+        word = _word(raw[:-1].lstrip(b"\n"), where, broken)
+        if word is not None and (only is None or word in only):
+            vector = np.frombuffer(values, "<f4")
+            if _finite(word, vector, where, broken):
+                yield word, vector
+        shifted = shifted + 1 if broken.count > before else 0
+        if shifted == _SHIFTED:
+            raise DataError(
+                f"{broken.path}: words {row - _SHIFTED + 1:,} to {row:,} of {count:,} are broken: "
+                f"from there on the file is damaged"
+            )
+
+
+def _word(raw: bytes, where: str, broken: Broken) -> str | None:
+    """Returns a word; None if it is broken."""
+    try:
+        word = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        broken.add(where, f"the word is not UTF-8: {raw[:40]!r}")
+        return None
+    if not word:
+        broken.add(where, "the word is empty")
+    elif any(byte in raw for byte in b"\0" + _WHITESPACE):
+        broken.add(where, f"the word {word[:40]!r} has whitespace or NUL")
+    else:
+        return word
+    return None
+
+
+def _finite(word: str, vector: np.ndarray, where: str, broken: Broken) -> bool:
+    finite = bool(np.isfinite(vector).all())
+    if not finite:
+        broken.add(where, f"the vector of {word!r} has NaN or infinity")
+    return finite
