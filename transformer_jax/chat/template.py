@@ -1,18 +1,13 @@
 """Chat templates: a conversation as the one text that a language model reads."""
 
 import dataclasses
-import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
-from jinja2.sandbox import SecurityError
-
-from transformer_jax.chat.budget import Budget, TemplateTooExpensive, spending
-from transformer_jax.chat.sandbox import ChatEnvironment, ConversationRefused
+from transformer_jax.chat.render_client import render_elsewhere
 from transformer_jax.data.conversations import Message
 from transformer_jax.errors import ConfigError, DataError
 
@@ -27,8 +22,6 @@ __all__ = [
 ]
 
 _LAYOUTS = Path(__file__).parent / "layouts"
-# Longer files are no layout of a conversation.
-_MOST_CHARACTERS = 100_000
 # Special tokens that templates know by name.
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -94,47 +87,20 @@ class ChatTemplate:
             '<|im_start|>user\nHi<|im_end|>\n'
         """
         given = {"tools": None, "documents": None, **self.special, **variables}
-        values = {"messages": _plain(messages), **_plain(given)}
+        try:
+            values = {"messages": _plain(messages), **_plain(given)}
+        except RecursionError:
+            raise DataError("the variables of the chat template are too deeply nested") from None
         values["add_generation_prompt"] = add_generation_prompt
-        template, budget = self._compiled(), Budget(len(messages), _characters(values))
-        try:
-            with spending(budget):
-                text = "".join(map(budget.write, template.generate(**values)))
-            return RenderedChat(text, tuple(budget.answers))
-        except ConversationRefused as error:
-            raise DataError(f"{self.name} refuses the conversation: {_line(error)}") from None
-        except (SecurityError, TemplateTooExpensive, RecursionError, MemoryError) as error:
-            reason = "it calls itself without end" if isinstance(error, RecursionError) else error
-            raise ConfigError(f"{self.name} is refused: {_line(reason)}") from None
-        except Exception as error:  # whatever the expressions of a template raise
-            raise DataError(f"{self.name} fails on the conversation: {_line(error)}") from None
-
-    def _compiled(self) -> jinja2.Template:
-        """The template, compiled.
-
-        Raises:
-            ConfigError: It is no valid Jinja.
-        """
-        try:
-            return _compiled(self.text)
-        except jinja2.TemplateSyntaxError as error:
-            raise ConfigError(f"{self.name}:{error.lineno}: {_line(error)}") from None
-        except (TemplateTooExpensive, RecursionError, SyntaxError, ValueError, OverflowError):
-            raise ConfigError(
-                f"{self.name} is too long or too deeply nested for a layout of conversations"
-            ) from None
-
-
-@functools.cache
-def _environment() -> ChatEnvironment:
-    return ChatEnvironment()
-
-
-@functools.lru_cache(maxsize=8)
-def _compiled(text: str) -> jinja2.Template:
-    if len(text) > _MOST_CHARACTERS:
-        raise TemplateTooExpensive
-    return _environment().from_string(text)
+        found = render_elsewhere(self.text, values)
+        if not found.kind:
+            return RenderedChat(found.text, found.answers)
+        if found.kind == "syntax":
+            raise ConfigError(f"{self.name}:{found.line}: {found.reason}")
+        if found.kind == "refused":
+            raise ConfigError(f"{self.name} is refused: {found.reason}")
+        verb = "refuses" if found.kind == "conversation" else "fails on"
+        raise DataError(f"{self.name} {verb} the conversation: {found.reason}")
 
 
 def _plain(value: Any) -> Any:
@@ -148,19 +114,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence):
         return [_plain(one) for one in value]
     return f"<{type(value).__name__}>"
-
-
-def _characters(value: Any) -> int:
-    """Characters of all texts in it."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(8 + _characters(key) + _characters(one) for key, one in value.items())
-    return sum(8 + _characters(one) for one in value) if isinstance(value, list) else 0
-
-
-def _line(error: object) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def built_in() -> tuple[str, ...]:
