@@ -18,6 +18,8 @@ __all__ = [
     "attention_mappings",
     "linear_mappings",
     "norm_mappings",
+    "tied_names",
+    "ties_head",
 ]
 
 # How a tensor lies in Hugging Face files. ``transposed``: linear kernels are [out, in].
@@ -94,7 +96,8 @@ class ModelFamily:
         model: What a configuration with such tensors describes.
         mappings: Where each parameter of a model lies.
         ignored: Patterns of names that hold nothing of their own, such as buffers of old files.
-        tied_names: Pairs: the name of a table, and another under which files may hold it.
+        tied_names: For a configuration, pairs of the name of a tensor and another name under which
+            files may hold it, because the model has one parameter for both.
         renamed: Pairs of a pattern and what stands for it in today's names.
         unused: Patterns of names that a model of this kind has no use for.
         copies: Patterns of names that may hold another tensor once more, as tied tables do.
@@ -110,9 +113,49 @@ class ModelFamily:
     ignored: tuple[str, ...] = ()
     unused: Callable[[Model], tuple[str, ...]] = lambda model: ()
     copies: tuple[str, ...] = ()
-    tied_names: tuple[tuple[str, str], ...] = ()
+    tied_names: Callable[[ConfigReader], tuple[tuple[str, str], ...]] = lambda fields: ()
     renamed: tuple[tuple[str, str], ...] = ()
     named: Callable[[Model], Model] = lambda model: model
+
+
+def tied_names(
+    *pairs: tuple[str, str], default: bool = True
+) -> Callable[[ConfigReader], tuple[tuple[str, str], ...]]:
+    """Makes ``tied_names`` of a family whose head is tied unless the configuration unties it.
+
+    Args:
+        pairs: The names of each tied tensor.
+        default: Whether the family ties where ``tie_word_embeddings`` is missing.
+
+    Example:
+        >>> names = tied_names(("wte.weight", "lm_head.weight"))
+        >>> names(ConfigReader({})), names(ConfigReader({"tie_word_embeddings": False}))
+        ((('wte.weight', 'lm_head.weight'),), ())
+    """
+    return lambda fields: pairs if fields.flag("tie_word_embeddings", default) else ()
+
+
+def ties_head(
+    fields: ConfigReader, tensors: Tensors, head: str, table: str, *, default: bool = True
+) -> bool:
+    """Returns whether the output layer is the table of embeddings.
+
+    It is where the configuration ties the two, unless the files hold two different tensors.
+
+    Args:
+        fields: The configuration.
+        tensors: The tensors of the folder.
+        head: Name of the output layer's tensor.
+        table: Name of the table of embeddings.
+        default: Whether the family ties where ``tie_word_embeddings`` is missing.
+
+    Example:
+        >>> stored = Tensors({"wte.weight": (9, 4)}, same=lambda a, b: False)
+        >>> ties_head(ConfigReader({}), stored, "lm_head.weight", "wte.weight")
+        True
+    """
+    tied = fields.flag("tie_word_embeddings", default)
+    return tied and (not tensors.has(head) or tensors.same(head, table))
 
 
 def linear_mappings(

@@ -176,7 +176,7 @@ def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
     fields.only(quantization_config=None)
     family = _family(fields)
     tensors = open_tensors(folder)
-    names = _todays(family, tensors)
+    names = _todays(family, fields, tensors)
     shapes = {name: tensors.entries[there].shape for name, there in names.items()}
     same = functools.cache(lambda a, b: _same(tensors, names, shapes, a, b))
     describe = lambda said: _described(family, said, Tensors(shapes, same), tensors)
@@ -222,8 +222,8 @@ def _family(fields: ConfigReader) -> ModelFamily:
     raise fields.refused("model_type", kind, reason)
 
 
-def _todays(family: ModelFamily, tensors: TensorFolder) -> dict[str, str]:
-    """What tensors are called in the files by today's names; those that hold nothing left out."""
+def _todays(family: ModelFamily, fields: ConfigReader, tensors: TensorFolder) -> dict[str, str]:
+    """Maps current tensor names to those in the files, without tensors that hold nothing."""
     found: dict[str, str] = {}
     for there in tensors.entries:
         if any(re.fullmatch(pattern, there) for pattern in family.ignored):
@@ -236,7 +236,7 @@ def _todays(family: ModelFamily, tensors: TensorFolder) -> dict[str, str]:
                 f"{tensors.path}: tensors {found[name]} and {there} are the same one of the model"
             )
         found[name] = there
-    for original, other in family.tied_names:
+    for original, other in family.tied_names(fields):
         # A bare model has the same table without the prefix, and perhaps a head beside it.
         bare = original.partition(".")[2]
         if original not in found and bare not in found and other in found:

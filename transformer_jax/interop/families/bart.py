@@ -45,7 +45,7 @@ def _config(
     place: str = "post",
     decoder_vocab: int | None = None,
 ) -> TransformerConfig:
-    fields.only(normalize_before=place == "pre")
+    fields.only(normalize_before=place == "pre", tie_word_embeddings=True)
     rate = fields.number("dropout", default=0.1)
     return TransformerConfig(
         vocab_size=fields.whole("vocab_size"),
@@ -240,7 +240,7 @@ def _family(kind: str, name: str, make: Callable[[ConfigReader, Tensors], Model]
         mappings=mappings,
         fields=lambda model: _fields(kind, name, model),
         ignored=_VERSIONS,
-        tied_names=_STAND_INS,
+        tied_names=lambda fields: _STAND_INS,
         copies=_OLD,
         named=_named,
     )
@@ -261,5 +261,5 @@ MARIAN = dataclasses.replace(
         }
     ),
     ignored=(*_VERSIONS, r"(model\.)?(encoder|decoder)\.embed_positions\.weight"),
-    tied_names=(),  # its two sides may have tables of their own
+    tied_names=lambda fields: (),  # its two sides may have tables of their own
 )

@@ -35,11 +35,15 @@ from transformer_jax.interop.family import (
     attention_mappings,
     linear_mappings,
     norm_mappings,
+    tied_names,
+    ties_head,
 )
 
 __all__ = ["FAMILY", "body", "body_fields", "config_of"]
 
 _TABLE = "bert.embeddings.word_embeddings.weight"
+_OWN = "cls.predictions.decoder.weight"
+_BIASES = "cls.predictions.bias", "cls.predictions.decoder.bias"
 _HEADS = ("classifier.weight", "qa_outputs.weight")
 
 
@@ -93,14 +97,13 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     if tensors.has("cls.seq_relationship.weight") and not words:
         known = fields.values.get("architectures")
         raise fields.refused("architectures", known, "a head for pairs alone cannot be loaded")
-    own, table = "cls.predictions.decoder.weight", _TABLE
-    prefix = "bert." if tensors.has(table) else ""
+    prefix = "bert." if tensors.has(_TABLE) else ""
     head = HeadConfig(
         bias=True,
         mlm_transform=True,
         # A classifier of texts always reads what the pooler makes.
         pooler=tensors.has(f"{prefix}pooler.dense.weight") or task in TEXT_TASKS,
-        tie_word_embeddings=not tensors.has(own) or tensors.same(own, table),
+        tie_word_embeddings=not words or ties_head(fields, tensors, _OWN, _TABLE),
     )
     positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
     return encoder(
@@ -142,7 +145,7 @@ def mappings(model: Model) -> list[TensorMapping]:
         found += linear_mappings("pooler", f"{model.prefix}pooler.dense")
     at = "cls.predictions"
     transform = f"{at}.transform.dense", f"{at}.transform.LayerNorm"
-    found += word_mappings(model, *transform, f"{at}.bias", f"{at}.decoder.weight")
+    found += word_mappings(model, *transform, _BIASES, _OWN)
     if model.next_sentence:
         found += linear_mappings("next_sentence", "cls.seq_relationship")
     return found + label_mappings(model)
@@ -195,8 +198,8 @@ FAMILY = ModelFamily(
     mappings=mappings,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
-    tied_names=((_TABLE, "cls.predictions.decoder.weight"),),
-    copies=(r"cls\.predictions\.decoder\.(weight|bias)",),
+    tied_names=tied_names((_TABLE, _OWN), _BIASES),
+    copies=(r"cls\.predictions\.decoder\.(weight|bias)", r"cls\.predictions\.bias"),
     renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
     named=named,
 )

@@ -35,18 +35,22 @@ from transformer_jax.interop.family import (
     attention_mappings,
     linear_mappings,
     norm_mappings,
+    tied_names,
+    ties_head,
 )
 
 __all__ = ["FAMILY"]
 
+_TABLE = "distilbert.embeddings.word_embeddings.weight"
+_OWN = "vocab_projector.weight"
 _EPS = 1e-12  # hard-coded there, and no key
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder with the heads that are there; a classifier's first map is a pooler with ReLU."""
     task = task_of(fields, tensors, ("classifier.weight", "qa_outputs.weight"))
-    table = "distilbert.embeddings.word_embeddings.weight"
-    own, rate = "vocab_projector.weight", fields.number("dropout", default=0.1)
+    table = _TABLE
+    rate, words = fields.number("dropout", default=0.1), tensors.has("vocab_transform.weight")
     config = TransformerConfig(
         vocab_size=fields.whole("vocab_size"),
         d_model=fields.whole("dim", "hidden_size"),
@@ -70,7 +74,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
             mlm_transform=True,
             pooler=task in TEXT_TASKS,
             pooler_activation="relu" if task in TEXT_TASKS else "tanh",
-            tie_word_embeddings=not tensors.has(own) or tensors.same(own, table),
+            tie_word_embeddings=not words or ties_head(fields, tensors, _OWN, table),
         ),
     )
     return encoder(
@@ -78,7 +82,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         config,
         prefix="distilbert." if tensors.has(table) else "",
         task=task,
-        words=tensors.has("vocab_transform.weight"),
+        words=words,
     )
 
 
@@ -102,12 +106,9 @@ def mappings(model: Model) -> list[TensorMapping]:
         ]
     if model.config.head.pooler:
         found += linear_mappings("pooler", "pre_classifier")
-    last = "vocab_projector.bias", "vocab_projector.weight"
-    return (
-        found
-        + word_mappings(model, "vocab_transform", "vocab_layer_norm", *last)
-        + label_mappings(model)
-    )
+    biases = ("vocab_projector.bias", "vocab_projector.bias")
+    found += word_mappings(model, "vocab_transform", "vocab_layer_norm", biases, _OWN)
+    return found + label_mappings(model)
 
 
 def fields(model: Model) -> dict[str, Any]:
@@ -145,5 +146,6 @@ FAMILY = ModelFamily(
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
     copies=(r"vocab_projector\.weight",),
+    tied_names=tied_names((_TABLE, _OWN)),
     named=named,
 )

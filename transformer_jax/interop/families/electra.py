@@ -24,6 +24,8 @@ from transformer_jax.interop.family import (
     TensorMapping,
     Tensors,
     linear_mappings,
+    tied_names,
+    ties_head,
 )
 
 __all__ = ["FAMILY"]
@@ -38,6 +40,7 @@ _REPLACED = ("original", "replaced")  # what the discriminator tells of each tok
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder with the heads that are there; a classifier's first map is a pooler with GELU."""
     detects = tensors.has(f"{_DETECTOR}.dense_prediction.weight")
+    words = tensors.has("generator_predictions.dense.weight")
     task = "replaced" if detects else task_of(fields, tensors, _HEADS)
     head = HeadConfig(
         bias=True,
@@ -45,7 +48,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         mlm_transform_activation="gelu",  # whatever the layers have
         pooler=task in TEXT_TASKS,
         pooler_activation="gelu" if task in TEXT_TASKS else "tanh",
-        tie_word_embeddings=not tensors.has(_OWN) or tensors.same(_OWN, _TABLE),
+        tie_word_embeddings=not words or ties_head(fields, tensors, _OWN, _TABLE),
     )
     positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
     width = fields.whole("embedding_size", default=128)
@@ -54,7 +57,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         bert.config_of(fields, head, positions, embedding=width),
         prefix="electra." if tensors.has(_TABLE) else "",
         task=task,
-        words=tensors.has("generator_predictions.dense.weight"),
+        words=words,
     )
     return dataclasses.replace(found, labels=_REPLACED) if detects else found
 
@@ -70,9 +73,10 @@ def mappings(model: Model) -> list[TensorMapping]:
         found += linear_mappings("detector", f"{_DETECTOR}.dense")
         return found + linear_mappings("labels", f"{_DETECTOR}.dense_prediction")
     at = "generator_predictions"
-    parts = f"{at}.dense", f"{at}.LayerNorm", "generator_lm_head.bias", _OWN
+    biases = ("generator_lm_head.bias", "generator_lm_head.bias")
+    found += word_mappings(model, f"{at}.dense", f"{at}.LayerNorm", biases, _OWN)
     texts = "classifier.out_proj" if model.task in TEXT_TASKS else "classifier"
-    return found + word_mappings(model, *parts) + label_mappings(model, texts)
+    return found + label_mappings(model, texts)
 
 
 def fields(model: Model) -> dict[str, Any]:
@@ -103,7 +107,7 @@ FAMILY = ModelFamily(
     mappings=mappings,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
-    tied_names=((_TABLE, _OWN),),
+    tied_names=tied_names((_TABLE, _OWN)),
     copies=(r"generator_lm_head\.weight",),
     renamed=bert.FAMILY.renamed,
     named=named,

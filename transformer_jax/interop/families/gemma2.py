@@ -10,7 +10,7 @@ from transformer_jax.config import AttentionConfig, EmbeddingConfig, Transformer
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import layer_types, window_size, windows
-from transformer_jax.interop.family import Model, ModelFamily, Tensors
+from transformer_jax.interop.family import Model, ModelFamily, Tensors, tied_names
 
 __all__ = ["FAMILY"]
 
@@ -19,7 +19,12 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Gemma 2; gains are one more than what is stored."""
     bias = fields.flag("attention_bias", False)
     fields.only(use_bidirectional_attention=False)
-    fields = fields.filled(max_position_embeddings=8192, num_key_value_heads=4, head_dim=256)
+    fields = fields.filled(
+        max_position_embeddings=8192,
+        num_key_value_heads=4,
+        head_dim=256,
+        tie_word_embeddings=True,
+    )
     base = llama.base_config(
         fields,
         tensors,
@@ -72,6 +77,6 @@ FAMILY = ModelFamily(
     fields=fields,
     ignored=llama.IGNORED,
     copies=llama.COPIES,
-    tied_names=llama.STAND_INS,
+    tied_names=tied_names(llama.STAND_INS),
     named=llama.named,
 )

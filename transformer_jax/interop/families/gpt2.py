@@ -25,6 +25,8 @@ from transformer_jax.interop.family import (
     Tensors,
     linear_mappings,
     norm_mappings,
+    tied_names,
+    ties_head,
 )
 
 __all__ = ["FAMILY"]
@@ -59,8 +61,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
             residual_dropout=rate,
         ),
         head=HeadConfig(
-            tie_word_embeddings=not tensors.has("lm_head.weight")
-            or tensors.same("lm_head.weight", f"{prefix}wte.weight")
+            tie_word_embeddings=ties_head(fields, tensors, "lm_head.weight", f"{prefix}wte.weight")
         ),
     )
     return Model("decoder", config, prefix)
@@ -122,6 +123,6 @@ FAMILY = ModelFamily(
     # Causal masks, which old files hold as buffers.
     ignored=(r".*\.attn\.(bias|masked_bias)",),
     copies=(r"lm_head\.weight",),
-    tied_names=(("transformer.wte.weight", "lm_head.weight"),),
+    tied_names=tied_names(("transformer.wte.weight", "lm_head.weight")),
     named=lambda model: dataclasses.replace(model, prefix="transformer."),
 )

@@ -24,6 +24,7 @@ __all__ = [
     "label_fields",
     "label_mappings",
     "labels_of",
+    "refuse_headless",
     "task_of",
     "word_mappings",
 ]
@@ -61,12 +62,14 @@ def task_of(fields: ConfigReader, tensors: Tensors, heads: tuple[str, ...]) -> T
         heads: Names of which a fine-tuned one has some.
 
     Raises:
-        CheckpointError: There is such a head, and no telling what it is for.
+        CheckpointError: There is such a head, and no telling what it is for; or the class has one
+            and the files do not.
     """
+    known = _classes(fields)
     if not any(tensors.has(name) for name in heads):
+        for end in _TASKS:
+            refuse_headless(fields, end, heads)
         return None
-    names = fields.values.get("architectures")
-    known = [str(name) for name in names] if isinstance(names, list) else []
     found = [task for end, task in _TASKS.items() if any(name.endswith(end) for name in known)]
     if len(found) != 1:
         raise CheckpointError(
@@ -87,6 +90,29 @@ def task_of(fields: ConfigReader, tensors: Tensors, heads: tuple[str, ...]) -> T
         problem = fields.values.get("problem_type")
         raise fields.refused("problem_type", problem, f"regression has one label, not {count}")
     return "regress" if problem_type == "classify" and count == 1 else problem_type
+
+
+def refuse_headless(fields: ConfigReader, end: str, heads: tuple[str, ...]) -> None:
+    """Refuses a folder whose class has a head that its files lack.
+
+    Args:
+        fields: Its configuration.
+        end: How the names of classes with the head end.
+        heads: Names of tensors, one of which the head needs.
+
+    Raises:
+        CheckpointError: ``architectures`` names such a class.
+    """
+    if any(name.endswith(end) for name in _classes(fields)):
+        raise CheckpointError(
+            f"{fields.where}: architectures is {_classes(fields)}: its head is missing "
+            f"({' or '.join(heads)})"
+        )
+
+
+def _classes(fields: ConfigReader) -> list[str]:
+    names = fields.values.get("architectures")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def encoder(
@@ -157,21 +183,26 @@ def _decoder(fields: ConfigReader, tensors: Tensors, found: Model) -> Model:
 
 
 def word_mappings(
-    model: Model, dense: str, norm: str, bias: str, table: str
+    model: Model, dense: str, norm: str, biases: tuple[str, str], table: str
 ) -> list[TensorMapping]:
-    """Mappings of the masked-LM head, if there is one, by the names of its parts."""
+    """Returns mappings of the masked-LM head, by the names of its parts; none without a head.
+
+    Args:
+        model: The encoder.
+        dense: Name of the transformation.
+        norm: Name of its norm.
+        biases: Names of the bias of a tied and of an untied output layer.
+        table: Name of an untied output layer.
+    """
     if not model.words:
         return []
+    tied = model.config.head.tie_word_embeddings
     mappings = [
         *linear_mappings("transform", dense),
         *norm_mappings("transform_norm", norm),
-        TensorMapping("head/bias", bias),
+        TensorMapping("head/bias", biases[0] if tied else biases[1]),
     ]
-    return (
-        mappings
-        if model.config.head.tie_word_embeddings
-        else [*mappings, TensorMapping("head/table", table)]
-    )
+    return mappings if tied else [*mappings, TensorMapping("head/table", table)]
 
 
 def label_mappings(model: Model, texts: str = "classifier") -> list[TensorMapping]:

@@ -36,6 +36,8 @@ from transformer_jax.interop.family import (
     attention_mappings,
     linear_mappings,
     norm_mappings,
+    tied_names,
+    ties_head,
 )
 
 __all__ = ["GEMMA", "LLAMA", "MISTRAL", "QWEN2", "QWEN3", "base_config", "base_fields", "mappings"]
@@ -69,7 +71,7 @@ def base_config(
     """
     table, own = f"{prefix_of(tensors)}embed_tokens.weight", "lm_head.weight"
     heads = fields.whole("num_attention_heads")
-    fields = fields.filled(rms_norm_eps=1e-6)
+    fields = fields.filled(rms_norm_eps=1e-6, tie_word_embeddings=False)
     return TransformerConfig(
         vocab_size=fields.whole("vocab_size"),
         d_model=fields.whole("hidden_size"),
@@ -97,7 +99,7 @@ def base_config(
             eps=fields.number("rms_norm_eps", above=0),
             residual_dropout=0.0,
         ),
-        head=HeadConfig(tie_word_embeddings=not tensors.has(own) or tensors.same(own, table)),
+        head=HeadConfig(tie_word_embeddings=ties_head(fields, tensors, own, table)),
     )
 
 
@@ -146,7 +148,12 @@ def _late_windows(fields: ConfigReader) -> ScoreConfig:
 def gemma(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Gemma 1; gains are one more than what is stored, and embeddings are scaled."""
     fields.only(use_bidirectional_attention=False)
-    fields = fields.filled(max_position_embeddings=8192, num_key_value_heads=16, head_dim=256)
+    fields = fields.filled(
+        max_position_embeddings=8192,
+        num_key_value_heads=16,
+        head_dim=256,
+        tie_word_embeddings=True,
+    )
     # Under the name of the exact GELU lies the one by tanh, as in the first releases.
     names = {**ACTIVATIONS, "gelu": "gelu_tanh"}
     usual = ("hidden_act", "gelu_pytorch_tanh")
@@ -260,11 +267,13 @@ def _gemma_fields(model: Model) -> dict[str, Any]:
 
 
 COPIES = (r"lm_head\.weight",)
-STAND_INS = (("model.embed_tokens.weight", "lm_head.weight"),)
+STAND_INS = ("model.embed_tokens.weight", "lm_head.weight")
 IGNORED = (r".*rotary_emb\.inv_freq",)
 
 
-def _family(kind: str, name: str, make: Any, fields: Any = None) -> ModelFamily:
+def _family(
+    kind: str, name: str, make: Any, fields: Any = None, *, tied: bool = False
+) -> ModelFamily:
     return ModelFamily(
         types=(kind,),
         model=make,
@@ -272,14 +281,14 @@ def _family(kind: str, name: str, make: Any, fields: Any = None) -> ModelFamily:
         fields=fields or (lambda model: base_fields(kind, name, model)),
         ignored=IGNORED,
         copies=COPIES,
-        tied_names=STAND_INS,
+        tied_names=tied_names(STAND_INS, default=tied),
         named=named,
     )
 
 
 LLAMA = _family("llama", "LlamaForCausalLM", llama)
 MISTRAL = _family("mistral", "MistralForCausalLM", mistral, _mistral_fields)
-GEMMA = _family("gemma", "GemmaForCausalLM", gemma, _gemma_fields)
+GEMMA = _family("gemma", "GemmaForCausalLM", gemma, _gemma_fields, tied=True)
 QWEN2 = _family(
     "qwen2", "Qwen2ForCausalLM", qwen2, partial(_qwen_fields, "qwen2", "Qwen2ForCausalLM")
 )

@@ -25,6 +25,8 @@ from transformer_jax.interop.family import (
     attention_mappings,
     linear_mappings,
     norm_mappings,
+    tied_names,
+    ties_head,
 )
 
 __all__ = ["FAMILY"]
@@ -79,7 +81,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
             final=before and not fields.flag("_remove_final_layer_norm", False),
             residual_dropout=rate,
         ),
-        head=HeadConfig(tie_word_embeddings=not tensors.has(own) or tensors.same(own, table)),
+        head=HeadConfig(tie_word_embeddings=ties_head(fields, tensors, own, table)),
     )
     return Model("decoder", config, prefix)
 
@@ -146,6 +148,6 @@ FAMILY = ModelFamily(
     mappings=mappings,
     fields=fields,
     copies=(r"lm_head\.weight",),
-    tied_names=(("model.decoder.embed_tokens.weight", "lm_head.weight"),),
+    tied_names=tied_names(("model.decoder.embed_tokens.weight", "lm_head.weight")),
     named=lambda model: dataclasses.replace(model, prefix="model."),
 )

@@ -19,6 +19,7 @@ from transformer_jax.interop.family import (
     Tensors,
     linear_mappings,
     norm_mappings,
+    tied_names,
 )
 
 __all__ = ["FAMILY"]
@@ -101,6 +102,6 @@ FAMILY = ModelFamily(
     fields=fields,
     ignored=llama.IGNORED,
     copies=llama.COPIES,
-    tied_names=llama.STAND_INS,
+    tied_names=tied_names(llama.STAND_INS, default=False),
     named=llama.named,
 )

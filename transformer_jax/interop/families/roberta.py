@@ -25,26 +25,30 @@ from transformer_jax.interop.family import (
     TensorMapping,
     Tensors,
     linear_mappings,
+    tied_names,
+    ties_head,
 )
 
 __all__ = ["FAMILY"]
 
+_TABLE = "roberta.embeddings.word_embeddings.weight"
+_OWN = "lm_head.decoder.weight"
+_BIASES = "lm_head.bias", "lm_head.decoder.bias"
 _HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder with the heads that are there; a classifier's first map is a pooler."""
     task = task_of(fields, tensors, _HEADS)
-    table = "roberta.embeddings.word_embeddings.weight"
-    prefix = "roberta." if tensors.has(table) else ""
+    prefix = "roberta." if tensors.has(_TABLE) else ""
     pooler = tensors.has(f"{prefix}pooler.dense.weight")
-    own = "lm_head.decoder.weight"
+    words = tensors.has("lm_head.dense.weight")
     head = HeadConfig(
         bias=True,
         mlm_transform=True,
         mlm_transform_activation="gelu",  # whatever the layers have
         pooler=pooler or task in TEXT_TASKS,
-        tie_word_embeddings=not tensors.has(own) or tensors.same(own, table),
+        tie_word_embeddings=not words or ties_head(fields, tensors, _OWN, _TABLE),
     )
     # Position 0 is that of padding, and its table row the one of the padding id.
     first = fields.whole("pad_token_id", default=1, least=0) + 1
@@ -61,7 +65,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         bert.config_of(fields, head, positions),
         prefix=prefix,
         task=task,
-        words=tensors.has("lm_head.dense.weight"),
+        words=words,
     )
 
 
@@ -72,8 +76,8 @@ def mappings(model: Model) -> list[TensorMapping]:
         found += linear_mappings("pooler", "classifier.dense")
     elif model.config.head.pooler:
         found += linear_mappings("pooler", f"{model.prefix}pooler.dense")
-    parts = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.weight"
-    return found + word_mappings(model, *parts) + label_mappings(model, "classifier.out_proj")
+    found += word_mappings(model, "lm_head.dense", "lm_head.layer_norm", _BIASES, _OWN)
+    return found + label_mappings(model, "classifier.out_proj")
 
 
 def fields(model: Model) -> dict[str, Any]:
@@ -104,7 +108,8 @@ FAMILY = ModelFamily(
     ignored=(r".*embeddings\.position_ids",),
     # A classifier has a first map of its own, and keeps the pooler that it began with.
     unused=lambda model: (r"(roberta\.)?pooler\..*",) if model.task in TEXT_TASKS else (),
-    copies=(r"lm_head\.decoder\.(weight|bias)",),
+    tied_names=tied_names((_TABLE, _OWN), _BIASES),
+    copies=(r"lm_head\.decoder\.(weight|bias)", r"lm_head\.bias"),
     renamed=bert.FAMILY.renamed,
     named=named,
 )

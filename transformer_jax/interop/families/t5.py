@@ -27,6 +27,7 @@ from transformer_jax.interop.family import (
     attention_mappings,
     linear_mappings,
     norm_mappings,
+    ties_head,
 )
 
 __all__ = ["MT5", "T5"]
@@ -52,12 +53,11 @@ def mt5(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def _model(fields: ConfigReader, tensors: Tensors, feed_forward: str, *, scaled: bool) -> Model:
-    """An encoder-decoder, whose head is tied unless the file has another table; or an encoder."""
+    """An encoder-decoder, or an encoder where the configuration names that class."""
     alone = _alone(fields)
     activation, gated = _activation(fields, feed_forward)
     width, rate = fields.whole("d_model"), fields.number("dropout_rate", default=0.1)
     layers = fields.whole("num_layers")
-    own = "lm_head.weight"
     config = TransformerConfig(
         vocab_size=fields.whole("vocab_size"),
         d_model=width,
@@ -94,7 +94,7 @@ def _model(fields: ConfigReader, tensors: Tensors, feed_forward: str, *, scaled:
         head=HeadConfig()
         if alone
         else HeadConfig(
-            tie_word_embeddings=not tensors.has(own) or tensors.same(own, "shared.weight"),
+            tie_word_embeddings=ties_head(fields, tensors, "lm_head.weight", "shared.weight"),
             scale=width**-0.5 if scaled else 1.0,
         ),
     )
@@ -215,7 +215,8 @@ T5 = ModelFamily(
     unused=lambda model: (
         () if model.config.decoder_layers else (r"decoder\..*", r"lm_head\.weight")
     ),
-    tied_names=(
+    # Both sides always read one table, whether the head is tied to it or not.
+    tied_names=lambda fields: (
         ("shared.weight", "encoder.embed_tokens.weight"),
         ("shared.weight", "decoder.embed_tokens.weight"),
     ),

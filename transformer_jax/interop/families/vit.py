@@ -17,7 +17,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.interop.config_reader import ConfigReader
-from transformer_jax.interop.families.heads import label_fields, labels_of
+from transformer_jax.interop.families.heads import label_fields, labels_of, refuse_headless
 from transformer_jax.interop.family import (
     ACTIVATIONS,
     Model,
@@ -78,6 +78,8 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder of images with the heads that are there."""
     prefix = "vit." if tensors.has("vit.embeddings.cls_token") else ""
     labeled = tensors.has("classifier.weight")
+    if not labeled:
+        refuse_headless(fields, "ForImageClassification", ("classifier.weight",))
     if labeled:
         fields.only(problem_type="single_label_classification")
     return Model(
