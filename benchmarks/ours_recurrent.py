@@ -81,6 +81,7 @@ class Numbers:
     """A tokenizer whose text is the ids themselves."""
 
     pad, bos, eos = PAD, BOS, EOS
+    end_tokens: tuple[int, ...] = (EOS,)
     unk: int | None = None
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()

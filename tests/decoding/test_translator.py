@@ -36,6 +36,7 @@ class Letters:
     def __init__(self, vocab_size=20):
         self.vocab_size = vocab_size
         self.pad, self.unk, self.bos, self.eos = PAD, UNK, BOS, EOS
+        self.end_tokens = (EOS,)
         self.prefix_ids, self.suffix_ids = (), (EOS,)
         self.target_prefix_ids = ()
 

@@ -298,6 +298,7 @@ def test_the_manifest_says_what_is_taken_and_given(exported):
         "platforms": ["cpu", "cuda", "tpu"],
         "weights": "model.safetensors",
         "special": {"pad": 1, "bos": 0, "eos": 2, "unk": 3},
+        "end_tokens": [2],
     }
     assert parts["forward"]["outputs"] == {"logits": {"shape": ["B", "T", 40], "dtype": "float32"}}
     translate = parts["translate"]

@@ -56,12 +56,16 @@ def add_tokens(
     return grown
 
 
-def _roles(tokenizer: Tokenizer) -> dict[str, str]:
-    """The names of special tokens by role."""
+def _roles(tokenizer: Tokenizer) -> dict[str, str | Sequence[str]]:
+    """Returns the names of special tokens by role, and of further tokens that end a text."""
     roles = ("pad", "unk", "bos", "eos", "mask")
     ids = {role: getattr(tokenizer, role) for role in roles}
     ids["forced_bos"] = next(iter(tokenizer.target_prefix_ids), None)
-    return {role: tokenizer.name(id) for role, id in ids.items() if id is not None}
+    names: dict[str, str | Sequence[str]] = {
+        role: tokenizer.name(id) for role, id in ids.items() if id is not None
+    }
+    ends = [tokenizer.name(id) for id in tokenizer.end_tokens[1:]]
+    return names | ({"ends": ends} if ends else {})
 
 
 def has_token(tokenizer: Tokenizer, token: str) -> bool:

@@ -1,12 +1,12 @@
 """Special tokens of a vocabulary, found by their usual names."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from transformer_jax.data.backends import SENTINEL
 from transformer_jax.errors import DataError
 
-__all__ = ["ROLES", "role_ids", "sentinel_ids"]
+__all__ = ["ROLES", "SpecialNames", "end_ids", "role_ids", "sentinel_ids"]
 
 ROLES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),
@@ -19,12 +19,38 @@ ROLES = {
 """Names of the token of each role, in order of preference; a role without has a given name only."""
 
 
-def role_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str, int]:
+# Names by role, and under "ends" those of further tokens that end a text.
+SpecialNames = Mapping[str, str | Sequence[str]]
+
+
+def end_ids(vocab: Mapping[str, int], eos: int, given: SpecialNames) -> tuple[int, ...]:
+    """Returns the ids of all tokens that end a text, the one that training writes first.
+
+    Args:
+        vocab: Ids by token.
+        eos: The id of the role ``eos``.
+        given: Names by role; ``ends`` are those of further tokens.
+
+    Raises:
+        DataError: A name that the vocabulary lacks.
+
+    Example:
+        >>> end_ids({"</s>": 1, "<stop>": 2}, 1, {"ends": ["<stop>", "</s>"]})
+        (1, 2)
+    """
+    names = given.get("ends", ())
+    absent = [name for name in names if name not in vocab]
+    if absent:
+        raise DataError(f"the tokenizer has no token {absent[0]!r} to end a text")
+    return tuple(dict.fromkeys((eos, *(vocab[name] for name in names))))
+
+
+def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
     """The id of the token of each role that the vocabulary has one for.
 
     Args:
         vocab: Ids by token.
-        given: Names by role, which go before the usual ones.
+        given: Names by role, which go before the usual ones; ``ends`` is no role.
 
     Raises:
         DataError: An unknown role, or a name that the vocabulary lacks.
@@ -33,6 +59,7 @@ def role_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str, in
         >>> role_ids({"<s>": 0, "</s>": 1, "<stop>": 2}, {"eos": "<stop>"})
         {'bos': 0, 'eos': 2}
     """
+    given = {role: name for role, name in given.items() if role != "ends"}
     unknown = sorted(set(given) - set(ROLES))
     if unknown:
         raise DataError(f"special token {unknown[0]!r}: the roles are {', '.join(ROLES)}")
@@ -40,7 +67,7 @@ def role_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str, in
     for role, names in ROLES.items():
         if role in given and given[role] not in vocab:
             raise DataError(f"the tokenizer has no token {given[role]!r} to be {role}")
-        for name in (given[role],) if role in given else names:
+        for name in (str(given[role]),) if role in given else names:
             if name in vocab:
                 found[role] = vocab[name]
                 break

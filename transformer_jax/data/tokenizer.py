@@ -5,7 +5,7 @@ import hashlib
 import json
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -15,7 +15,7 @@ from jaxtyping import Bool
 from transformer_jax.data import backends
 from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.files import read_file
-from transformer_jax.data.special_tokens import ROLES, role_ids, sentinel_ids
+from transformer_jax.data.special_tokens import ROLES, SpecialNames, end_ids, role_ids, sentinel_ids
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.output_files import draft_file
 
@@ -51,7 +51,8 @@ class Tokenizer:
         pad: Padding; the id of ``eos`` where the file has no such token.
         unk: The token of unknown text, or None.
         bos: The first input of a decoder; the id of ``pad`` where the file has none (T5, Marian).
-        eos: Ends every sentence.
+        eos: Ends every sentence of training.
+        end_tokens: Each ends a generated text; ``eos`` is the first.
         mask: The mask token, or None.
         sentinels: ``<extra_id_0>``, ``<extra_id_1>``, ... of T5, as many as there are.
         prefix_ids: Special tokens before a source text, by the file's template (BART's ``<s>``).
@@ -61,7 +62,7 @@ class Tokenizer:
         num_separators: Number of ``eos`` between the two texts of a pair (RoBERTa: 2).
         template: The special-tokens template of the file, or None.
         text: The content of the file.
-        special: Names of special tokens by role, as far as they were given beside the file.
+        special: Names of special tokens, as far as they were given beside the file.
         sha256: Checksum of the file that ``save`` writes.
     """
 
@@ -70,6 +71,7 @@ class Tokenizer:
     unk: int | None
     bos: int
     eos: int
+    end_tokens: tuple[int, ...]
     mask: int | None
     sentinels: tuple[int, ...]
     prefix_ids: tuple[int, ...]
@@ -78,17 +80,17 @@ class Tokenizer:
     num_separators: int
     template: SpecialTokensTemplate | None
     text: str
-    special: dict[str, str]
+    special: dict[str, str | Sequence[str]]
     sha256: str
 
-    def __init__(self, text: str, special: Mapping[str, str] | None = None):
+    def __init__(self, text: str, special: SpecialNames | None = None):
         """The tokenizer that a ``tokenizer.json`` describes, without its truncation and padding.
 
         Args:
             text: Content of the file; kept unchanged, because numbers may change when serialized
                 again.
             special: Names of special tokens by role (pad, unk, bos, eos, mask, forced_bos), where
-                unusual.
+                unusual; under ``ends`` those of further tokens that end a text.
 
         Raises:
             DataError: There is no token that ends sentences, or a named one is missing.
@@ -110,6 +112,7 @@ class Tokenizer:
             )
         self.vocab_size = max(vocab.values()) + 1
         self.eos = found["eos"]
+        self.end_tokens = end_ids(vocab, self.eos, self.special)
         self.pad = found.get("pad", self.eos)
         self.bos = found.get("bos", self.pad)
         self.unk = found.get("unk")
@@ -288,7 +291,7 @@ def load_tokenizer(
     path: str | pathlib.Path,
     *,
     sha256: str | None = None,
-    special: Mapping[str, str] | None = None,
+    special: SpecialNames | None = None,
 ) -> Tokenizer:
     """The tokenizer of a ``tokenizer.json``, ours or any other.
 

@@ -21,9 +21,9 @@ Reorder = Callable[[Any, Array], Any]  # cache, parents [B M] -> cache
 class Hypotheses(NamedTuple):
     """The ``P = nbest`` best finished hypotheses of each sentence, best first."""
 
-    tokens: Int[Array, "B P T"]  # EOS included, then padding
-    lengths: Int[Array, "B P"]  # tokens, EOS included; 0 where there is no such hypothesis
-    log_probs: Float[Array, "B P"]  # of the whole sequence, EOS included; NaN if logits were
+    tokens: Int[Array, "B P T"]  # the end token included, then padding
+    lengths: Int[Array, "B P"]  # tokens, the end included; 0 where there is no such hypothesis
+    log_probs: Float[Array, "B P"]  # of the whole sequence, the end included; NaN if logits were
     scores: Float[Array, "B P"]  # the same, normalized for length
 
 
@@ -37,12 +37,13 @@ class _Live(NamedTuple):
 
 
 class _Finished(NamedTuple):
-    """The best that have ended: EOS follows live beam ``beam`` as token number ``length``."""
+    """The best that have ended: ``ends`` follows live beam ``beam`` as token number ``length``."""
 
     scores: Float[Array, "B P"]
     log_probs: Float[Array, "B P"]
     lengths: Int[Array, "B P"]
     beams: Int[Array, "B P"]
+    ends: Int[Array, "B P"]
 
 
 class _Loop(NamedTuple):
@@ -70,7 +71,7 @@ def _initial(start: Array, cache: Any, config: BeamSearchConfig, length: int) ->
             parents=trail,
             tokens=trail,
         ),
-        finished=_Finished(out_of, out_of, nothing, nothing),
+        finished=_Finished(out_of, out_of, nothing, nothing, nothing),
         done=jnp.zeros(B, bool),
         broken=jnp.zeros(B, bool),
         cache=cache,
@@ -90,10 +91,11 @@ def beam_search(
 ) -> Hypotheses:
     """The ``nbest`` best complete sequences that beam search finds.
 
-    Each step scores every continuation of every live hypothesis. Continuations by EOS that are
-    among the ``num_beams`` best leave the beam for the finished ones; of the others the
+    Each step scores every continuation of every live hypothesis. Continuations by an end token
+    that are among the ``num_beams`` best leave the beam for the finished ones; of the others the
     ``num_beams`` best live on, so the beam never starves and a finished hypothesis never changes.
-    In the last step that a sentence's limit allows, EOS is the only continuation and its
+    Of several end tokens the most probable ends a hypothesis: the text is the same with each. In
+    the last step that a sentence's limit allows, an end is the only continuation and its
     probability is paid, unless ``unscored_eos``: every hypothesis returned is complete, and
     ``log_probs`` is what teacher forcing gives it. With ``num_beams >= V ** (length - 1)`` the
     search is exact (row B31).
@@ -109,10 +111,10 @@ def beam_search(
         start: The token that starts each sentence, usually BOS.
         reorder: Maps a cache and ``parents [B M]`` to the cache whose beam m continues beam
             ``parents[b, m]``.
-        special: Ids of EOS, padding and suppressed tokens.
+        special: Ids of end tokens, padding and suppressed tokens.
         config: Beams, hypotheses returned, normalization and lengths.
-        length: T, most tokens of any hypothesis, EOS included.
-        max_lengths: Most tokens of each sentence, EOS included; 0 marks a row of padding.
+        length: T, most tokens of any hypothesis, the end included.
+        max_lengths: Most tokens of each sentence, the end included; 0 marks a row of padding.
     """
     B, M = start.shape[0], config.num_beams
     limits = jnp.full((B,), length, jnp.int32)
@@ -126,17 +128,18 @@ def beam_search(
         logits, cache = step(live.last.reshape(B * M), loop.cache)
         last = t + 1 >= limits
         found = _continuations(logits, live.log_probs, special)
-        ends, onward, parents, tokens, finite = found
+        ends, last_tokens, onward, parents, tokens, finite = found
         broken = loop.broken | (~finite & ~loop.done)
         if config.unscored_eos:
             ends = jnp.where(last[:, None], live.log_probs, ends)
+            last_tokens = jnp.where(last[:, None], special.eos, last_tokens)
         # An end counts if it is among the M best continuations; in the last step, any does.
         better = (onward[:, None, :] > ends[:, :, None]).sum(-1)
         better += (ends[:, None, :] > ends[:, :, None]).sum(-1)
         may_end = ((better < M) & (t + 1 >= config.min_length)) | last[:, None]
         ends = jnp.where(may_end & ~loop.done[:, None], ends, -jnp.inf)
         scores = ends / length_penalty(t + 1, normalization, alpha[:, None])
-        finished = _admit(loop.finished, scores, ends, t + 1)
+        finished = _admit(loop.finished, scores, ends, last_tokens, t + 1)
         hope = best_possible_score(onward[:, 0], limits, normalization, alpha)
         settled = config.early_stopping & (finished.scores[:, -1] >= hope)
         here = (t, jnp.int32(0), jnp.int32(0))
@@ -164,6 +167,7 @@ def _continuations(
     special: SpecialTokens,
 ) -> tuple[
     Float[Array, "B M"],
+    Int[Array, "B M"],
     Float[Array, "B M"],
     Int[Array, "B M"],
     Int[Array, "B M"],
@@ -171,8 +175,9 @@ def _continuations(
 ]:
     """Log-probabilities of ending each hypothesis, and of the M best continuations.
 
-    The latter with the beam and the token of each; and whether all of it is finite. Only the best
-    of each row are compared across rows, and only their log-probabilities are ever computed.
+    The former with the most probable end token, the latter with the beam and the token of each;
+    and whether all of it is finite. Only the best of each row are compared across rows, and only
+    their log-probabilities are ever computed.
     """
     B, M = log_probs.shape
     V = logits.shape[1]
@@ -180,8 +185,10 @@ def _continuations(
     logits = logits.astype(jnp.float32)
     peak, rest = (part.reshape(B, M) for part in processors.normalizer(logits))
     # First the normaliser: a logit may be so large that a log-probability is lost beside it.
-    ends = log_probs + ((processors.take_logit(logits, special.eos).reshape(B, M) - peak) - rest)
-    suppressed = np.isin(np.arange(V), (special.eos, *special.suppress_tokens))
+    each = jnp.stack([processors.take_logit(logits, end) for end in special.ends], axis=-1)
+    last_tokens = jnp.array(special.ends, jnp.int32)[processors.argmax(each)].reshape(B, M)
+    ends = log_probs + ((each.max(-1).reshape(B, M) - peak) - rest)
+    suppressed = np.isin(np.arange(V), (*special.ends, *special.suppress_tokens))
     allowed = jnp.where(suppressed[None], -jnp.inf, logits)
     values, tokens = processors.top_k_two_stage(allowed, most)
     values = (values.reshape(B, M, most) - peak[:, :, None]) - rest[:, :, None]
@@ -189,11 +196,15 @@ def _continuations(
     onward, place = processors.top_k_of_rows(values.reshape(B, M * most), M)
     tokens = jnp.take_along_axis(tokens.reshape(B, M * most), place, axis=1)
     finite = jnp.isfinite(rest).all(1)
-    return ends, onward, place // most, tokens.astype(jnp.int32), finite
+    return ends, last_tokens, onward, place // most, tokens.astype(jnp.int32), finite
 
 
 def _admit(
-    finished: _Finished, scores: Float[Array, "B M"], ends: Float[Array, "B M"], length: Array
+    finished: _Finished,
+    scores: Float[Array, "B M"],
+    log_probs: Float[Array, "B M"],
+    ends: Int[Array, "B M"],
+    length: Array,
 ) -> _Finished:
     """The best of what had finished before and of what ends now, older ones first among equals."""
     B, M = scores.shape
@@ -207,9 +218,10 @@ def _admit(
 
     return _Finished(
         scores=best,
-        log_probs=pick(finished.log_probs, ends),
+        log_probs=pick(finished.log_probs, log_probs),
         lengths=pick(finished.lengths, lengths),
         beams=pick(finished.beams, beams),
+        ends=pick(finished.ends, ends),
     )
 
 
@@ -220,10 +232,10 @@ def _read_back(loop: _Loop, special: SpecialTokens) -> Hypotheses:
 
     def back(beams, at):
         t, parents, tokens = at
-        # At step t = length - 1 stands EOS; before it, the tokens of the beam it followed.
+        # At step t = length - 1 stands the end; before it, the tokens of the beam it followed.
         inside = t < lengths - 1
         token = jnp.where(inside, jnp.take_along_axis(tokens, beams, axis=1), special.pad)
-        token = jnp.where(t == lengths - 1, special.eos, token)
+        token = jnp.where(t == lengths - 1, loop.finished.ends, token)
         return jnp.where(inside, jnp.take_along_axis(parents, beams, axis=1), beams), token
 
     steps = jnp.arange(loop.live.tokens.shape[0])

@@ -60,14 +60,16 @@ def exhaustive_search(
     limit: int = 1_000_000,
     rows: int = 4096,
 ) -> list[ExactHypothesis]:
-    """The ``nbest`` best of all sequences of at most ``length`` tokens that end with EOS.
+    """The ``nbest`` best of all sequences of at most ``length`` tokens that end.
+
+    Of several end tokens the most probable ends each, as in beam search.
 
     It scores whole prefixes, so it shares neither cache nor loop with the searches that are tested
     against it. Ties go to the shorter, then to the lower tokens.
 
     Args:
         scorer: Maps decoder inputs ``[R T]``, the first token included, to logits ``[R T V]``.
-        special: Ids of EOS and suppressed tokens.
+        special: Ids of end tokens and suppressed tokens.
         config: ``nbest``, ``normalization`` and ``length_penalty`` count.
         start: The token that starts every sequence, usually BOS.
         vocab_size: K, the number of tokens, EOS included.
@@ -80,7 +82,7 @@ def exhaustive_search(
     """
     num_sequences(vocab_size, length, limit)
     config = config or BeamSearchConfig()
-    ends = (special.eos, *special.suppress_tokens)
+    ends = (*special.ends, *special.suppress_tokens)
     letters = np.array([v for v in range(vocab_size) if v not in ends], np.int32)
     K = len(letters)
     N = length if K else 1  # nothing but EOS can follow
@@ -89,17 +91,17 @@ def exhaustive_search(
         prefixes[:, t] = np.tile(np.repeat(letters, K ** (N - 1 - t)), K ** (t - 1))
     parts = [prefixes[i : i + rows] for i in range(0, len(prefixes), rows)]
     log_probs = np.concatenate([_log_probs(scorer(part)) for part in parts])
-    found = _complete(prefixes, log_probs, special.eos, config)
+    found = _complete(prefixes, log_probs, special.ends, config)
     return sorted(found, key=lambda e: (-e.score, len(e.tokens), e.tokens))[: config.nbest]
 
 
 def _complete(
     prefixes: Int[np.ndarray, "R T"],
     log_probs: Float[np.ndarray, "R T V"],
-    eos: int,
+    ends: tuple[int, ...],
     config: BeamSearchConfig,
 ) -> list[ExactHypothesis]:
-    """Every distinct prefix of ``prefixes``, completed by EOS."""
+    """Completes every distinct prefix of ``prefixes`` by its most probable end."""
     R, N = prefixes.shape
     follow = prefixes[:, 1:, None]
     steps = np.take_along_axis(log_probs[:, :-1], follow, axis=2)[:, :, 0]
@@ -109,9 +111,11 @@ def _complete(
     ).tolist()
     found = {}
     for n in range(N):
-        total = so_far[:, n] + log_probs[:, n, eos]
-        for prefix, log_prob in zip(prefixes[:, 1 : n + 1].tolist(), total.tolist(), strict=True):
-            tokens = (*prefix, eos)
+        last = log_probs[:, n][:, list(ends)]
+        chosen, total = np.array(ends)[last.argmax(1)], so_far[:, n] + last.max(1)
+        given = prefixes[:, 1 : n + 1].tolist(), chosen.tolist(), total.tolist()
+        for prefix, end, log_prob in zip(*given, strict=True):
+            tokens = (*prefix, end)
             found[tokens] = ExactHypothesis(tokens, log_prob, log_prob / penalties[n])
     return list(found.values())
 

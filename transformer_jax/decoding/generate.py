@@ -248,7 +248,7 @@ def append_token(
     """
     sampling = SamplingConfig() if sampling is None else sampling
     t, logits = at.t, logits.astype(jnp.float32)
-    ids, ends = np.arange(logits.shape[1]), (special.eos, *special.end_tokens)
+    ids, ends = np.arange(logits.shape[1]), special.ends
     suppressed = np.isin(ids, special.suppress_tokens)[None]
     if sampling.min_length is not None:
         early = (t + 1 < sampling.min_length) & (t + 1 < at.max_lengths)

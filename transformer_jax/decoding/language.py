@@ -113,10 +113,10 @@ class DecoderLanguageModel(ContextTextGenerator):
         """The same model, whose texts end with any of these tokens, or where the context is full.
 
         Args:
-            end_tokens: Tokens besides EOS that end a text.
+            end_tokens: Tokens that end a text besides those of the tokenizer.
         """
         other = copy.copy(self)
-        other.end_tokens, other.others = (self.tokenizer.eos, *end_tokens), {}
+        other.end_tokens, other.others = (*self.tokenizer.end_tokens, *end_tokens), {}
         other.shapes = dataclasses.replace(self.shapes, full="stop", num_draft_tokens=0)
         special = special_tokens(self.tokenizer, self.vocab, True, end_tokens)
         other.run, other.counts = Programs(self.run.graph, special), collections.Counter()
@@ -383,9 +383,9 @@ class DecoderLanguageModel(ContextTextGenerator):
             # One step more: the end that the limit forces is none.
             limits[row] = 1 + min(sequence.remaining, self.context - len(ids) + 1)
         length = round_up(max(limits.tolist()), self.shapes.caches)
-        # Search ends every hypothesis with EOS, also where texts do not end by themselves.
+        # Search ends every hypothesis, also where texts do not end by themselves.
         special = self.run.special
-        suppressed = tuple(t for t in special.suppress_tokens if t != special.eos)
+        suppressed = tuple(t for t in special.suppress_tokens if t not in special.ends)
         prompts = SearchPrompts(tokens, starts, limits)
         special = special._replace(suppress_tokens=suppressed)
         params = self._chosen([sequence.request.adapter for sequence in batch], rows)

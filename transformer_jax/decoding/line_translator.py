@@ -125,13 +125,14 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         return [[*before, *ids[:room], *after] for ids in encoded], cut
 
     def special_tokens(self, allow_unk: bool = True) -> SpecialTokens:
-        """EOS, padding, and what no translation holds: padding, BOS, and ids without text."""
+        """The ends, padding, and what no translation holds: padding, BOS, and ids without text."""
         out = {self.tokenizer.pad, self.tokenizer.bos}
         out |= set(range(self.tokenizer.vocab_size, self.vocab))
         if not allow_unk and self.tokenizer.unk is not None:
             out.add(self.tokenizer.unk)
-        suppressed = tuple(sorted(out - {self.tokenizer.eos}))
-        return SpecialTokens(self.tokenizer.eos, self.tokenizer.pad, suppressed)
+        eos, *more = self.tokenizer.end_tokens
+        suppressed = tuple(sorted(out - {eos, *more}))
+        return SpecialTokens(eos, self.tokenizer.pad, suppressed, tuple(more))
 
     def _translations(
         self, lines: list[str], settings: TranslationSearch, number: int = 0

@@ -24,11 +24,15 @@ __all__ = [
 class SpecialTokens(NamedTuple):
     """Token ids that search treats apart."""
 
-    eos: int  # ends a sequence
+    eos: int  # ends a sequence of training
     pad: int  # follows the end
     suppress_tokens: tuple[int, ...] = ()  # never generated; probabilities stay those of the model
-    # Others that end a sequence where it is sampled or greedy, such as the end of an answer.
-    end_tokens: tuple[int, ...] = ()
+    end_tokens: tuple[int, ...] = ()  # others that end a sequence, such as the end of an answer
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens that end a sequence; ``eos`` is the first."""
+        return tuple(dict.fromkeys((self.eos, *self.end_tokens)))
 
 
 def special_tokens(
@@ -44,14 +48,17 @@ def special_tokens(
     Args:
         tokenizer: Of the model.
         vocab_size: Of the model.
-        ends: Whether texts end with EOS; otherwise it is never generated.
+        ends: Whether texts end with the end tokens of the tokenizer; otherwise these are never
+            generated.
         end_tokens: Others that end a text.
     """
     found = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, vocab_size)}
     found |= set() if tokenizer.unk is None else {tokenizer.unk}
-    found = found - {tokenizer.eos} if ends else found | {tokenizer.eos}
+    own = set(tokenizer.end_tokens)
+    found = found - own if ends else found | own
     found -= set(end_tokens)
-    return SpecialTokens(tokenizer.eos, tokenizer.pad, tuple(sorted(found)), end_tokens)
+    more = dict.fromkeys((*(tokenizer.end_tokens[1:] if ends else ()), *end_tokens))
+    return SpecialTokens(tokenizer.eos, tokenizer.pad, tuple(sorted(found)), tuple(more))
 
 
 @functools.partial(

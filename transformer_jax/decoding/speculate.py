@@ -24,7 +24,7 @@ class PromptLookupState(NamedTuple):
     tokens: Int[Array, " N"]  # the prompt, then what is generated
     known: Int[Array, ""]  # how many of them there are; the last is not in the cache yet
     log_prob: Float[Array, ""]  # of what is generated
-    finished: Bool[Array, ""]  # whether it ends with EOS
+    finished: Bool[Array, ""]  # whether its last token ends it
     steps: Int[Array, ""]  # passes through the model
     cache: Any
 
@@ -63,7 +63,7 @@ def prompt_lookup_decode(
     *,
     num_draft_tokens: int,
 ) -> PromptLookupState:
-    """Continue until ``until`` tokens are known, or EOS: the tokens of greedy decoding, sooner.
+    """Continue until ``until`` tokens are known, or an end: the tokens of greedy decoding, sooner.
 
     Each pass reads the last token and ``num_draft_tokens`` draft tokens (:func:`prompt_lookup`),
     keeps the draft tokens that greedy decoding would have generated, and one more. The weights are
@@ -73,7 +73,7 @@ def prompt_lookup_decode(
         extend: The model on several tokens at once.
         at: Where the text stands; ``tokens`` and cache have room for ``until`` and the drafts.
         until: Number of tokens, prompt included.
-        special: Ids of EOS and suppressed tokens.
+        special: Ids of end and suppressed tokens.
         num_draft_tokens: Draft tokens of each pass.
     """
     until = jnp.asarray(until, jnp.int32)
@@ -85,8 +85,9 @@ def prompt_lookup_decode(
         logits = logits[0].astype(jnp.float32)
         suppressed = np.isin(np.arange(logits.shape[1]), special.suppress_tokens)[None]
         chosen = processors.argmax(jnp.where(suppressed, -jnp.inf, logits)).astype(jnp.int32)
-        # A token counts if all guesses before it were right and none of them was EOS.
-        right = (guess == chosen[:-1]) & (chosen[:-1] != special.eos)
+        # A token counts if all guesses before it were right and none of them ended the text.
+        ends = jnp.isin(chosen, np.array(special.ends))
+        right = (guess == chosen[:-1]) & ~ends[:-1]
         count = 1 + jnp.cumprod(right.astype(jnp.int32)).sum()
         count = jnp.minimum(count, until - at.known)
         kept = jnp.arange(num_draft_tokens + 1) < count
@@ -97,7 +98,7 @@ def prompt_lookup_decode(
             tokens=lax.dynamic_update_slice(at.tokens, chosen, (at.known,)),
             known=at.known + count,
             log_prob=at.log_prob + jnp.where(kept, worth, 0.0).sum(),
-            finished=(kept & (chosen == special.eos)).any(),
+            finished=(kept & ends).any(),
             steps=at.steps + 1,
             cache=cache.truncate(at.known - 1 + count),
         )

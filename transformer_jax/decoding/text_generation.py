@@ -73,7 +73,7 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
     a batch of them is generated or searched.
 
     Attributes:
-        end_tokens: Any of them ends a text; None is EOS of the tokenizer.
+        end_tokens: Any of them ends a text; None are those of the tokenizer.
         adapters: Names of adapters that a request may choose from.
     """
 

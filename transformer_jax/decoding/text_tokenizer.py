@@ -14,6 +14,7 @@ class TextTokenizer(Protocol):
     pad: int
     bos: int
     eos: int
+    end_tokens: tuple[int, ...]  # each ends a generated text; the first is eos
     unk: int | None
     prefix_ids: tuple[int, ...]
     suffix_ids: tuple[int, ...]

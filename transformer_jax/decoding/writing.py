@@ -77,13 +77,18 @@ class GenerationSequence:
     tokenizer: TextTokenizer
     prompt_text: str  # the text of ``prompt_ids``
     source: Any = ()  # what an encoder reads: tokens, or numbers for each position
-    end_tokens: tuple[int, ...] | None = None  # any ends the text; None is EOS of the tokenizer
+    end_tokens: tuple[int, ...] | None = None  # any ends the text; None: those of the tokenizer
     tokens: list[int] = dataclasses.field(default_factory=list)
     log_prob: float = 0.0
     segment: float = 0.0  # of it, what was written since the model last read anew
     origin: int = 0  # where what the model reads begins
     kept: KeptContext | None = None  # what the model has read before, where it is alone
     finish_reason: FinishReason | None = None  # None while the text is unfinished
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end the text."""
+        return self.tokenizer.end_tokens if self.end_tokens is None else self.end_tokens
 
     @property
     def text(self) -> str:
@@ -104,8 +109,7 @@ class GenerationSequence:
         """Appends generated tokens; sets ``finish_reason`` where the sequence ends."""
         self.tokens += tokens
         self.log_prob += log_prob
-        ends = (self.tokenizer.eos,) if self.end_tokens is None else self.end_tokens
-        if tokens and tokens[-1] in ends:
+        if tokens and tokens[-1] in self.ends:
             self.finish_reason = "end"
         elif self.stopped():
             self.finish_reason = "stop"

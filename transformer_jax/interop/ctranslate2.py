@@ -147,7 +147,7 @@ def never_written(tokenizer: Tokenizer, size: int) -> tuple[int, ...]:
         (0, 2, 260, 261)
     """
     found = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, size)}
-    return tuple(sorted(token for token in found - {tokenizer.eos} if token < size))
+    return tuple(sorted(token for token in found - set(tokenizer.end_tokens) if token < size))
 
 
 def vocabulary(tokenizer: Tokenizer, size: int) -> list[str]:
@@ -179,11 +179,14 @@ def vocabulary(tokenizer: Tokenizer, size: int) -> list[str]:
 def _framing(tokenizer: Tokenizer, both: bool, first: int | None) -> str:
     """What has to stand around a text that is given, in words."""
     name = tokenizer.name
+    several = tokenizer.end_tokens[1:]
+    ends = f"; texts end with any of {[*map(name, tokenizer.end_tokens)]}, to be given as end_token"
+    more = ends if several else ""
     if not both:
-        return f"prompts begin with {name(tokenizer.bos if first is None else first)!r}"
+        return f"prompts begin with {name(tokenizer.bos if first is None else first)!r}{more}"
     before = "".join(f"{name(id)} " for id in tokenizer.prefix_ids)
     after = "".join(f" {name(id)}" for id in tokenizer.suffix_ids)
-    return f"sources are tokens framed as {before}…{after}"
+    return f"sources are tokens framed as {before}…{after}{more}"
 
 
 def _save(spec: Any, output: Path) -> None:

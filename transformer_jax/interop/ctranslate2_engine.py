@@ -81,7 +81,7 @@ class CTranslate2Engine:
         self._folder, self._compute = folder, compute
         self._source = vocabulary(tokenizer, model.config.vocab_size)
         self._target = vocabulary(tokenizer, model.config.decoder().vocab_size)
-        self._end = tokenizer.eos
+        self._ends = list(tokenizer.end_tokens)
         # What every translation begins with; CTranslate2 counts it and gives it back.
         self._prefix = tokenizer.target_prefix_ids if self.encodes else ()
         self._ids = {name: id for id, name in enumerate(self._target)}
@@ -193,7 +193,7 @@ class CTranslate2Engine:
                 score * (counted + len(text)) ** alpha
                 for text, score in zip(texts, scores, strict=True)
             ]
-            ended = lambda pair: pair[0][-1:] == [self._end]
+            ended = lambda pair: pair[0][-1] in self._ends if pair[0] else False
             found.append(sorted(zip(texts, worth, strict=True), key=ended, reverse=True))
         return found
 
@@ -217,6 +217,7 @@ class CTranslate2Engine:
             "disable_unk": not settings.allow_unk,
             "return_scores": True,
             "return_end_token": True,
+            "end_token": self._ends,
         }
 
     def _run(

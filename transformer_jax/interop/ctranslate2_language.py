@@ -203,8 +203,8 @@ class CTranslate2LanguageModel(ContextTextGenerator):
             limit = min(one.remaining, self.context - len(ids) + 1)
             # A limit counts from the shortest prompt of a batch there.
             alike[len(ids), limit].append((one, ids))
-        # Search ends with EOS, also where texts do not end by themselves.
-        suppress = tuple(id for id in self.special.suppress_tokens if id != self.special.eos)
+        # Search ends hypotheses, also where texts do not end by themselves.
+        suppress = tuple(id for id in self.special.suppress_tokens if id not in self.special.ends)
         settings = BeamSettings(
             config.num_beams,
             config.nbest,
@@ -253,7 +253,7 @@ class _Growing:
         self.log_prob += log_prob
         self._new.append(token)
         self._gain += log_prob
-        last = self.count >= self.limit or token == self.sequence.tokenizer.eos
+        last = self.count >= self.limit or token in self.sequence.ends
         if not last and (self.count - 1) % self.chunk:
             return False, False
         self.sequence.add(self._new, self._gain)

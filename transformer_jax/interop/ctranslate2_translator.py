@@ -130,7 +130,7 @@ class CTranslate2Translator(LineTranslator):
             min_length=search.min_length - 1,
             allow_unk=search.allow_unk,
         )
-        divisor = self._scores(search)
+        divisor, ends = self._scores(search), self.tokenizer.end_tokens
         found: Found = {}
         later = [(list(batch), not search.early_stopping)]
         while later:
@@ -143,10 +143,10 @@ class CTranslate2Translator(LineTranslator):
             again = collections.defaultdict(list)
             for one, hypotheses in zip(part, texts, strict=True):
                 own = one.request.max_new_tokens
-                best = _ranked(hypotheses, self.tokenizer.eos, divisor)[: search.nbest]
+                best = _ranked(hypotheses, ends, divisor)[: search.nbest]
                 if own < limit and any(len(tokens) > own for tokens, _ in hypotheses):
                     again[own, exhaustive].append(one)  # its own limit would change the search
-                elif not exhaustive and best[-1][1][-1:] != [self.tokenizer.eos]:
+                elif not exhaustive and not _ended(best[-1][1], ends):
                     again[own, True].append(one)  # others may have ended, and were dropped
                 else:
                     found |= {
@@ -158,17 +158,22 @@ class CTranslate2Translator(LineTranslator):
 
 
 def _ranked(
-    hypotheses: list[tuple[list[int], float]], eos: int, divisor: np.ndarray
+    hypotheses: list[tuple[list[int], float]], ends: tuple[int, ...], divisor: np.ndarray
 ) -> list[tuple[float, list[int], float]]:
     """Hypotheses with their scores, best first: those that ended before those that did not.
 
     Example:
         >>> divisor = np.array([1.0, 1.0, 2.0])
-        >>> _ranked([([5, 6], -1.0), ([3], -4.0), ([5, 3], -5.0)], 3, divisor)
+        >>> _ranked([([5, 6], -1.0), ([3], -4.0), ([5, 3], -5.0)], (3,), divisor)
         [(-2.5, [5, 3], -5.0), (-4.0, [3], -4.0), (-0.5, [5, 6], -1.0)]
     """
     scored = [(log_prob / float(divisor[len(ids)]), ids, log_prob) for ids, log_prob in hypotheses]
-    return sorted(scored, key=lambda one: (one[1][-1:] != [eos], -one[0]))
+    return sorted(scored, key=lambda one: (not _ended(one[1], ends), -one[0]))
+
+
+def _ended(tokens: list[int], ends: tuple[int, ...]) -> bool:
+    """Whether the last token of a text ends it."""
+    return bool(tokens) and tokens[-1] in ends
 
 
 def _check_sampling(sampling: SamplingConfig | None) -> None:

@@ -91,7 +91,11 @@ def _write_generation(
 
 def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
     """The special ids of a model that was never published."""
-    found: dict[str, Any] = {"pad_token_id": tokenizer.pad, "eos_token_id": tokenizer.eos}
+    eos, *more = tokenizer.end_tokens
+    found: dict[str, Any] = {
+        "pad_token_id": tokenizer.pad,
+        "eos_token_id": [eos, *more] if more else eos,
+    }
     if kind == "encoder-decoder":
         found |= {"decoder_start_token_id": tokenizer.bos, "bos_token_id": _begin(tokenizer)}
         first = tokenizer.target_prefix_ids

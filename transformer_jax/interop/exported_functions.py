@@ -11,7 +11,7 @@ from flax import nnx
 
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generate import generate
-from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.options import SpecialTokens, special_tokens
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.interop.ctranslate2 import never_written
 from transformer_jax.interop.family import Model
@@ -75,7 +75,8 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
 def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     B, S, T = (sizes[x] for x in "BST")
     suppressed = never_written(tokenizer, model.config.decoder().vocab_size)
-    special = SpecialTokens(tokenizer.eos, tokenizer.pad, suppressed)
+    eos, *more = tokenizer.end_tokens
+    special = SpecialTokens(eos, tokenizer.pad, suppressed, tuple(more))
     begins = (tokenizer.bos, *tokenizer.target_prefix_ids)
 
     def forward(weights, source, source_lengths, target):
@@ -104,9 +105,7 @@ def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
 def _generating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     B, T, longest = sizes["B"], sizes["T"], model.config.positions.max_length
     most = min(longest - room + 1, sizes["most"])  # the last token is not read
-    suppressed = never_written(tokenizer, model.config.vocab_size)
-    suppressed += () if tokenizer.unk is None else (tokenizer.unk,)
-    special = SpecialTokens(tokenizer.eos, tokenizer.pad, suppressed)
+    special = special_tokens(tokenizer, model.config.vocab_size)
 
     def forward(weights, tokens):
         return {"logits": merged(weights)(tokens)}

@@ -154,8 +154,8 @@ class HFRunDirectory(RunDirectory):
         return self._found
 
 
-def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, str]:
-    """Roles of tokens that the configuration gives by their ids.
+def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, Any]:
+    """Roles of tokens that the configuration gives by their ids, and further ends of a text.
 
     A decoder of an encoder-decoder begins with its decoder_start_token_id. Behind it come the
     forced_bos_token_id of every target, or the bos_token_id that its tokenizer puts before a text,
@@ -169,7 +169,7 @@ def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, str]:
     backend = tokenizers.Tokenizer.from_str(text)
     fields = generation_fields(folder.path, folder.fields)
     begin = "decoder_start_token_id" if folder.model.kind == "encoder-decoder" else "bos_token_id"
-    found = {}
+    found: dict[str, Any] = {}
 
     def given(key: str) -> Any:
         value = fields.values.get(key)
@@ -184,6 +184,11 @@ def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, str]:
             raise fields.refused(key, value, f"the decoder reads 0 to {most}")
         if (token := _token(backend, value)) is not None:
             found[role] = token
+    ends = fields.values.get("eos_token_id")
+    ends = folder.fields.values.get("eos_token_id") if ends is None else ends
+    more = [_token(backend, id) for id in ends[1:]] if isinstance(ends, list) else []
+    if more := [token for token in more if token is not None]:
+        found["ends"] = more
     if folder.model.kind == "encoder-decoder":
         forced, around = given("forced_bos_token_id"), backend.encode("").ids
         if forced is None and len(around) > 1 and around[0] == given("bos_token_id"):

@@ -81,6 +81,7 @@ def write_stablehlo(
         "platforms": list(platforms),
         "weights": _WEIGHTS,
         "special": {role: id for role, id in special.items() if id is not None},
+        "end_tokens": list(tokenizer.end_tokens),
         "functions": {name: _described(parts[name], made) for name, made in exported.items()},
     }
     try:

@@ -86,7 +86,7 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
         if published is None:
             longest = self._fields["model"]["positions"]["max_length"]
             return HFGenerationConfig(
-                eos_token_id=(self.tokenizer.eos,),
+                eos_token_id=self.tokenizer.end_tokens,
                 pad_token_id=self.tokenizer.pad,
                 decoder_start_token_id=self.tokenizer.bos,
                 forced_bos_token_id=next(iter(self.tokenizer.target_prefix_ids), None),
