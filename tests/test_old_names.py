@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from transformer_jax import old_names
 from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.runs import alignment_settings
+from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun
 from transformer_jax.runs.denoising_settings import DenoisingRun
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
 from transformer_jax.runs.translation_settings import Run
 from transformer_jax.training.metrics import read_metrics
+from transformer_jax.training.run_directory import RunDirectory
 
 
 def leaves(kind, prefix):
@@ -175,3 +178,16 @@ def test_other_settings_stay_as_they_are(config):
 def test_a_setting_under_both_names_is_left_for_the_reader_to_refuse():
     both = {"model": {"width": 4, "d_model": 8}}
     assert old_names.current_settings(both) == both
+
+
+def test_a_run_that_has_a_setting_not_yet_keeps_what_it_did(tmp_path):
+    fields = dataclasses.asdict(PreferenceRun())
+    run = RunDirectory(tmp_path)
+    run.write(run.config, fields)
+    assert alignment_settings.read(run).align.truncation == "pair"
+    del fields["align"]["truncation"]
+    run.write(run.config, fields)
+    assert alignment_settings.read(run).align.truncation == "row"
+    fields = dataclasses.asdict(PolicyRun())
+    run.write(run.config, fields)
+    assert dataclasses.asdict(alignment_settings.read(run).align) == fields["align"]

@@ -21,6 +21,7 @@ __all__ = [
     "current_keys",
     "current_metrics",
     "current_settings",
+    "earlier_settings",
 ]
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,12 @@ VALUES: dict[str, dict[str, str]] = {
     "masking.sentence_objective": {"next": "nsp", "order": "sop"},
     "sentence.pool": {"first": "cls"},
     "task.kind": {"span": "qa"},
+}
+
+# Settings that runs of earlier versions lack: a setting beside it that these runs have, and the
+# value that keeps their results. New runs store the setting.
+LATER: dict[str, tuple[str, Any]] = {
+    "align.truncation": ("reference", "row"),
 }
 
 # Flags of commands that are no settings of a run: command -> earlier flag -> current flag.
@@ -223,6 +230,24 @@ def current_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, A
         elif isinstance(value, str):
             value = VALUES.get(new, {}).get(value, value)
         found[last] = value
+    return found
+
+
+def earlier_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a stored run, with those that its version did not have yet.
+
+    Example:
+        >>> earlier_settings({"align": {"method": "dpo", "reference": None}})["align"]["truncation"]
+        'row'
+        >>> earlier_settings({"align": {"method": "grpo"}})
+        {'align': {'method': 'grpo'}}
+    """
+    found = dict(settings)
+    for path, (beside, value) in LATER.items():
+        group, _, name = path.rpartition(".")
+        fields = found.get(group)
+        if isinstance(fields, Mapping) and beside in fields:
+            found[group] = {name: value, **fields}
     return found
 
 

@@ -33,9 +33,16 @@ def prefer(run_command, run, prompts, text="", *more):
 def sampling(monkeypatch, texts):
     """Replaces models: the samples of every prompt are ``texts``."""
     made = [Continuation(text, (), 0.0, "end", 0.0) for text in texts]
-    complete = lambda *_, **__: lambda part: [made] * len(part)
+
+    class Fixed:
+        def __call__(self, part):
+            return [made] * len(part)
+
+        def reads(self, request):
+            return True
+
     for name in ("prefer", "win_rate"):
-        monkeypatch.setattr(f"transformer_jax.cli.{name}.load_sampler", complete)
+        monkeypatch.setattr(f"transformer_jax.cli.{name}.load_sampler", lambda *_, **__: Fixed())
 
 
 def test_choices_become_pairs_that_training_reads(run_command, run, prompts):

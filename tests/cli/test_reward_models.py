@@ -178,6 +178,23 @@ def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path
         load(run)(rows[0])
 
 
+def test_completions_of_one_long_prompt_are_rewarded_after_the_same_tokens(reward_run, run_command):
+    predictor = load(reward_run)
+    [[newline]] = predictor.tokenizer.encode_batch(["\n"])
+    prompt, pair = "bad cab " * MOST, ("a", "a dad fed a cab")
+    wanted = of_training(predictor, [prompt], [pair], first=newline).ravel()
+    rows = [{"prompt": prompt, "completion": text} for text in pair]
+    other = {"prompt": "a cab", "completion": "a dad"}
+    with pytest.warns(UserWarning, match="2 texts were longer"):
+        found = predictor([rows[0], other, rows[1]])
+    np.testing.assert_allclose(found[[0, 2]], wanted, rtol=1e-4, atol=1e-5)
+    with pytest.warns(UserWarning, match="1 text was longer"):
+        alone = predictor(rows[0])
+    assert abs(alone - wanted[:1]) > 1e-4  # it keeps more of the prompt
+    shown, _ = printed(run_command, reward_run, text="\n".join(map(json.dumps, rows)))
+    np.testing.assert_allclose(shown, wanted, atol=1e-4)
+
+
 def test_texts_and_conversations_may_stand_side_by_side(reward_run, run_command):
     predictor = load(with_template(reward_run, "chatml"))
     found = predictor([GOOD, "a cab", GOOD])

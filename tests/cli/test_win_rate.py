@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.cli.conftest import language_run
+from transformer_jax.predictors.runs import model_config, open_directory
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,19 @@ def test_a_model_ties_with_itself(run_command, runs, files):
     assert found["win_rate"]["rate"] == 0.5
     assert found["win_rate"]["ties"] == 3
     assert sum(line.startswith("1\t") for line in lines) == 2
+
+
+def test_prompts_that_a_model_would_cut_are_skipped_and_counted(run_command, runs, files):
+    """Two models would complete two prompts."""
+    context = model_config(open_directory(runs[0])).max_length
+    (files / "prompts.txt").write_text("ab\n" + "cd" * context + "\nef\n")
+    code, _, err, found = compared(run_command, runs, files)
+    assert (code, found["prompts"]) == (0, ["ab", "ef"])
+    assert "1 of 3 prompts skipped: longer than the context of" in err
+    (files / "prompts.txt").write_text("cd" * context + "\n")
+    code, _, err, _ = compared(run_command, runs, files)
+    assert (code, err.count("\n")) == (3, 1)
+    assert "all prompts are longer than the context" in err
 
 
 @pytest.mark.parametrize(

@@ -151,13 +151,49 @@ def test_pairs_of_one_prompt_are_held_out_together_whatever_their_order(tmp_path
         open_preferences(PreferenceData(path), "pairs")
 
 
-def test_a_row_that_is_too_long_loses_its_beginning_then_the_end_of_its_completion():
+def test_a_pair_that_is_too_long_loses_the_beginning_of_its_one_prompt():
     data = Preferences("x", "pairs", ["abc"], [("d", "defabc")], [], [1])
     found = encode_preferences(data, TOKENIZER, TOKENIZER.bos, 6)
-    assert [text(row) for row in found.store] == ["<bos>abcd<eos>", "<bos>cdefa"]
-    assert (found.starts.tolist(), found.truncated) == ([4, 2], 1)
+    assert [text(row) for row in found.store] == ["<bos>cd<eos>", "<bos>cdefa"]
+    assert (found.starts.tolist(), found.truncated, found.skipped) == ([2, 2], 2, 0)
     with pytest.raises(ConfigError, match=r"align\.max_length is 3"):
         encode_preferences(data, TOKENIZER, TOKENIZER.bos, 3)
+    data = Preferences("x", "pairs", ["abcdef"], [("ab", "abcd")], [], [1])
+    found = encode_preferences(data, TOKENIZER, TOKENIZER.bos, 10)
+    assert [text(row) for row in found.store] == ["<bos>cdefab<eos>", "<bos>cdefabcd<eos>"]
+
+
+def test_runs_of_version_0_1_cut_each_row_by_itself():
+    data = Preferences("x", "pairs", ["abc"], [("d", "defabc")], [], [1])
+    found = encode_preferences(data, TOKENIZER, TOKENIZER.bos, 6, truncation="row")
+    assert [text(row) for row in found.store] == ["<bos>abcd<eos>", "<bos>cdefa"]
+    assert (found.starts.tolist(), found.truncated) == ([4, 2], 1)
+
+
+def test_pairs_whose_rows_are_equal_are_skipped_and_counted():
+    """Beyond the cut, by unknown characters, or in lower case."""
+    sides = [("abcdea", "abcdeb"), ("a", "b"), ("xa", "ya")]
+    data = Preferences("x", "pairs", ["ff", "f", "f"], sides, [], [1, 2, 3])
+    found = encode_preferences(data, TOKENIZER, TOKENIZER.bos, 6)
+    assert [text(row) for row in found.store] == ["<bos>fa<eos>", "<bos>fb<eos>"]
+    assert (len(found), found.skipped, found.starts.tolist()) == (1, 2, [2, 2])
+    alike = data.select([0, 2])
+    with pytest.raises(DataError, match="x: all 2 examples have two equal rows"):
+        encode_preferences(alike, TOKENIZER, TOKENIZER.bos, 6)
+
+
+def test_a_label_and_the_completion_beside_it_have_one_prompt():
+    data = Preferences("x", "labels", ["abc", "f"], [("d",), ("defa",)], [True, False], [1, 2])
+    found = encode_preferences(data, TOKENIZER, TOKENIZER.bos, 7)
+    rows = ["<bos>cd<eos>", "<bos>cdefa<eos>", "<bos>fdefa<eos>", "<bos>fd<eos>"]
+    assert [text(row) for row in found.store] == rows
+    # Equal beyond the cut; equal texts are an answer to two prompts, which is no fault.
+    texts = [("abcdea",), ("abcdeb",), ("abcdeb",)]
+    data = Preferences("x", "labels", ["f", "e", "d"], texts, [True, False, True], [1, 2, 3])
+    found = encode_preferences(data, TOKENIZER, TOKENIZER.bos, 6)
+    assert found.labels.tolist() == [False]
+    assert [text(row) for row in found.store] == ["<bos>eabcd"] * 2
+    assert found.skipped == 2
 
 
 def test_a_labelled_completion_has_another_beside_it_that_follows_the_same_prompt():

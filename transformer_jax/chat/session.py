@@ -1,7 +1,7 @@
 """Conversations with a language model, turn by turn: only what is new is computed."""
 
 import dataclasses
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.chat.encoding import ChatEncoder
@@ -109,9 +109,20 @@ class ChatModel:
         """
         if request.messages is None:
             return request
-        messages = [{**one, "content": prepare(one["content"])} for one in request.messages]
-        ids, _ = self._fit(messages, request)
+        ids, _ = self._fit(_prepared(request.messages, prepare), request)
         return dataclasses.replace(request, prompt_ids=tuple(ids))
+
+    def dropped(self, request: GenerationRequest, prepare: Callable[[str], str]) -> int:
+        """Number of oldest messages of a request's conversation that the model does not read.
+
+        Args:
+            request: A request with a conversation.
+            prepare: Preprocesses the text of a message as in training.
+
+        Raises:
+            DataError: The conversation does not fit in the context, or the template refuses it.
+        """
+        return self._fit(_prepared(request.messages or (), prepare), request)[1]
 
     def answer(self, messages: Sequence[Message], request: GenerationRequest) -> Continuation:
         """The answer to a conversation; see :meth:`sequence`."""
@@ -119,6 +130,12 @@ class ChatModel:
         for _ in answer.stream():
             pass
         return answer.sequence.done()
+
+
+def _prepared(
+    messages: Sequence[Mapping[str, Any]], prepare: Callable[[str], str]
+) -> list[Message]:
+    return [{**one, "content": prepare(one["content"])} for one in messages]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,13 @@ from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import DataError
 
 if TYPE_CHECKING:
+    from transformer_jax.chat.session import ChatModel
     from transformer_jax.data.preferences import Prompt
+    from transformer_jax.decoding.language import DecoderLanguageModel
+    from transformer_jax.decoding.ngram import NgramLanguageModel
     from transformer_jax.decoding.requests import Continuation, GenerationRequest
 
-__all__ = ["SamplingCommand", "load_sampler", "read_prompts"]
+__all__ = ["Sampler", "SamplingCommand", "load_sampler", "read_prompts"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,10 +97,36 @@ def completions(request: "GenerationRequest", found: "Sequence[Continuation]") -
     return [clean(sample.text) for sample in found]
 
 
-def load_sampler(
-    run: Path, checkpoint: str, *, conversational: bool
-) -> "Callable[[Sequence[GenerationRequest]], Iterable[list[Continuation]]]":
+@dataclasses.dataclass(frozen=True)
+class Sampler:
     """A model as a function of requests, which gives the samples of each.
+
+    Attributes:
+        language: The language model.
+        chat: The same, which answers conversations; None of texts.
+        prepare: Preprocesses the text of a message as in training.
+    """
+
+    language: "DecoderLanguageModel | NgramLanguageModel"
+    chat: "ChatModel | None"
+    prepare: Callable[[str], str]
+
+    def __call__(self, requests: "Sequence[GenerationRequest]") -> "Iterable[list[Continuation]]":
+        """Returns the samples of each request."""
+        if self.chat is None:
+            return self.language.generate(requests)
+        return self.language.generate([self.chat.request(one, self.prepare) for one in requests])
+
+    def reads(self, request: "GenerationRequest") -> bool:
+        """Whether the model reads all of a prompt, which may be longer than its context."""
+        if self.chat is not None and request.messages is not None:
+            return not self.chat.dropped(request, self.prepare)
+        [ids] = self.language.tokenizer.encode_batch([request.prompt])
+        return len(ids) < getattr(self.language, "context", len(ids) + 1)
+
+
+def load_sampler(run: Path, checkpoint: str, *, conversational: bool) -> Sampler:
+    """Loads a language model that completes prompts.
 
     Args:
         run: Run directory or Hugging Face folder of a language model.
@@ -111,7 +140,8 @@ def load_sampler(
     from transformer_jax.predictors.chats import load_chat
     from transformer_jax.predictors.runs import as_trained, load_language
 
+    prepare = as_trained(run, trim=False)
     if not conversational:
-        return load_language(run, checkpoint).generate
-    chat, prepare = load_chat(run, checkpoint), as_trained(run, trim=False)
-    return lambda requests: chat.language.generate([chat.request(one, prepare) for one in requests])
+        return Sampler(load_language(run, checkpoint), None, prepare)
+    chat = load_chat(run, checkpoint)
+    return Sampler(chat.language, chat, prepare)

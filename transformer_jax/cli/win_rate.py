@@ -1,6 +1,7 @@
 """``transformer-jax win-rate``: how often one model's samples are better than another's."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import tyro
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
 from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import Prompt
@@ -45,7 +46,8 @@ class WinRateCommand(SamplingCommand):
 
         Raises:
             ConfigError: A setting out of its range, or a rule that cannot be used.
-            DataError: A file cannot be read, or the rule fails on a completion.
+            DataError: A file cannot be read, no prompt fits in both contexts, or the rule fails on
+                a completion.
         """
         from transformer_jax.data.preferences import prompt_text
         from transformer_jax.evaluation.win_rate import win_rate
@@ -55,7 +57,7 @@ class WinRateCommand(SamplingCommand):
         rule = PythonReward(load_reward(str(self.rule), "--rule"), None, str(self.rule))
         blank = lambda prompt: isinstance(prompt, str) and not prompt.strip()
         prompts = [one for one in read_prompts(self.prompts) if not blank(one)]
-        requests, both = self._completions(prompts)
+        prompts, requests, both = self._completions(prompts)
         rewards = [
             [
                 [rule.value(prompt_text(one.messages or one.prompt), text) for text in row]
@@ -108,12 +110,30 @@ class WinRateCommand(SamplingCommand):
 
     def _completions(
         self, prompts: "list[Prompt]"
-    ) -> "tuple[list[list[GenerationRequest]], list[list[list[str]]]]":
-        """Of both models the prompts, prepared as in training, and the completions of each."""
+    ) -> "tuple[list[Prompt], list[list[GenerationRequest]], list[list[list[str]]]]":
+        """The prompts that both models read; prepared as in training; and their completions.
+
+        A model whose context is too short would complete another prompt than the other model.
+
+        Raises:
+            DataError: No prompt fits in both contexts.
+        """
         runs, conversational = (self.run, self.other), not isinstance(prompts[0], str)
-        requests = [self.requests(run, prompts, self.samples) for run in runs]
         models = [load_sampler(run, self.checkpoint, conversational=conversational) for run in runs]
-        return requests, [
+        requests = [self.requests(run, prompts, self.samples) for run in runs]
+        fit = [
+            all(model.reads(one) for model, one in zip(models, both, strict=True))
+            for both in zip(*requests, strict=True)
+        ]
+        if long := fit.count(False):
+            said = f"longer than the context of {self.run} or {self.other}"
+            if long == len(prompts):
+                raise DataError(f"{self.prompts}: all prompts are {said}: shorten them")
+            note(f"{self.prompts}: {long} of {plural(len(prompts), 'prompt')} skipped: {said}")
+        prompts = list(itertools.compress(prompts, fit))
+        requests = [list(itertools.compress(asked, fit)) for asked in requests]
+        texts = [
             [completions(one, found) for one, found in zip(asked, model(asked), strict=True)]
             for model, asked in zip(models, requests, strict=True)
         ]
+        return prompts, requests, texts

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -12,11 +12,19 @@ from transformer_jax.data.preferences import Preferences, Prompt
 from transformer_jax.data.ragged import ragged_indices, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
-__all__ = ["CompletionStore", "EncodeAnswers", "completion_row", "encode_preferences"]
+__all__ = [
+    "CompletionStore",
+    "EncodeAnswers",
+    "Truncation",
+    "completion_rows",
+    "encode_preferences",
+]
 
 SIDES = 2
+# The rows of an example that is too long have one prompt, or each row is cut by itself.
+Truncation: TypeAlias = Literal["pair", "row"]
 # Of conversations and an answer to each: the ids that the answer follows, and those of the answer.
 EncodeAnswers: TypeAlias = Callable[
     [Sequence[Any], Sequence[str]], list[tuple[list[int], list[int]]]
@@ -33,7 +41,8 @@ class CompletionStore:
         starts: Index of the first token of the completion in each row.
         labels: Whether the completion of each example is desirable; None of pairs.
         reference: ``log π_ref`` of the completion of each row; None where it is not precomputed.
-        truncated: How many rows are shortened.
+        truncated: Number of shortened rows.
+        skipped: Number of examples without rows, since both would have been equal.
     """
 
     store: TokenStore
@@ -41,6 +50,7 @@ class CompletionStore:
     labels: Bool[np.ndarray, " n"] | None = None
     reference: Float[np.ndarray, "n 2"] | None = None
     truncated: int = 0
+    skipped: int = 0
 
     def __len__(self) -> int:
         return len(self.starts) // SIDES
@@ -86,13 +96,16 @@ def encode_preferences(
     first: int,
     max_length: int,
     answers: EncodeAnswers | None = None,
+    truncation: Truncation = "pair",
 ) -> CompletionStore:
-    """The ids of pairs, or of completions with labels.
+    """Returns the token ids of pairs, or of completions with labels.
 
-    Prompt and completion are tokenized apart, as generation continues the tokens of a prompt. A
-    row that is too long loses the beginning of its prompt, then the end of its completion. The
-    second row of a completion with a label has the completion of the next example of another
-    prompt after its own, which KTO estimates the KL divergence with.
+    Prompt and completion are tokenized apart, as generation continues the tokens of a prompt. The
+    two rows of an example have the same prompt, see :func:`completion_rows`. An example whose
+    completions differ but whose rows are equal, such as completions that differ beyond
+    ``max_length``, prefers nothing: it is skipped and counted. The second row of a completion with
+    a label has the completion of the next example of another prompt after its own, which KTO
+    estimates the KL divergence with.
 
     Args:
         data: Of the kind ``pairs`` or ``labels``.
@@ -100,10 +113,12 @@ def encode_preferences(
         first: The start token.
         max_length: Most tokens of a row, start and end included.
         answers: Encodes conversations, whose rows have no other start and end token.
+        truncation: ``row`` cuts each row by itself, as version 0.1 did.
 
     Raises:
         ConfigError: ``max_length`` is below 4.
-        DataError: The chat template refuses a conversation; the message names its line.
+        DataError: The chat template refuses a conversation; the message names its line. The rows of
+            every example are equal.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -125,20 +140,40 @@ def encode_preferences(
         first_ids, (prompts, sides) = [], _of_conversations(data, answers)
     else:
         first_ids, (prompts, sides) = [first], _of_texts(data, tokenizer)
+    texts: list[tuple[str, ...]] = data.completions
     if data.kind == "labels":
-        [own] = sides
-        sides = [own, [own[i] for i in _of_other_prompts(data.prompts)]]
-    rows, starts, truncated = [], [], 0
-    for prompt, *completions in zip(prompts, *sides, strict=True):
-        for completion in completions:
-            row, start = completion_row(first_ids, prompt, completion, max_length)
-            truncated += len(row) < len(first_ids) + len(prompt) + len(completion)
-            rows.append(row)
-            starts.append(start)
+        [own], others = sides, _of_other_prompts(data.prompts)
+        sides = [own, [own[i] for i in others]]
+        texts = [(*texts[i], *texts[other]) for i, other in enumerate(others)]
+    rows: list[list[int]] = []
+    starts: list[int] = []
+    kept, truncated = [], 0
+    for i, (prompt, *completions) in enumerate(zip(prompts, *sides, strict=True)):
+        groups = [completions] if truncation == "pair" else [[one] for one in completions]
+        cut = [completion_rows(first_ids, prompt, group, max_length) for group in groups]
+        both = [row for part, _ in cut for row in part]
+        if truncation == "pair" and both[0] == both[1] and len({*texts[i]}) > 1:
+            continue
+        kept.append(i)
+        rows += both
+        starts += [start for part, start in cut for _ in part]
+        before = len(first_ids) + len(prompt)
+        truncated += sum(
+            len(row) < before + len(completion)
+            for row, completion in zip(both, completions, strict=True)
+        )
+    if not kept:
+        raise DataError(
+            f"{data.name}: all {plural(len(data), 'example')} have two equal rows with "
+            f"align.max_length {max_length}, which prefer nothing: raise it, or give completions "
+            f"that the tokenizer tells apart"
+        )
     ids = np.concatenate([np.asarray(row, id_dtype(tokenizer)) for row in rows])
     store = TokenStore(ids, row_offsets(np.array([len(row) for row in rows])))
-    labels = np.array(data.labels) if data.kind == "labels" else None
-    return CompletionStore(store, np.array(starts), labels, truncated=truncated)
+    labels = np.array([data.labels[i] for i in kept]) if data.kind == "labels" else None
+    return CompletionStore(
+        store, np.array(starts), labels, truncated=truncated, skipped=len(data) - len(kept)
+    )
 
 
 def _of_texts(data: Preferences, tokenizer: Tokenizer) -> tuple[Any, list[Any]]:
@@ -188,26 +223,30 @@ def _of_other_prompts(prompts: Sequence[Prompt]) -> list[int]:
     return found
 
 
-def completion_row(
-    first: list[int], prompt: list[int], completion: list[int], most: int
-) -> tuple[list[int], int]:
-    """A row of at most ``most`` tokens, and the index at which the completion starts.
+def completion_rows(
+    first: list[int], prompt: list[int], completions: Sequence[list[int]], most: int
+) -> tuple[list[list[int]], int]:
+    """Returns a row for each completion of a prompt, and the index at which completions start.
 
-    A row that is too long loses the beginning of its prompt, then the end of its completion.
+    All rows have the same prompt, so that completions are compared under one condition. Where the
+    longest row has more than ``most`` tokens, the prompt loses its beginning, down to one token;
+    completions that are still too long then lose their end.
 
     Args:
         first: The start token, or none.
         prompt: Ids of the prompt.
-        completion: Ids of the completion, its end included.
+        completions: Ids of the completions, with their ends.
         most: At least a token more than ``first``, and one of the prompt.
 
     Example:
-        >>> completion_row([1], [5, 6, 7], [8, 2], 5)
-        ([1, 6, 7, 8, 2], 3)
-        >>> completion_row([1], [5, 6, 7], [8, 9, 2], 4)
-        ([1, 7, 8, 9], 2)
+        >>> completion_rows([1], [5, 6, 7], [[8, 2], [8, 9, 2]], 5)
+        ([[1, 7, 8, 2], [1, 7, 8, 9, 2]], 2)
+        >>> completion_rows([1], [5, 6, 7], [[8, 9, 2]], 4)
+        ([[1, 7, 8, 9]], 2)
     """
-    completion = completion[: most - len(first) - min(1, len(prompt))]
-    room = most - len(first) - len(completion)
-    prompt = prompt[len(prompt) - room :] if len(prompt) > room else prompt
-    return [*first, *prompt, *completion], len(first) + len(prompt)
+    longest = most - len(first) - min(1, len(prompt))
+    completions = [completion[:longest] for completion in completions]
+    room = most - len(first) - max(map(len, completions))
+    prompt = prompt[max(0, len(prompt) - room) :]
+    rows = [[*first, *prompt, *completion] for completion in completions]
+    return rows, len(first) + len(prompt)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.data.conversations import Message, check_answered
 from transformer_jax.data.examples import EncodedExamples
-from transformer_jax.data.preference_examples import completion_row
+from transformer_jax.data.preference_examples import completion_rows
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.text import flaw_of
@@ -63,7 +63,9 @@ class Rewards(Predictor):
         """The reward of each text, or of the last message of each conversation.
 
         Training tokenizes a prompt and its completion apart, so that the tokens of both in one text
-        may be others.
+        may be others. Completions of one prompt that are given together are read after the same
+        tokens of it, as pairs are in training: where the longest row is too long, the prompt of all
+        loses its beginning.
 
         Args:
             texts: Texts, which have no end token yet, prompts with completions, and conversations.
@@ -85,12 +87,25 @@ class Rewards(Predictor):
                 parts[i] = self._of_completion(i, text)
             elif not isinstance(text, str):
                 parts[i] = self._of_conversation(i, text)
-        rows = [completion_row(*parts[i], self._length)[0] for i in range(len(texts))]
+        rows = self._rows([parts[i] for i in range(len(texts))])
         self.cut += sum(len(row) < sum(map(len, parts[i])) for i, row in enumerate(rows))
         flat = np.array([id for row in rows for id in row], id_dtype(self._tokenizer))
         lengths = np.array([len(row) for row in rows], np.int64)
         examples = EncodedExamples(TokenStore(flat, row_offsets(lengths)), lengths)
         return self.rows(examples)[:, 0]
+
+    def _rows(self, parts: Sequence[_Parts]) -> list[list[int]]:
+        """Returns rows that fit; completions of one prompt follow the same tokens of it."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for i, (first, prompt, _) in enumerate(parts):
+            groups.setdefault((*first, *prompt), []).append(i)
+        rows: dict[int, list[int]] = {}
+        for numbers in groups.values():
+            first, prompt, _ = parts[numbers[0]]
+            completions = [parts[i][2] for i in numbers]
+            found, _ = completion_rows(first, prompt, completions, self._length)
+            rows.update(zip(numbers, found, strict=True))
+        return [rows[i] for i in range(len(parts))]
 
     def _of_completion(self, i: int, given: Mapping[str, str]) -> _Parts:
         if self.chats is not None:

@@ -233,7 +233,8 @@ def preference_task(
     first, length = first_token(directory, tokenizer), align.max_length or LONGEST
     chats = _chats(directory, tokenizer, splits)
     answers = None if chats is None else chats.encode_answers
-    rows = CompletionRows(first, length, batching_of(run.training), answers)
+    batching = batching_of(run.training)
+    rows = CompletionRows(first, length, batching, answers, align.truncation)
     encoded = encode_splits(splits, tokenizer, rows)
     if align.method == "reward":
         return reward_model(encoded, run.model, tokenizer, rows, partition=partition)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, ClassVar, Literal
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.data.preference_examples import Truncation
 from transformer_jax.data.preferences import PreferenceData, PreferenceKind
 from transformer_jax.errors import ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
@@ -79,6 +80,9 @@ class AlignConfig:
     # Most tokens of a prompt with its completion; None is what the model has positions for, up to
     # 512.
     max_length: int | None = None
+    # The two rows of a pair that is too long have one prompt, or each row loses of its prompt what
+    # its own completion needs, as in runs of version 0.1.
+    truncation: Truncation = "pair"
 
     names: ClassVar[tuple[str, ...]] = (
         "beta", "label_smoothing", "margin", "desirable_weight", "undesirable_weight"

@@ -16,6 +16,7 @@ from transformer_jax.data.plan import Batching
 from transformer_jax.data.preference_examples import (
     CompletionStore,
     EncodeAnswers,
+    Truncation,
     encode_preferences,
 )
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
@@ -54,6 +55,7 @@ class CompletionRows:
     max_length: int = 512  # most tokens of a prompt with its completion
     batching: Batching = Batching(max_tokens=4096)
     answers: EncodeAnswers | None = None  # encodes conversations, if prompts are
+    truncation: Truncation = "pair"  # see encode_preferences
 
     def data(self, store: CompletionStore, pad: int, *, shuffle: bool = True) -> Data:
         """The batches of some examples."""
@@ -94,10 +96,16 @@ def encode_splits(data: PreferenceSplits, tokenizer: Tokenizer, rows: Completion
     """
 
     def encode(part: Preferences) -> CompletionStore:
-        store = encode_preferences(part, tokenizer, rows.first, rows.max_length, rows.answers)
+        store = encode_preferences(
+            part, tokenizer, rows.first, rows.max_length, rows.answers, rows.truncation
+        )
         what = "pair" if part.kind == "pairs" else "completion"
         cut = f", {plural(store.truncated, 'row')} truncated" if store.truncated else ""
-        log(f"{part.name}: {plural(len(store), what)}, {store.lengths.mean():.0f} tokens{cut}")
+        equal = f", {store.skipped:,} skipped: their two rows are equal" if store.skipped else ""
+        log(
+            f"{part.name}: {plural(len(store), what)}, {store.lengths.mean():.0f} tokens{cut}"
+            f"{equal}"
+        )
         return store
 
     train = encode(data.train)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.old_names import current_settings
+from transformer_jax.old_names import current_settings, earlier_settings
 from transformer_jax.output_files import is_draft
 from transformer_jax.storage.urls import with_urls, working_copy
 from transformer_jax.training import manifest
@@ -164,12 +164,13 @@ class RunDirectory:
     def settings(self) -> dict[str, Any]:
         """The fields of ``config.json`` that are settings of a run.
 
-        The others are about the published model that the run started from.
+        The others are about the published model that the run started from. A setting that is
+        newer than the run has the value that keeps its results.
 
         Raises:
             CheckpointError: As :meth:`read_config`.
         """
-        fields = self.read_config()
+        fields = earlier_settings(self.read_config())
         return {name: value for name, value in fields.items() if name not in _OF_THE_START}
 
     def load_params(
