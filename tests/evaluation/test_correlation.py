@@ -84,3 +84,12 @@ def test_nothing_and_counts_that_differ_are_refused(score):
         score(np.zeros(0), np.zeros(0))
     with pytest.raises(DataError, match=r"2 predictions but 3 references"):
         score(np.zeros(2), np.zeros(3))
+
+
+def test_numbers_that_hardly_differ_correlate_as_their_differences():
+    x = np.array([1.0, 3.0, 2.0, 5.0, 4.0])
+    y = np.array([2.0, 1.0, 4.0, 3.0, 5.0])
+    near = 12345.6 + x * 2.0**-39  # the last bits of float64
+    x = (near - 12345.6) / 2.0**-39
+    assert pearson(near, y) == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-12)
+    assert pearson(x * 3e307, y * 1e-300) == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-12)

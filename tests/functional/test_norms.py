@@ -113,3 +113,33 @@ def test_a_constant_row_is_finite_with_eps(monkeypatch, platform):
     y, [dx] = value_and_pullback(norm, jnp.ones_like(x), x)
     np.testing.assert_allclose(y, 0.5)
     assert jnp.isfinite(dx).all()
+
+
+@PLATFORMS
+@pytest.mark.parametrize("value", [12345.6, -0.1, 1e6])
+def test_a_constant_row_is_its_bias_and_a_nearly_constant_one_that_of_float64(
+    monkeypatch, platform, value
+):
+    """The rounded mean of equal numbers is none of them: rows of 12345.6 became 0.9."""
+    trace_for(monkeypatch, platform)
+    for D in (7, 100, 768):
+        gain, bias = normals((D,), (D,))
+        rows = jnp.full((2, D), value, jnp.float32)
+        found = layer_norm(rows, gain, bias, 1e-5)
+        np.testing.assert_allclose(found, np.tile(bias, (2, 1)), atol=2e-5)
+        near = np.float32(value) * (1 + np.arange(D, dtype=np.float32)[None] % 5 * 2**-22)
+        exact = near.astype(np.float64)
+        wanted = (exact - exact.mean()) / np.sqrt(exact.var() + 1e-5)
+        found = layer_norm(jnp.asarray(near), jnp.ones(D), None, 1e-5)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@PLATFORMS
+def test_a_number_that_lies_apart_costs_no_precision(monkeypatch, platform):
+    trace_for(monkeypatch, platform)
+    row = np.random.default_rng(0).normal(size=(1, 768)).astype(np.float32)
+    row[0, 0] = 3e4
+    exact = row.astype(np.float64)
+    wanted = (exact - exact.mean()) / np.sqrt(exact.var() + 1e-5)
+    found = layer_norm(jnp.asarray(row), jnp.ones(768), None, 1e-5)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=3e-6)

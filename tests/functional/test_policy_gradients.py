@@ -100,6 +100,37 @@ def test_advantages_of_a_group_are_standard_scores_and_equal_rewards_give_none()
     assert not found[1].any()
 
 
+@pytest.mark.parametrize("reward", [12345.6, 0.1, -3.3, 1e20, -3.3e38, 1e-30])
+def test_equal_rewards_and_advantages_are_exactly_zero(reward):
+    group = jax.jit(policy_gradients.group_advantages)
+    whole = jax.jit(policy_gradients.normalized_advantages)
+    for G in (1, 2, 3, 7, 33):
+        rewards = jnp.full((2, G), reward, jnp.float32)
+        assert not np.asarray(group(rewards)).any(), G
+        assert not np.asarray(policy_gradients.group_advantages(rewards, 0.0)).any(), G
+        mask = jnp.ones((2, G), bool).at[0, 0].set(False)
+        other = rewards.at[0, 0].set(7.0)  # padding
+        assert not np.asarray(whole(other, mask)).any(), G
+        assert not np.asarray(whole(other, mask & False)).any(), G
+        assert not np.asarray(policy_gradients.normalized_advantages(other, mask, 0.0)).any(), G
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 12345.6, 1e6, 1e25, 1.5e38])
+@pytest.mark.parametrize("steps", [2**-22, 0.5])
+def test_advantages_are_those_of_float64(scale, steps):
+    """Rewards that differ in their last bits, and those whose squares overflow."""
+    draws = np.random.default_rng(1).integers(-2, 3, (4, 7))
+    rewards = (scale * (1 + steps * draws)).astype(np.float32)
+    exact = rewards.astype(np.float64)
+    wanted = exact - exact.mean(1, keepdims=True)
+    wanted /= exact.std(1, ddof=1, keepdims=True) + 1e-4
+    found = policy_gradients.group_advantages(jnp.asarray(rewards))
+    np.testing.assert_allclose(found, wanted, 2e-5, 1e-6)
+    wanted = (exact - exact.mean()) / np.sqrt(exact.var() + 1e-8)
+    found = policy_gradients.normalized_advantages(jnp.asarray(rewards), jnp.ones((4, 7), bool))
+    np.testing.assert_allclose(found, wanted, 2e-5, 1e-6)
+
+
 def test_estimators_of_kl_have_their_means():
     """k1 and k3 are unbiased, k3 is never negative; k2 is near where the policies are near."""
     p, q = jnp.array([0.5, 0.3, 0.2]), jnp.array([0.4, 0.35, 0.25])

@@ -12,7 +12,7 @@ from tests.speech.test_audio import SIGNAL, SMALL, pcm
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.functional.spectrogram import stack_frames
-from transformer_jax.speech.features import Normalization, read_features
+from transformer_jax.speech.features import FeatureStatistics, Normalization, read_features
 from transformer_jax.speech.recordings import (
     SpeechData,
     SpeechReadOptions,
@@ -193,7 +193,17 @@ def test_a_constant_feature_becomes_0(folder):
     for i in range(4):
         np.save(folder / f"{i}.npy", np.full((3, F), 1000.1))
     store = build_features(read_manifest(str(folder / "train.tsv")), SMALL)
-    np.testing.assert_allclose(store.normalization()(store[0]), 0, atol=1e-3)
+    normalize = store.normalization()
+    np.testing.assert_array_equal(normalize(store[0]), 0)
+    assert normalize.std == (1.0,) * F
+
+
+def test_a_feature_that_hardly_changes_has_the_deviation_of_float64():
+    draws = np.random.default_rng(0).integers(0, 4, (500, 2))
+    frames = (1000 * (1 + 2.0**-22 * draws)).astype(np.float32)
+    found = FeatureStatistics.of(part for part in (frames[:7], frames[7:])).normalization()
+    np.testing.assert_allclose(found.std, frames.astype(np.float64).std(0), rtol=1e-9)
+    np.testing.assert_allclose(found.mean, frames.astype(np.float64).mean(0), rtol=1e-14)
 
 
 @pytest.mark.parametrize("stacked", [1, 2, 4])

@@ -58,6 +58,7 @@ def spearman(predictions: _Numbers, references: _Numbers) -> float:
 
 
 def _centred(x: Float[np.ndarray, " _"]) -> Float[np.ndarray, " _"]:
+    x = x / 2 - x[0] / 2  # exact for numbers that are close to each other
     x = x / np.abs(x).max()  # squares of very large or small numbers overflow
     return x - x.mean()
 

@@ -74,11 +74,17 @@ def _plain_mean(x):
 
 
 def _standard(x, eps):
-    """Rows at mean 0 and variance 1, their means, and what they were multiplied by."""
+    """Rows at mean 0 and variance 1, their means, and what they were multiplied by.
+
+    The rounded mean of equal numbers is none of them, and their distance from it, divided by
+    ``√ε``, would be of order 1 for rows of 12345.6: the mean of what is left is subtracted too.
+    """
     x = _widen(x)
     mean = _mean(x)
-    scale = lax.rsqrt(_mean(jnp.square(x - mean)) + eps)
-    return (x - mean) * scale, mean, scale
+    rest = _mean(x - mean)
+    centred = (x - mean) - rest
+    scale = lax.rsqrt(_mean(jnp.square(centred)) + eps)
+    return centred * scale, (mean, rest), scale
 
 
 def _unit(x, eps):
@@ -107,13 +113,13 @@ _layer_norm = jax.custom_vjp(_layer, nondiff_argnums=(3,))
 
 
 def _layer_forward(x, gain, bias, eps):
-    n, mean, scale = _standard(x, eps)
-    return _scaled(n, gain, bias, x.dtype), (x, mean, scale, gain, bias)
+    n, means, scale = _standard(x, eps)
+    return _scaled(n, gain, bias, x.dtype), (x, means, scale, gain, bias)
 
 
 def _layer_backward(eps, saved, g):
-    x, mean, scale, gain, bias = saved
-    n = (_widen(x) - mean) * scale
+    x, (mean, rest), scale, gain, bias = saved
+    n = ((_widen(x) - mean) - rest) * scale
     g = _widen(g)
     h = g * _as_row(gain, n)
     dx = scale * (h - _mean(h) - n * _mean(h * n))

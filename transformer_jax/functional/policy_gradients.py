@@ -94,6 +94,8 @@ def normalized_advantages(
 ) -> Float[Array, "B T"]:
     """Advantages with mean 0 and variance 1 over the tokens of a batch; 0 at padding.
 
+    Equal advantages give exactly 0.
+
     Source: Huang et al. 2022, "The 37 implementation details of PPO", detail 7. Row B40.
 
     Example:
@@ -101,20 +103,37 @@ def normalized_advantages(
         >>> normalized_advantages(jnp.array([[1.0, 3.0, 7.0]]), mask)
         Array([[-1.,  1.,  0.]], dtype=float32)
     """
-    count = jnp.maximum(mask.sum(), 1)
-    mean = jnp.where(mask, advantages, 0).sum() / count
-    centred = jnp.where(mask, advantages - mean, 0)
-    return centred * lax.rsqrt(jnp.square(centred).sum() / count + epsilon)
+    dtype = jnp.promote_types(advantages.dtype, jnp.float32)
+    pivot = jnp.where(mask, advantages, -jnp.inf).max()
+    size, centred = _centred(advantages.astype(dtype), pivot.astype(dtype), mask, axis=None)
+    variance = jnp.square(centred).sum() / jnp.maximum(mask.sum(), 1)
+    scaled = centred * lax.rsqrt(variance + epsilon / jnp.square(size))
+    return jnp.where(mask & (size > 0), scaled, 0).astype(jnp.result_type(advantages, 1.0))
+
+
+def _centred(x, pivot, mask, axis):
+    """The largest distance from a pivot, and distances from the mean in units of it.
+
+    The pivot is one of the values: subtracting it is exact for values that are close to it, so that
+    equal values are exactly 0 apart. In 16ths neither differences nor the reciprocal of the largest
+    leave the range of floats.
+    """
+    away = jnp.where(mask, x / 16 - pivot / 16, 0)
+    largest = jnp.abs(away).max(axis, keepdims=axis is not None)
+    away = away / jnp.where(largest > 0, largest, 1)
+    count = jnp.maximum(mask.sum(axis, keepdims=axis is not None), 1)
+    mean = away.sum(axis, keepdims=axis is not None) / count
+    return largest * 16, jnp.where(mask, away - mean, 0)
 
 
 def group_advantages(rewards: Float[Array, "B G"], epsilon: float = 1e-4) -> Float[Array, "B G"]:
     """Advantages of the completions of one prompt beside each other: ``(r − mean) / (std + ε)``.
 
-    The standard deviation is that of a sample, ``√(Σ (r − mean)² / (G − 1))``. Equal rewards give
-    0. There is no value function (GRPO).
+    The standard deviation is that of a sample, ``√(Σ (r − mean)² / (G − 1))``. Equal rewards, and
+    a group of one, give exactly 0. There is no value function (GRPO).
 
     Args:
-        rewards: Of ``G ≥ 2`` completions of each prompt.
+        rewards: Of ``G`` completions of each prompt.
         epsilon: Added to the standard deviation.
 
     Source: Shao et al. 2024 (DeepSeekMath), https://arxiv.org/abs/2402.03300, section 4.1.2.
@@ -124,9 +143,13 @@ def group_advantages(rewards: Float[Array, "B G"], epsilon: float = 1e-4) -> Flo
         >>> group_advantages(jnp.array([[1.0, 3.0], [2.0, 2.0]]), epsilon=0.0).round(3)[0]
         Array([-0.707,  0.707], dtype=float32)
     """
-    centred = rewards - rewards.mean(1, keepdims=True)
-    variance = jnp.square(centred).sum(1, keepdims=True) / (rewards.shape[1] - 1)
-    return centred / (jnp.sqrt(variance) + epsilon)
+    dtype = jnp.promote_types(rewards.dtype, jnp.float32)
+    wide = rewards.astype(dtype)
+    size, centred = _centred(wide, wide[:, :1], jnp.ones(wide.shape, bool), axis=1)
+    variance = jnp.square(centred).sum(1, keepdims=True) / max(rewards.shape[1] - 1, 1)
+    spread = jnp.sqrt(variance) + epsilon / size
+    found = jnp.where(size > 0, centred / spread, 0)
+    return found.astype(jnp.result_type(rewards, 1.0))
 
 
 def ppo_policy_loss(

@@ -48,9 +48,13 @@ class Normalization:
 
 
 class FeatureStatistics(NamedTuple):
-    """Sums over frames, from which mean and standard deviation follow."""
+    """Sums over frames, from which mean and standard deviation follow.
+
+    Sums are of differences from the first frame, which are 0 for a constant feature.
+    """
 
     frames: int
+    first: Float64[np.ndarray, " F"]
     total: Float64[np.ndarray, " F"]
     squares: Float64[np.ndarray, " F"]
 
@@ -61,16 +65,17 @@ class FeatureStatistics(NamedTuple):
         Raises:
             DataError: There are no recordings.
         """
-        frames, sums = 0, None
+        frames, first, sums = 0, None, np.zeros((2, 1))
         for one in features:
             wide = one.astype(np.float64)
-            if sums is None:
-                sums = np.zeros((2, one.shape[1]))
-            sums += wide.sum(0), np.square(wide).sum(0)
+            if first is None:
+                first, sums = wide[0], np.zeros((2, one.shape[1]))
+            away = wide - first[None]
+            sums += away.sum(0), np.square(away).sum(0)
             frames += len(one)
-        if sums is None:
+        if first is None:
             raise DataError("there are no recordings to compute the mean of features from")
-        return cls(frames, sums[0], sums[1])
+        return cls(frames, first, sums[0], sums[1])
 
     def normalization(self) -> Normalization:
         """Mean and standard deviation; the latter is 1 of a feature that never changes.
@@ -80,11 +85,12 @@ class FeatureStatistics(NamedTuple):
             >>> FeatureStatistics.of([features]).normalization()
             Normalization(mean=(2.0, 5.0), std=(1.0, 1.0))
         """
-        mean = self.total / self.frames
-        variance = np.maximum(self.squares / self.frames - np.square(mean), 0)
-        # Rounding of the sums alone leaves this much of a constant feature.
-        constant = variance <= 1e-10 * np.maximum(1, np.square(mean))
-        std = np.where(constant, 1.0, np.sqrt(variance))
+        away = self.total / self.frames
+        variance = self.squares / self.frames - np.square(away)
+        # What rounding may leave where the first frame is far from equal others.
+        constant = variance <= 1e-14 * self.squares / self.frames
+        std = np.where(constant, 1.0, np.sqrt(np.maximum(variance, 0)))
+        mean = self.first + away
         return Normalization(tuple(mean.tolist()), tuple(std.tolist()))
 
 
