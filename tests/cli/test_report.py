@@ -35,7 +35,7 @@ def test_own_results_are_those_of_the_files(tmp_path, capsys):
         assert one["signature"] in out
     assert len(written["published"]) == 10
     assert len(written["caveats"]) == 2
-    assert "did not store them" in err
+    assert "FLOPs are unknown" in err
     assert f"wrote {path}\n" in err
 
 

@@ -68,10 +68,18 @@ def test_scores_of_a_run_are_those_that_it_stored(run):
     assert (one.parameters, one.steps, one.flops) == (77, 3, 1110.0)
 
 
-def test_a_cost_that_is_not_wholly_stored_is_none(run):
+def test_a_cost_that_is_not_wholly_stored_is_none(run, caplog):
     assert training_cost(run) == 1110.0
     write_lines(run, [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.0, "flops": 5.0}])
     assert training_cost(run) is None
+    lines = [{"step": step, "loss": 1.0, "flops": 5.0} for step in (1, 2, 3)]
+    write_lines(run, lines)
+    assert training_cost(run) == 15.0
+    run.metrics.write_bytes(run.metrics.read_bytes().replace(b"2", b"\xff", 1))
+    with caplog.at_level("WARNING"):
+        assert training_cost(run) is None
+    assert "1 line is damaged and left out (line 2)" in caplog.text
+    assert "without 1 step of 3: the FLOPs of this run are unknown" in caplog.text
     run.metrics.unlink()
     assert training_cost(run) is None
     assert scores_of_run(run, "mine")[0].flops is None

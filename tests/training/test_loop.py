@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.errors import CheckpointError, ConfigError, NumericsError, Stopped
+from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer, load_params, steps
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
@@ -180,6 +181,72 @@ def test_patience_ends_the_run_and_goes_on_ending_it(bench):
     before = digest(done.state)
     again = bench.run(40, evaluate_every=2, patience=2)
     assert (again.step, again.early, digest(again.state)) == (8, True, before)
+
+
+def lp_flip_best(text):
+    return text.replace(b'"valid_loss": 2.0', b'"valid_loss": 9.0', 1)
+
+
+LOOP_DAMAGES = {
+    "a byte early": lambda text: text.replace(b'"step": 2,', b'"step"\xff 2,', 1),
+    "a byte of the best score": lp_flip_best,
+    "the step of a line": lambda text: text.replace(b'"step": 3', b'"step": 9', 1),
+    "the end of a line": lambda text: text.replace(b"}\n", b"}\xb8", 1),
+    "a zeroed page": lambda text: bytes(len(text) // 2) + text[len(text) // 2 :],
+    "cut in the middle": lambda text: text[: len(text) // 2],
+    "nothing is left": lambda text: b"",
+    "endless brackets": lambda text: b"[" * 100_000 + b"\n" + text,
+}
+
+
+@pytest.mark.parametrize("damage", LOOP_DAMAGES)
+@pytest.mark.parametrize("number", [5, 13])
+@pytest.mark.quick("5-a byte early", "13-nothing is left")
+def test_damaged_metrics_change_nothing_of_how_a_run_ends(bench, tmp_path, number, damage):
+    """Best score at step 4, patience over at step 16; both are in the manifests."""
+    losses = {2: 6.0, 4: 2.0, 6: 5.0, 8: 4.0, 10: 3.0, 12: 3.0, 14: 2.5, 16: 8.0}
+    bench.evaluate = lambda state: {"valid_loss": losses[int(state.step)]}
+    options = {"evaluate_every": 2, "patience": 6, "max_nonfinite_steps": 3}
+    bench.path = tmp_path / "whole"
+    whole = bench.run(40, **options)
+    assert (whole.step, whole.best.value, whole.best_step, whole.early) == (16, 2.0, 4, True)
+    bench.path = tmp_path / "cut"
+    bench.hook = lambda n: n == number and signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Stopped):
+        bench.run(40, **options)
+    bench.hook = lambda n: None
+    file = bench.path / "metrics.jsonl"
+    before = LOOP_DAMAGES[damage](file.read_bytes())
+    file.write_bytes(before)
+    again = bench.run(40, **options)
+    assert digest(again.state) == digest(whole.state)
+    assert again[1:5] == whole[1:5]
+    kept = file.read_bytes()
+    assert kept.startswith(before.rstrip(b"\n"))
+    assert load_params(bench.path).step == 4
+    assert bench.run(40, **options)[1:5] == whole[1:5]
+
+
+def test_steps_that_were_not_finite_are_counted_without_metrics(bench):
+    bench.poison = set(range(7, 40))
+    with pytest.raises(NumericsError, match="5 consecutive steps up to step 12"):
+        bench.run(40, max_nonfinite_steps=5)
+    (bench.path / "metrics.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(NumericsError, match="5 consecutive steps up to step 12"):
+        bench.run(40, max_nonfinite_steps=5)
+
+
+def test_a_run_of_an_earlier_version_is_judged_by_its_metrics_and_scores(bench):
+    bench.evaluate = lambda state: {"valid_loss": abs(float(state.step) - 4.0)}
+    bench.run(6, evaluate_every=2, patience=2)
+    for path in (bench.path / "checkpoints").iterdir():
+        fields = manifest.read(path)
+        del fields["progress"]
+        manifest.rewrite(path, fields)
+    file = bench.path / "metrics.jsonl"
+    file.write_bytes(lp_flip_best(file.read_bytes().replace(b'0.0, "ev', b'9.0, "ev')))
+    done = bench.run(40, evaluate_every=2, patience=2)
+    assert (done.step, done.best.value, done.best_step, done.early) == (8, 0.0, 4, True)
 
 
 def test_the_best_may_be_the_highest(bench):

@@ -49,8 +49,8 @@ class Report:
         for caveat in CAVEATS:
             note(caveat)
         if any(one.flops is None for one in own):
-            note("a run without FLOPs did not store them: those of this version do, in "
-                 "metrics.jsonl")  # fmt: skip
+            note("FLOPs are unknown where metrics.jsonl lacks those of a step, as in runs of "
+                 "earlier versions")  # fmt: skip
         if self.json is not None:
             write_json("--json", self.json, _content(own))
         if self.output is not None:

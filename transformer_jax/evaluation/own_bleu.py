@@ -2,17 +2,20 @@
 
 import dataclasses
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.errors import CheckpointError, DataError, plural
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["OwnScore", "results_in", "scores_of_run", "training_cost"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +46,25 @@ class OwnScore:
 def training_cost(run: RunDirectory) -> float | None:
     """FLOPs of all training steps of a run, the sum over ``metrics.jsonl``.
 
-    None if there is none, or if a step has no ``flops``, as those of earlier versions.
+    None if the file lacks ``flops`` of a step, as those of earlier versions do; a warning counts
+    steps whose lines are missing or damaged.
 
     Raises:
-        CheckpointError: The file cannot be read.
+        CheckpointError: The metrics or the results cannot be read.
     """
-    steps = [record for record in read_metrics(run.metrics) if "loss" in record]
-    costs = [record.get("flops") for record in steps]
+    lines = {line["step"]: line for line in read_metrics(run.metrics) if "loss" in line}
+    costs = [line.get("flops") for line in lines.values()]
     numbers = [float(cost) for cost in costs if isinstance(cost, int | float)]
-    return sum(numbers) if numbers and len(numbers) == len(costs) else None
+    if not numbers or len(numbers) < len(costs):
+        return None
+    last = run.read_results().get("steps") if run.results.is_file() else None
+    missing = last - len(lines) if isinstance(last, int) else 0
+    if missing:
+        log.warning(
+            "%s: without %s of %d: the FLOPs of this run are unknown",
+            *(run.metrics, plural(missing, "step"), last),
+        )
+    return None if missing else sum(numbers)
 
 
 def scores_of_run(run: RunDirectory, name: str) -> list[OwnScore]:

@@ -8,7 +8,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +18,17 @@ import numpy as np
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.output_files import draft_folder, flush_directory, remove_dead_drafts
 from transformer_jax.training import manifest, trees
+from transformer_jax.training.checkpoint_items import (
+    check_fit,
+    device_count,
+    items_of,
+    state_of,
+    tree_of,
+)
 from transformer_jax.training.lock import check_lock
 from transformer_jax.training.orbax_items import dispose, explained, orbax, read_item
 from transformer_jax.training.published import DELETING, run_storage
+from transformer_jax.training.standing import PROGRESS, Standing
 from transformer_jax.training.stored import (
     DAMAGED,
     SCRATCH,
@@ -32,6 +40,7 @@ from transformer_jax.training.stored import (
     score_of,
     steps,
 )
+from transformer_jax.training.task import Metric
 from transformer_jax.training.verification import VerifyResult, verify
 
 __all__ = [
@@ -57,42 +66,6 @@ class Restored(NamedTuple):
 
 def _finite(score: Score | None) -> dict[str, Any] | None:
     return score._asdict() if score is not None and np.isfinite(score.value) else None
-
-
-def _items(state: Any) -> dict[str, dict[str, Any]]:
-    """A state as Orbax items of named leaves; parameters are an item that can be read alone."""
-    items = {
-        "params": trees.flatten_dict(state.params),
-        "optimizer": trees.flatten_dict({"step": state.step, "state": state.opt_state}),
-    }
-    if state.ema_params is not None:
-        items["ema_params"] = trees.flatten_dict(state.ema_params)
-    return items
-
-
-def _from_items(template: Any, items: Mapping[str, Mapping[str, Any]]) -> Any:
-    rest = trees.with_leaves(
-        {"step": template.step, "state": template.opt_state}, items["optimizer"]
-    )
-    ema = template.ema_params
-    return template._replace(
-        step=rest["step"],
-        params=trees.with_leaves(template.params, items["params"]),
-        opt_state=rest["state"],
-        ema_params=None if ema is None else trees.with_leaves(ema, items["ema_params"]),
-    )
-
-
-def _devices(leaf: Any) -> int:
-    return len(leaf.sharding.device_set) if isinstance(leaf, jax.Array) else 1
-
-
-def _tree(items: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {
-        f"{item}/{name}": {"shape": list(leaf.shape), "dtype": str(np.dtype(leaf.dtype))}
-        for item, leaves in items.items()
-        for name, leaf in leaves.items()
-    }
 
 
 class Checkpointer:
@@ -151,13 +124,21 @@ class Checkpointer:
             if SCRATCH in path.name or path.name.startswith(DELETING):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def save(self, step: int, state: Any, *, score: Score | None = None) -> None:
+    def save(
+        self,
+        step: int,
+        state: Any,
+        *,
+        score: Score | None = None,
+        progress: Mapping[str, Any] | None = None,
+    ) -> None:
         """Start to write ``state``; its buffers may be donated as soon as this returns.
 
         Args:
             step: Step of the state.
             state: A ``TrainState``: step, params, opt_state, ema_params.
             score: Its metric, if it was evaluated.
+            progress: The evaluations so far, see :class:`Standing`.
 
         Raises:
             CheckpointError: This save or the one before could not be written, or another process
@@ -169,13 +150,14 @@ class Checkpointer:
             check_lock(self.directory.parent)
         if self._primary and (self.directory / checkpoint_name(step)).exists():
             self._move_aside(self.directory / checkpoint_name(step))
-        items = _items(state)
+        items = items_of(state)
         fields = self.describe | {
             "step": step,
-            "tree": _tree(items),
+            "tree": tree_of(items),
             "score": _finite(score),
+            **({} if progress is None else {PROGRESS: dict(progress)}),
             "versions": manifest.versions(),
-            "devices": max(map(_devices, jax.tree.leaves(state))),
+            "devices": max(map(device_count, jax.tree.leaves(state))),
             "processes": jax.process_count(),
         }
         self._pending = (self.directory / checkpoint_name(step), fields, tuple(items))
@@ -186,8 +168,10 @@ class Checkpointer:
         with self._failures():
             self._writer.save(self._pending[0], args=ocp.args.Composite(**args))
 
-    def set_score(self, step: int, score: Score) -> None:
-        """Add the score to a stored checkpoint; its arrays stay.
+    def set_score(
+        self, step: int, score: Score | None, progress: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add the score, and the evaluations so far, to a stored checkpoint; its arrays stay.
 
         Raises:
             CheckpointError: It is missing or damaged, or cannot be written.
@@ -198,6 +182,8 @@ class Checkpointer:
         check_lock(self.directory.parent)
         path = self.directory / checkpoint_name(step)
         fields = manifest.read(path) | {"score": _finite(score)}
+        if progress is not None:
+            fields[PROGRESS] = dict(progress)
         try:
             manifest.rewrite(path, fields)
         except OSError as error:
@@ -262,11 +248,36 @@ class Checkpointer:
                 return
             time.sleep(0.1)
 
-    def _prune(self) -> None:
+    def standing(
+        self, step: int, metric: Metric, history: Iterable[Mapping[str, Any]] = ()
+    ) -> Standing:
+        """The evaluations up to a step, by its manifest.
+
+        Args:
+            step: The step of a checkpoint; 0 is the beginning.
+            metric: The metric of the best checkpoint.
+            history: The metrics of the run, for manifests of earlier versions.
+
+        Raises:
+            CheckpointError: The manifest of this step is missing or damaged.
+        """
+        if step == 0:
+            return Standing()
+        stored = Standing.read(manifest.read(self.directory / checkpoint_name(step)), metric)
+        if stored is not None:
+            return stored
+        scores = {at: one for at, one in self._scores().items() if one is not None and at <= step}
+        return Standing.of_earlier(history, scores, metric)
+
+    def _scores(self) -> dict[int, Score | None]:
         known: dict[int, Score | None] = {}
         for step in steps(self.directory):
             with contextlib.suppress(CheckpointError):
                 known[step] = score_of(manifest.read(self.directory / checkpoint_name(step)))
+        return known
+
+    def _prune(self) -> None:
+        known = self._scores()
         kept = set(list(known)[: self.keep_last])
         best: int | None = None
         for step, score in known.items():
@@ -298,8 +309,8 @@ class Checkpointer:
             return None
         path = self.directory / checkpoint_name(step)
         fields = manifest.read(path)
-        items = _items(template)
-        _check_fit(path, fields, items)
+        items = items_of(template)
+        check_fit(path, fields, items)
         try:
             restored = {
                 item: read_item(path / manifest.item_directory(fields, item), leaves)
@@ -307,7 +318,7 @@ class Checkpointer:
             }
         except Exception as error:
             raise explained(error, f"{path}: verified, but could not be restored") from error
-        return Restored(step, _from_items(template, restored), fields, tuple(self._left))
+        return Restored(step, state_of(template, restored), fields, tuple(self._left))
 
     def _choose(self) -> int | CheckpointError | None:
         found = steps(self.directory)
@@ -360,23 +371,3 @@ def _agreed(choice: int | CheckpointError | None) -> int | None:
     if isinstance(choice, CheckpointError):
         raise choice
     return choice
-
-
-def _check_fit(path: Path, fields: Mapping[str, Any], items: Mapping[str, Any]) -> None:
-    stored = fields["tree"]
-    wanted = _tree(items)
-    for name, leaf in wanted.items():
-        if name not in stored:
-            raise CheckpointError(
-                f"{path}: has no {name}: it was written with another model or optimizer"
-            )
-        if stored[name] != leaf:
-            was = f"{stored[name]['dtype']}{stored[name]['shape']}"
-            raise CheckpointError(
-                f"{path}: {name} is {was}, but this model has {leaf['dtype']}{leaf['shape']}"
-            )
-    extra = [name for name in stored if name.split("/")[0] in items and name not in wanted]
-    if extra:
-        raise CheckpointError(
-            f"{path}: unexpected {extra[0]}: saved with another model or optimizer"
-        )

@@ -27,7 +27,7 @@ from transformer_jax.training.signals import StopSignals
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.task import Metric
 
-__all__ = ["FitResult", "Loop", "LoopConfig", "best_so_far", "fit"]
+__all__ = ["FitResult", "Loop", "LoopConfig", "fit"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,27 +95,6 @@ class FitResult(NamedTuple):
         """All but the state, whose arrays would fill pages."""
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields[1:])
         return f"FitResult(state=..., {shown})"
-
-
-def best_so_far(history: Iterable[dict[str, Any]], metric: Metric) -> tuple[Score | None, int, int]:
-    """The best score in a run's metrics, its step, and the number of evaluations after it.
-
-    Example:
-        >>> records = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 3.0}]
-        >>> best_so_far(records, Metric("loss", better="lower"))
-        (Score(name='loss', value=2.0, better='lower'), 1, 1)
-    """
-    best, best_step, since = None, 0, 0
-    for record in history:
-        if metric.name not in record:
-            continue
-        value = record[metric.name]
-        score = Score(metric.name, float("nan") if value is None else value, metric.better)
-        if score.beats(best):
-            best, best_step, since = score, record["step"], 0
-        else:
-            since += 1
-    return best, best_step, since
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,14 +185,7 @@ class _Loop:
         )
         self.waited, self.taken = 0.0, 0  # seconds for batches, and steps, since an evaluation
         self.pending: tuple[int, dict[str, Any], float | None] | None = None
-        history = records.history
-        self.best, self.best_step, self.since = best_so_far(history, self.metric)
-        trained = [record for record in history if "loss" in record]
-        self.skipped = 0
-        for record in reversed(trained):
-            if not record.get("skipped"):
-                break
-            self.skipped += 1
+        self.standing = loop.checkpointer.standing(start, self.metric, records.history)
         self.clock = time.monotonic()
         self.reported_shapes = False
 
@@ -251,7 +223,12 @@ class _Loop:
                     raise self._stopped(signal, number)
         self.checkpointer.wait()
         return FitResult(
-            state, number, self.best, self.best_step or None, early, len(self.step.late)
+            state,
+            number,
+            self.standing.best,
+            self.standing.best_step or None,
+            early,
+            len(self.step.late),
         )
 
     def _next(self, iterator: Iterator[dict[str, Any]]) -> dict[str, Any]:
@@ -313,14 +290,15 @@ class _Loop:
         self.watchdog.rest()
         score = self._look(state, number) if look else None
         over = self._patience_over()
-        if save or over or (score is not None and self.best_step == number):
-            self.checkpointer.save(number, state, score=score)
+        if save or over or (score is not None and self.standing.best_step == number):
+            progress = self.standing.fields(self.metric)
+            self.checkpointer.save(number, state, score=score, progress=progress)
             self.saved = number
         self.clock = time.monotonic()
         return over
 
     def _patience_over(self) -> bool:
-        return self.config.patience is not None and self.since >= self.config.patience
+        return self.config.patience is not None and self.standing.since >= self.config.patience
 
     def _look(self, state: TrainState, number: int) -> Score | None:
         assert self.evaluate is not None
@@ -331,24 +309,22 @@ class _Loop:
         record = {"step": number, **scores, "evaluation_seconds": round(took, 3)}
         self.records.write(record | slowest(self.waited / max(self.taken, 1)) | peak_memory())
         self.waited, self.taken = 0.0, 0
-        self.best, self.best_step, self.since = best_so_far(self.records.history, self.metric)
-        words = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
-        mark = "  best" if self.best_step == number else ""
-        self.progress.say(f"step {number}  {words}  ({duration(took)}){mark}")
         name = self.metric.name
-        return Score(name, scores[name], self.metric.better) if name in scores else None
+        score = Score(name, scores[name], self.metric.better) if name in scores else None
+        self.standing = self.standing.after(number, score)
+        words = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        mark = "  best" if self.standing.best_step == number else ""
+        self.progress.say(f"step {number}  {words}  ({duration(took)}){mark}")
+        return score
 
     def _look_again(self, state: TrainState, steps: int) -> None:
         """Repeat an evaluation that a signal interrupted, so that results do not depend on it."""
         every, start = self.config.evaluate_every, self.start
         due = start > 0 and (start == steps or (every and start % every == 0))
-        if self.evaluate is None or not due:
-            return
-        if any(r["step"] == start and "loss" not in r for r in self.records.history):
+        if self.evaluate is None or not due or self.standing.evaluated == start:
             return
         score = self._look(state, start)
-        if score is not None:
-            self.checkpointer.set_score(start, score)
+        self.checkpointer.set_score(start, score, self.standing.fields(self.metric))
 
     def _record(self) -> None:
         if self.pending is None:
@@ -372,15 +348,15 @@ class _Loop:
         self._count_skipped(number, bool(values.get("skipped")))
 
     def _count_skipped(self, number: int, skipped: bool) -> None:
-        self.skipped = self.skipped + 1 if skipped else 0
+        count = self.standing.skipped + 1 if skipped else 0
+        self.standing = self.standing._replace(skipped=count)
         if skipped:
             self.progress.say(
-                f"step {number}  non-finite loss or gradients, update skipped "
-                f"({self.skipped} consecutive)"
+                f"step {number}  non-finite loss or gradients, update skipped ({count} consecutive)"
             )
-        if self.skipped >= self.config.max_nonfinite_steps:
+        if count >= self.config.max_nonfinite_steps:
             raise NumericsError(
-                f"non-finite loss or gradients in {plural(self.skipped, 'consecutive step')} up to "
+                f"non-finite loss or gradients in {plural(count, 'consecutive step')} up to "
                 f"step {number}: lower optimizer.learning_rate or optimizer.max_grad_norm, raise "
                 f"optimizer.schedule.warmup_steps, or use float32; last checkpoint: step "
                 f"{self.saved}"
