@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import tyro
 from transformer_jax.errors import CheckpointError, plural
 
 if TYPE_CHECKING:
+    from transformer_jax.interop.hf_run_directory import HFRunDirectory
     from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["Verify"]
@@ -31,42 +33,70 @@ class Verify:
 
         Checkpoints are in order from the newest. An n-gram model has one file instead of them.
         """
+        from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
-        from transformer_jax.predictors.runs import load_language, open_directory
         from transformer_jax.storage.copies import fetched
+        from transformer_jax.training.run_directory import RunDirectory
+
+        path = fetched(self.run)  # all of it, also what only training reads
+        if is_hf_checkpoint(path):
+            return _verify_folder(HFRunDirectory(path))
+        # Without the checks of `open`: files may be missing, and the task may be a user's own.
+        run = RunDirectory(path)
+        if not run.checkpoints.is_dir():
+            return self._verify_ngram(RunDirectory.open(path))
+        return self._verify_run(run)
+
+    def _verify_run(self, run: "RunDirectory") -> int:
         from transformer_jax.training.verification import verify
 
-        run = open_directory(fetched(self.run))  # all of it, also what only training reads
-        if isinstance(run, HFRunDirectory):
-            # Names, shapes and finite values only: the format has no checksum.
-            run.folder.load()
-            said = plural(len(run.folder.tensors.entries), "tensor")
-            print(f"{said}\tall of them known, all finite")
-            if path := _dense(run):
-                print(f"{path}\tok")
-            return 0
-        model = run.read_config(check=False).get("model")
-        if isinstance(model, dict) and model.get("kind") == "ngram":
-            if strange := _strange(run):
-                raise CheckpointError(f"{self.run}: not as it was written: {', '.join(strange)}")
-            load_language(run.path)  # the file contains its own checksum
-            print("ngram.npz\tok")
-            return 0
         findings = verify(run.path)
         for finding in findings:
-            said = "ok" if finding.problem is None else finding.problem
-            print(f"{finding.path.name}\t{said}")
-        strange = [*_strange(run), *_strange_dense(run)]
+            _say(finding.path.name, "ok" if finding.problem is None else finding.problem)
+        strange, unread = _strange(run)
+        strange += _strange_dense(run)
         sys.stdout.flush()
         # Remains of an interrupted save and checkpoints that were set aside are never loaded.
         checked = [finding for finding in findings if finding.step is not None]
-        damaged = [finding.path.name for finding in checked if finding.problem]
-        if damaged or strange:
-            names = ", ".join([*damaged, *strange])
-            raise CheckpointError(f"{self.run}: not as it was written: {names}")
+        strange = [f.path.name for f in checked if f.problem and not f.unreadable] + strange
+        unread = [finding.path.name for finding in checked if finding.unreadable] + unread
+        problems = [
+            f"{what}: {', '.join(dict.fromkeys(names))}"
+            for what, names in (("not as it was written", strange), ("cannot be read", unread))
+            if names
+        ]
+        if problems:
+            raise CheckpointError(f"{self.run}: {'; '.join(problems)}")
         if not checked:
             raise CheckpointError(f"{self.run}: there is no checkpoint")
         return 0
+
+    def _verify_ngram(self, run: "RunDirectory") -> int:
+        from transformer_jax.predictors.runs import load_language
+
+        model = run.read_config(check=False).get("model")
+        if not isinstance(model, dict) or model.get("kind") != "ngram":
+            raise CheckpointError(f"{self.run}: not a run directory (it has no checkpoints/)")
+        strange, unread = _strange(run)
+        if strange or unread:
+            names = ", ".join([*strange, *unread])
+            raise CheckpointError(f"{self.run}: not as it was written: {names}")
+        load_language(run.path)  # the file contains its own checksum
+        _say("ngram.npz", "ok")
+        return 0
+
+
+def _say(name: str, what: str) -> None:
+    print(f"{name}\t{what}")
+
+
+def _verify_folder(run: "HFRunDirectory") -> int:
+    """Reads every tensor of a Hugging Face folder, whose format has no checksum."""
+    run.folder.load()
+    _say(plural(len(run.folder.tensors.entries), "tensor"), "all of them known, all finite")
+    if path := _dense(run):
+        _say(path, "ok")
+    return 0
 
 
 def _dense(run: "RunDirectory") -> str:
@@ -77,7 +107,10 @@ def _dense(run: "RunDirectory") -> str:
     """
     from transformer_jax.interop.dense import read_dense
 
-    fields = run.read_config(check=False)
+    try:
+        fields = run.read_config(check=False)
+    except CheckpointError:
+        return ""  # the line of the configuration says so
     sentence, model = fields.get("sentence"), fields.get("model")
     dense = sentence.get("dense") if isinstance(sentence, dict) else None
     if not isinstance(dense, dict) or not isinstance(model, dict):
@@ -91,26 +124,50 @@ def _strange_dense(run: "RunDirectory") -> list[str]:
     try:
         path = _dense(run)
     except CheckpointError as error:
-        print(f"linear map\t{error}")
+        _say("linear map", str(error))
         return ["the linear map of its sentence encoder"]
     if path:
-        print(f"{path}\tok")
+        _say(path, "ok")
     return []
 
 
-def _strange(run: "RunDirectory") -> list[str]:
-    """Files that changed since the newest good checkpoint, with a line about each."""
+def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
+    """Files that changed since the newest good checkpoint, and files that cannot be read.
+
+    Each has a line.
+    """
     from transformer_jax.data.files import read_file
+    from transformer_jax.training.manifest import UnreadableError
     from transformer_jax.training.sealed import differences, sealed
 
-    strange, said = [], sealed(run.path) or {}
-    if "tokenizer" in said:
-        found = hashlib.sha256(read_file(run.tokenizer)).hexdigest()
-        if found != said["tokenizer"]:
-            strange.append(run.tokenizer.name)
-            print(f"{run.tokenizer.name}\tnot the one that the checkpoints were made with")
-    changed = differences(run.read_config(check=False), said)
+    strange: list[str] = []
+    unread: list[str] = []
+    try:
+        said = sealed(run.path) or {}
+    except UnreadableError:  # the line of the checkpoint says so
+        said = {}
+    for path, name, of in (
+        (run.tokenizer, "tokenizer", "the checkpoints were made with"),
+        (run.template, "template", "training began with"),
+    ):
+        if said.get(name) is None:
+            continue
+        try:
+            digest = hashlib.sha256(read_file(path)).hexdigest()
+        except OSError as error:
+            (strange if isinstance(error, FileNotFoundError) else unread).append(path.name)
+            _say(path.name, f"cannot be read: {error.strerror or error}")
+            continue
+        if digest != said[name]:
+            strange.append(path.name)
+            _say(path.name, f"not the one that {of}")
+    try:
+        changed = differences(run.read_config(check=False), said)
+    except CheckpointError as error:
+        (unread if os.path.isfile(run.config) else strange).append(run.config.name)
+        _say(run.config.name, str(error))
+        return strange, unread
     if changed:
         strange.append(run.config.name)
-        print(f"{run.config.name}\tchanged after training: {', '.join(changed)}")
-    return strange
+        _say(run.config.name, f"changed after training: {', '.join(changed)}")
+    return strange, unread

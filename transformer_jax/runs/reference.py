@@ -95,7 +95,9 @@ def _stored(path: Path, identity: str, encoded: Encoded) -> dict[str, np.ndarray
     try:
         with path.open("rb") as raw, load_arrays(raw) as file:
             kept = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: damaged ({error}): begin the run anew") from None
     sizes = {name: (len(store), 2) for name, store in encoded.parts().items()}
     if str(kept.pop("identity", "")) != identity or {k: v.shape for k, v in kept.items()} != sizes:

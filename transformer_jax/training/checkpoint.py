@@ -300,8 +300,8 @@ class Checkpointer:
                 sharding, the restored one has it too, whatever mesh wrote it.
 
         Raises:
-            CheckpointError: All checkpoints are damaged, or the newest good one does not fit the
-                template.
+            CheckpointError: All checkpoints are damaged, one cannot be read, or the newest good
+                one does not fit the template.
         """
         self.wait()
         step = _agreed(self._choose() if self._primary else None)
@@ -326,7 +326,10 @@ class Checkpointer:
         self._left.clear()
         for step in found:
             path = self.directory / checkpoint_name(step)
-            _, problem = check_checkpoint(path)
+            try:
+                _, problem = check_checkpoint(path)
+            except manifest.UnreadableError as error:
+                return error  # it may be sound, and what follows it would be trained again
             if problem is None:
                 return step
             problems.append(problem)

@@ -5,6 +5,7 @@ count. It holds the step, the name, shape and type of every array, the size and 
 file, and what is needed to resume: configuration, tokenizer, data position, seed, versions.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -20,7 +21,9 @@ from transformer_jax.output_files import draft_file
 __all__ = [
     "MANIFEST",
     "SCHEMA",
+    "UnreadableError",
     "atomic_write",
+    "exists",
     "file_record",
     "find_corruption",
     "item_directory",
@@ -33,6 +36,41 @@ __all__ = [
 MANIFEST = "manifest.json"
 # 2: the configuration is config.json as it stood, and keys are derived by purpose (keys.py).
 SCHEMA = 2
+
+
+# What is in the way is of another kind than what was written: damage, not a lack of permission.
+_FOREIGN = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.EFBIG),
+    errno.ENAMETOOLONG,
+}
+
+
+class UnreadableError(CheckpointError):
+    """A checkpoint that cannot be read now, for lack of permission or by a failing disk.
+
+    It may be sound, so it is neither set aside nor replaced by an earlier one.
+    """
+
+
+def _unread(path: Path, error: OSError) -> CheckpointError:
+    kind = CheckpointError if error.errno in _FOREIGN else UnreadableError
+    return kind(f"{path}: cannot be read: {error.strerror or error}")
+
+
+def exists(path: Path) -> bool:
+    """Whether something is at ``path``.
+
+    Raises:
+        UnreadableError: The folder that would hold it cannot be searched.
+    """
+    try:
+        os.lstat(path)
+    except OSError as error:
+        problem = _unread(path, error)
+        if isinstance(problem, UnreadableError):
+            raise problem from None
+        return False
+    return True
 
 
 def versions() -> dict[str, str]:
@@ -107,7 +145,8 @@ def read(directory: Path) -> dict[str, Any]:
     """The manifest of a checkpoint, whose every byte is vouched for by its own digest.
 
     Raises:
-        CheckpointError: Missing, unreadable, altered, or written by a later version.
+        UnreadableError: It cannot be read now.
+        CheckpointError: Missing, altered, or written by a later version.
     """
     path = directory / MANIFEST
     try:
@@ -120,7 +159,7 @@ def read(directory: Path) -> dict[str, Any]:
             f"{directory}: {MANIFEST} is missing (the save did not finish)"
         ) from None
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        raise _unread(path, error) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{path}: damaged (not the JSON that was written)") from None
     digest = hashlib.sha256(_encode(fields).encode("utf-8", "surrogatepass")).hexdigest()
@@ -160,6 +199,9 @@ def find_corruption(directory: Path, fields: dict[str, Any], item: str | None = 
         directory: The checkpoint.
         fields: Its manifest.
         item: The item whose files are checked; None is all of them.
+
+    Raises:
+        UnreadableError: A file cannot be read now, so that nothing is known of it.
     """
     directory_of_item = item and item_directory(fields, item)
     for name, record in fields["files"].items():
@@ -175,5 +217,8 @@ def find_corruption(directory: Path, fields: dict[str, Any], item: str | None = 
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
+            problem = _unread(path, error)
+            if isinstance(problem, UnreadableError):
+                raise problem from None
             return f"{name} cannot be read: {error.strerror}"
     return None

@@ -1,5 +1,6 @@
 """Run directories, which hold all that is needed to use or resume a run."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -46,6 +47,7 @@ class RunDirectory:
         self.path = working_copy(path)
         self.config = self.path / "config.json"
         self.tokenizer = self.path / "tokenizer.json"
+        self.template = self.path / "tokenizer_config.json"  # of conversations
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
         self.results = self.path / "results.json"
@@ -127,7 +129,7 @@ class RunDirectory:
         if not os.path.isdir(run.path):
             raise CheckpointError(f"{path}: no such run directory")
         for needed in (run.config, run.tokenizer):
-            if not needed.is_file() and not (needed == run.tokenizer and run.reads_images()):
+            if not manifest.exists(needed) and not (needed == run.tokenizer and run.reads_images()):
                 why = f"it has no {needed.name}"
                 if needed == run.tokenizer and "model" not in run.read_config():
                     why += f", and config.json {NOT_OURS}"
@@ -208,8 +210,22 @@ class RunDirectory:
 
         if sha256 is None:
             sha256 = (sealed(self.path) or {}).get("tokenizer")
-        special = self.read_config().get("special") if self.config.is_file() else None
+        special = self.read_config().get("special") if manifest.exists(self.config) else None
         return load_tokenizer(self.tokenizer, sha256=sha256, special=special)
+
+    def template_digest(self) -> str | None:
+        """The checksum of the chat template's file; None if there is none.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        try:
+            return hashlib.sha256(read_file(self.template)).hexdigest()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            why = error.strerror or error
+            raise CheckpointError(f"{self.template}: cannot be read: {why}") from None
 
     def read_results(self) -> dict[str, Any]:
         """The content of ``results.json``, which is written at the end of a run.

@@ -59,14 +59,24 @@ def sealed(run: Path) -> dict[str, Any] | None:
     """The manifest of a run's newest checkpoint with a valid one; None if there is none.
 
     An n-gram model has a manifest beside its file instead.
+
+    Raises:
+        UnreadableError: Manifests are there, and none that is valid can be read now.
     """
     from transformer_jax.training.stored import checkpoint_name, steps
 
-    folder = run / "checkpoints"
+    folder, unreadable = run / "checkpoints", None
     for path in (*(folder / checkpoint_name(step) for step in steps(folder)), run):
-        with contextlib.suppress(CheckpointError, OSError):
-            stat = (path / manifest.MANIFEST).stat()
-            return _read(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        try:
+            if manifest.exists(path / manifest.MANIFEST):
+                stat = (path / manifest.MANIFEST).stat()
+                return _read(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        except manifest.UnreadableError as error:
+            unreadable = error
+        except (CheckpointError, OSError):
+            continue
+    if unreadable is not None:
+        raise unreadable
     return None
 
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -16,6 +15,16 @@ import numpy as np
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.numerics import all_finite
 from transformer_jax.training import manifest, trees
+from transformer_jax.training.checkpoint_files import (
+    DAMAGED,
+    FROZEN,
+    SCRATCH,
+    check_checkpoint,
+    check_frozen,
+    checkpoint_name,
+    checkpoints_of,
+    steps,
+)
 from transformer_jax.training.orbax_items import explained, read_item
 from transformer_jax.training.partition import overlay
 from transformer_jax.training.scores import Score, score_of
@@ -41,10 +50,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-PREFIX = "step_"
-SCRATCH = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a directory in the making
-DAMAGED = "damaged_"
-FROZEN = "frozen"  # where a run keeps the parameters that it does not train
 T = TypeVar("T")
 _TRIES = 20  # to read a checkpoint of a run in progress, which removes old ones
 
@@ -57,62 +62,6 @@ class Loaded(NamedTuple):
     score: Score | None
     manifest: Mapping[str, Any] = {}  # of the newest checkpoint among them, where it has one
     frozen: Mapping[Any, Any] = {}  # what was not trained, where checkpoints do not hold it
-
-
-def checkpoint_name(step: int) -> str:
-    """The name of the directory that holds a step.
-
-    Example:
-        >>> checkpoint_name(42)
-        'step_00000042'
-    """
-    return f"{PREFIX}{step:08d}"
-
-
-def steps(directory: Path) -> list[int]:
-    """The steps that have a checkpoint directory, newest first, verified or not."""
-    try:
-        names = [path.name for path in directory.iterdir() if path.is_dir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise CheckpointError(f"{directory}: cannot be read: {error.strerror}") from None
-    found = (re.fullmatch(rf"{PREFIX}(\d+)", name) for name in names)
-    return sorted((int(match[1]) for match in found if match), reverse=True)
-
-
-def check_checkpoint(
-    path: Path, item: str | None = None
-) -> tuple[dict[str, Any] | None, str | None]:
-    """The manifest of a checkpoint and what is wrong with its files, if anything.
-
-    Args:
-        path: The checkpoint.
-        item: The one of its items, such as ``params``, whose files are checked; None is all, and
-            an empty name none: the manifest alone.
-    """
-    try:
-        fields = manifest.read(path)
-        if path.name != checkpoint_name(int(fields["step"])):
-            return fields, f"{path} says that it is step {fields['step']}"
-        problem = manifest.find_corruption(path, fields, item)
-    except CheckpointError as error:
-        return None, str(error)
-    return fields, None if problem is None else f"{path}: {problem}"
-
-
-def checkpoints_of(run: str | os.PathLike[str]) -> Path:
-    """The folder of the checkpoints of a run.
-
-    Raises:
-        CheckpointError: There is none.
-    """
-    path = Path(run).absolute()
-    if not path.is_dir():
-        raise CheckpointError(f"{run}: no such run directory")
-    if not (path / "checkpoints").is_dir():
-        raise CheckpointError(f"{run}: not a run directory (it has no checkpoints/)")
-    return path / "checkpoints"
 
 
 def load_params(
@@ -275,18 +224,6 @@ def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
     return trees.unflatten_dict(_finite_item(path, kept, "params"))
 
 
-def check_frozen(run: Path, fields: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
-    """The manifest of the frozen parameters whose digest ``fields`` has, and what is wrong."""
-    path = run / FROZEN / checkpoint_name(0)
-    if not path.exists():
-        why = "holds what the run does not train: copy it from where the run was trained"
-        return None, f"frozen parameters: {path}: is missing, which {why}"
-    kept, problem = check_checkpoint(path)
-    if problem is None and kept is not None and kept["digest_of_arrays"] != fields["frozen"]:
-        problem = f"{path}: its parameters are not those that the run began with"
-    return kept, None if problem is None else f"frozen parameters: {problem}"
-
-
 def _item(fields: Mapping[str, Any], average: int) -> str:
     """Where the parameters lie that are asked for."""
     kept = any(name.startswith("ema_params/") for name in fields["tree"])
@@ -300,7 +237,7 @@ def _chosen(
     problems: dict[int, str] = {}
     verified: set[int] = set()
     while True:
-        chosen = _candidates(directory, which, problems)[:average]
+        chosen = _candidates(directory, which, problems, average)
         unseen = [fields for fields in chosen if fields["step"] not in verified]
         for fields in unseen:
             problem = _problem(directory, fields["step"], _item(fields, average))[1]
@@ -322,8 +259,13 @@ def _chosen(
 
 def _problem(directory: Path, step: int, item: str) -> tuple[dict[str, Any] | None, str | None]:
     path = directory / checkpoint_name(step)
-    fields, problem = check_checkpoint(path, item)
-    if problem is not None and not path.exists():
+    try:
+        fields, problem = check_checkpoint(path, item)
+    except manifest.UnreadableError:
+        if manifest.exists(path):
+            raise
+        raise _Pruned from None
+    if problem is not None and not manifest.exists(path):
         raise _Pruned
     return fields, problem
 
@@ -365,14 +307,19 @@ def not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
 
 
 def _candidates(
-    directory: Path, which: int | Literal["best", "last"], problems: dict[int, str]
+    directory: Path, which: int | Literal["best", "last"], problems: dict[int, str], count: int
 ) -> list[dict[str, Any]]:
-    """The manifests of checkpoints without ``problems``, the chosen one first, then older ones."""
+    """The manifests of ``count`` checkpoints without ``problems``: the chosen one, then older ones.
+
+    There may be fewer. The best is known by all manifests, others without those of older ones.
+    """
     there = steps(directory)
     readable = []
     for step in there:
         if isinstance(which, int) and step > which:
             continue
+        if which != "best" and len(readable) == count:
+            break
         if step not in problems:
             fields, problem = _problem(directory, step, "")
             if problem is None and fields is not None:
@@ -387,7 +334,8 @@ def _candidates(
     if not readable:
         reason = "; ".join(problems.values()) or "none was written"
         raise CheckpointError(f"{directory}: no checkpoint can be used: {reason}")
-    return readable[_best(readable) :] if which == "best" else readable
+    first = _best(readable) if which == "best" else 0
+    return readable[first : first + count]
 
 
 def _best(manifests: list[dict[str, Any]]) -> int:

@@ -280,6 +280,7 @@ class Trainer:
             describe={
                 "config": self.run.read_config(),
                 "tokenizer": None if task.tokenizer is None else task.tokenizer.sha256,
+                "template": self.run.template_digest(),
                 "data": {
                     "fingerprint": task.train.fingerprint,
                     "steps_per_epoch": plan.steps_per_epoch,
@@ -348,6 +349,7 @@ class Trainer:
             results = {
                 "steps": result.step,
                 "best": result.best._asdict() if result.best else None,
+                "best_step": result.best_step,
                 **self._tested(),
                 "parameters": self.num_parameters,
                 "recompilations": result.recompilations,
