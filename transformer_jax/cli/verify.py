@@ -36,6 +36,7 @@ class Verify:
         from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
         from transformer_jax.storage.copies import fetched
+        from transformer_jax.training.manifest import exists
         from transformer_jax.training.run_directory import RunDirectory
 
         path = fetched(self.run)  # all of it, also what only training reads
@@ -43,7 +44,7 @@ class Verify:
             return _verify_folder(HFRunDirectory(path))
         # Without the checks of `open`: files may be missing, and the task may be a user's own.
         run = RunDirectory(path)
-        if not run.checkpoints.is_dir():
+        if not exists(run.checkpoints):
             return self._verify_ngram(RunDirectory.open(path))
         return self._verify_run(run)
 

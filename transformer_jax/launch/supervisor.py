@@ -78,6 +78,8 @@ def child_environment(
         "JAX_NUM_PROCESSES": str(processes.number),
         "JAX_PROCESS_ID": str(rank),
         "PYTHONUNBUFFERED": "1",
+        # The processes are on one machine, so NCCL needs no other interface.
+        "NCCL_SOCKET_IFNAME": environ.get("NCCL_SOCKET_IFNAME", "lo"),
         # Only the CPU platform reads it.
         "XLA_FLAGS": " ".join([*flags, f"{_DEVICE_FLAG}{count}"]),
     }

@@ -1,6 +1,8 @@
 """Joining the processes of a run, in bounded time: JAX would wait for minutes and then abort."""
 
 import contextlib
+import ipaddress
+import logging
 import os
 import socket
 import sys
@@ -10,7 +12,17 @@ from collections.abc import Iterator
 
 from transformer_jax.errors import ConfigError, UserError
 
-__all__ = ["check_port", "joining", "wait_for_coordinator"]
+__all__ = [
+    "bind_address",
+    "check_port",
+    "is_loopback",
+    "joining",
+    "keep_collectives_local",
+    "launcher_bind_address",
+    "wait_for_coordinator",
+]
+
+log = logging.getLogger(__name__)
 
 _EVERY = 0.2  # seconds between two attempts
 
@@ -22,21 +34,139 @@ def _parts(address: str, name: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check_port(address: str, name: str) -> None:
+def is_loopback(address: str, name: str) -> bool:
+    """Whether an address is of this machine alone, such as ``localhost:8476``.
+
+    A name of the machine that ``/etc/hosts`` maps to 127.0.1.1 is not: other machines know it by
+    another address.
+
+    Raises:
+        ConfigError: The address is not host:port.
+
+    Example:
+        >>> [is_loopback(a, "flag") for a in ("localhost:1", "127.0.1.1:1", "[::1]:1", "node1:1")]
+        [True, True, True, False]
+    """
+    host, _ = _parts(address, name)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") in ("localhost", "ip6-localhost", "ip6-loopback")
+
+
+def bind_address(address: str, name: str) -> str:
+    """Returns where process 0 listens, so that others may connect to ``address``.
+
+    This is loopback for a loopback address, and otherwise the interface that the address names.
+    JAX's coordinator has no authentication, so it should not listen elsewhere. Where the address
+    is not one of this machine, such as the address of a service of Kubernetes, it listens on all
+    interfaces, with a warning.
+
+    Args:
+        address: The address for the others, as host:port.
+        name: The flag or variable that gave the address, for messages.
+
+    Raises:
+        ConfigError: The address is not host:port.
+
+    Example:
+        >>> bind_address("localhost:8476", "flag"), bind_address("[::1]:8476", "flag")
+        ('127.0.0.1:8476', '[::1]:8476')
+    """
+    host, port = _parts(address, name)
+    if is_loopback(address, name):
+        if ":" in host:
+            return f"[{host}]:{port}"
+        return f"{host if host[0].isdecimal() else '127.0.0.1'}:{port}"
+    found = _resolved(host)
+    if found and all(_is_own(one) and not ipaddress.ip_address(one).is_loopback for one in found):
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    log.warning(
+        "process 0 listens on port %d of all interfaces, as %s is not an address of this machine: "
+        "set JAX_COORDINATOR_BIND_ADDRESS to the interface of a trusted network",
+        *(port, host),
+    )
+    return f"[::]:{port}"
+
+
+def launcher_bind_address(seconds: int) -> str | None:
+    """Returns where process 0 listens if JAX finds the address by the launcher.
+
+    None leaves it to JAX, as the launcher is unknown or does not say enough.
+
+    Args:
+        seconds: The longest wait for the launcher.
+    """
+    from jax._src.clusters import ClusterEnv
+
+    for kind in ClusterEnv._cluster_types:
+        try:
+            if not kind.opt_in_only_method and kind.is_env_present():
+                if kind.get_process_id() != 0:
+                    return None
+                return bind_address(kind.get_coordinator_address(seconds, None), kind.name)
+        except Exception:  # JAX itself asks again, and says what is missing
+            return None
+    return None
+
+
+def keep_collectives_local() -> None:
+    """Makes sums between processes on the CPU listen on loopback.
+
+    Gloo would listen on the interface that the name of the machine resolves to.
+    """
+    import jax
+    from jax._src import distributed, xla_bridge
+    from jax._src.lib import _jax
+
+    if jax.config.jax_cpu_collectives_implementation != "gloo":  # type: ignore[attr-defined]
+        return
+
+    def client() -> object:
+        collectives = _jax.make_gloo_tcp_collectives(
+            distributed_client=distributed.global_state.client, hostname="127.0.0.1"
+        )
+        return xla_bridge.make_cpu_client(collectives)
+
+    xla_bridge.register_backend_factory("cpu", client, priority=0, fail_quietly=False)
+
+
+def _resolved(host: str) -> set[str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()
+    return {str(one[4][0]).partition("%")[0] for one in found}
+
+
+def _is_own(host: str) -> bool:
+    """Whether an IP address is one of this machine."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+            tried.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
+def check_port(address: str, bind: str, name: str) -> None:
     """Refuses an address whose port another program of this machine has; process 0 calls it.
 
     Args:
-        address: Where process 0 will listen, as host:port.
+        address: The address for the others, as host:port.
+        bind: Where process 0 will listen, see :func:`bind_address`.
         name: The flag or variable that gave the address, for the message.
 
     Raises:
-        ConfigError: The address is none, or the port is not free.
+        ConfigError: The port is not free.
     """
-    _, port = _parts(address, name)
+    host, port = _parts(bind, name)
+    everywhere = host == "::"
+    family = socket.AF_INET6 if ":" in host and not everywhere else socket.AF_INET
     try:
-        with socket.socket() as tried:
+        with socket.socket(family) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(("", port))
+            tried.bind(("" if everywhere else host, port))
     except OSError as error:
         raise ConfigError(
             f"process 0 cannot listen at {address}: {(error.strerror or 'no').lower()}: choose "

@@ -15,7 +15,15 @@ from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.parallel.coordinator import check_port, joining, wait_for_coordinator
+from transformer_jax.parallel.coordinator import (
+    bind_address,
+    check_port,
+    is_loopback,
+    joining,
+    keep_collectives_local,
+    launcher_bind_address,
+    wait_for_coordinator,
+)
 from transformer_jax.parallel.launchers import Launch, find_launch
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards
 
@@ -197,8 +205,16 @@ def _join(launch: Launch, local: tuple[int, ...] | None, config: DistributedConf
     if seconds < 1:
         raise ConfigError(f"distributed.initialization_timeout_seconds is {seconds}: at least 1")
     began = time.monotonic()
+    bind = None  # leaves it to JAX
+    if address is not None and is_loopback(address, name):
+        keep_collectives_local()
+    if "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
+        if address is None:
+            bind = launcher_bind_address(seconds)
+        elif launch.process_id == 0:
+            bind = bind_address(address, name)
     if address is not None and launch.process_id == 0:
-        check_port(address, name)
+        check_port(address, bind or os.environ["JAX_COORDINATOR_BIND_ADDRESS"], name)
     elif address is not None:
         wait_for_coordinator(address, name, seconds)
     many = "the processes" if address is None else f"the {launch.num_processes} processes"
@@ -217,6 +233,7 @@ def _join(launch: Launch, local: tuple[int, ...] | None, config: DistributedConf
             initialization_timeout=seconds + 60,  # later than ours
             # None looks for the launcher.
             cluster_detection_method=None if address is None else "deactivate",
+            coordinator_bind_address=bind,
         )
 
 

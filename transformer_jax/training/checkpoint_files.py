@@ -82,9 +82,9 @@ def checkpoints_of(run: str | os.PathLike[str]) -> Path:
         CheckpointError: There is none.
     """
     path = Path(run).absolute()
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise CheckpointError(f"{run}: no such run directory")
-    if not (path / "checkpoints").is_dir():
+    if not manifest.exists(path / "checkpoints") or not os.path.isdir(path / "checkpoints"):
         raise CheckpointError(f"{run}: not a run directory (it has no checkpoints/)")
     return path / "checkpoints"
 

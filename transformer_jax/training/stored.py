@@ -314,7 +314,7 @@ def _candidates(
     There may be fewer. The best is known by all manifests, others without those of older ones.
     """
     there = steps(directory)
-    readable = []
+    readable: list[dict[str, Any]] = []
     for step in there:
         if isinstance(which, int) and step > which:
             continue
