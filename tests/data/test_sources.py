@@ -66,6 +66,28 @@ def test_nothing_but_empty_lines_is_refused(write):
         read_pairs(Files(write("a", "\nx\n"), write("b", "y\n\n")))
 
 
+@pytest.mark.parametrize("kind", ["aligned", "tsv", "jsonl"])
+def test_every_line_of_what_is_scored_stays_and_training_pairs_have_both_sides(write, kind):
+    rows = [("um", "one"), ("", "two"), ("tres", " "), ("\u3000", "four"), ("", "")]
+    if kind == "aligned":
+        sides = [write(f"{i}", "".join(f"{row[i]}\n" for row in rows)) for i in (0, 1)]
+        files, train = Files(*sides), {"source": sides[0], "target": sides[1]}
+    elif kind == "tsv":
+        files = Files(pairs=write("a.tsv", "".join(f"{a}\t{b}\n" for a, b in rows)))
+        train = {"pairs": files.pairs}
+    else:
+        lines = [json.dumps({"source": a, "target": b}) for a, b in rows]
+        files = Files(pairs=write("a.jsonl", "\n".join(lines)))
+        train = {"pairs": files.pairs}
+    splits = load_splits(PairData(**train, valid=files, test=files))
+    assert (len(splits.train), splits.train.counts) == (1, {"empty": 4})
+    for part in (splits.valid, splits.tests["test"]):
+        assert part.sources == ["um", "", "tres", "", ""]
+        assert part.targets == ["one", "two", "", "four", ""]
+        assert part.with_prefix("to: ").sources == ["to: um", "", "to: tres", "", ""]
+        assert part.without_empty().targets == ["one"]
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("missing", [1, 3])
 @pytest.mark.parametrize("side", [0, 1])

@@ -43,6 +43,19 @@ def test_a_text_is_one_or_a_list_and_so_is_a_summary(tmp_path):
     assert (lower.sources, lower.references) == (["it rains"], [["rain"]])
 
 
+def test_every_text_of_what_is_scored_stays(tmp_path):
+    rows = [{"source": "a", "target": "b"}, {"source": "", "target": "x"},
+            {"source": "c", "target": [" ", ""]}]  # fmt: skip
+    path = written(tmp_path / "a.jsonl", rows)
+    read = SummaryOptions(source_prefix="sum: ")
+    splits = load_summaries(SummaryData(train=path, valid=path, test=path, read=read))
+    assert (len(splits.train), splits.train.empty) == (1, 2)
+    for part in (splits.valid, splits.tests["test"]):
+        assert part.sources == ["sum: a", "", "sum: c"]
+        assert part.references == [["b"], ["x"], [""]]
+        assert part.pairs().without_empty().targets == ["b"]
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -77,7 +90,8 @@ def test_a_part_of_training_is_held_out_whole_with_its_references(tmp_path):
             number = source.split()[1].rstrip(".")
             assert references == [f"t{number}", f"u{number}"]
     given = load_summaries(SummaryData(train=path, valid=path, test=path))
-    assert len(given.train) == len(given.valid) == len(given.tests["test"]) == 60
+    assert len(given.train) == 60  # what is scored keeps the text without a summary
+    assert len(given.valid) == len(given.tests["test"]) == 61
     none = load_summaries(SummaryData(train=path, read=SummaryOptions(validation_size=0)))
     assert none.valid is None
     with pytest.raises(ConfigError, match=r"no training data: give data\.train"):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from sacrebleu.metrics import CHRF
 
 from transformer_jax import __version__
 from transformer_jax.accounting import training_flops
@@ -47,13 +48,14 @@ def texts(shared):
 
 
 def write_texts(folder):
-    """Aligned files of 60 lines, and a test set of 4."""
+    """Aligned files of 60 lines, and a test set of 6, of which two have an empty side."""
     folder.mkdir()
     lines = [f"{a} {b}" for a in WORDS for b in WORDS[:6]]
     (folder / "a.pt").write_text("".join(f"{line}\n" for line in lines))
     (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
-    (folder / "t.pt").write_text("".join(f"{line}\n" for line in lines[:4]))
-    (folder / "t.en").write_text("".join(f"{line[::-1]}\n" for line in lines[:4]))
+    tests = [*((line, line[::-1]) for line in lines[:4]), ("", "mu"), ("dois", " ")]
+    (folder / "t.pt").write_text("".join(f"{source}\n" for source, _ in tests))
+    (folder / "t.en").write_text("".join(f"{target}\n" for _, target in tests))
     os.mkfifo(folder / "pipe")
 
 
@@ -84,7 +86,7 @@ def test_a_run_directory_says_all_about_itself(trained):
         assert (trained / name).stat().st_size > 0
     results = json.loads((trained / "results.json").read_text())
     scores = results["tests"]["test"]
-    assert scores["sentences"] == 4
+    assert scores["sentences"] == 6
     assert scores["sacrebleu_signature"].startswith("nrefs:1|case:mixed")
     assert "chrf" in scores
     assert len(results["state_sha256"]) == 64
@@ -120,9 +122,24 @@ def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, c
     more = ["--num-beams", "1", "--checkpoint", "average:2", "--output", str(tmp_path / "out")]
     assert seq2seq.main(["evaluate", str(trained), *files, *more]) == 0
     assert re.match(r"sacreBLEU \S+ \(nrefs:1\|case:mixed.*\) chrF", capsys.readouterr().out)
-    assert len((tmp_path / "out").read_text().splitlines()) == 4
+    assert len((tmp_path / "out").read_text().splitlines()) == 6
     assert seq2seq.main(["evaluate", str(trained), *files, "--num-beams", "1", "--lowercase"]) == 0
     assert "|case:lc|" in capsys.readouterr().out
+
+
+def test_the_end_of_training_scores_every_line_as_evaluate_and_sacrebleu_do(
+    trained, texts, tmp_path, capsys
+):
+    scores = json.loads((trained / "results.json").read_text())["tests"]["test"]
+    files = ["--source", f"{texts}/t.pt", "--target", f"{texts}/t.en"]
+    more = ["--num-beams", "1", "--output", str(tmp_path / "out")]
+    assert seq2seq.main(["evaluate", str(trained), *files, *more]) == 0
+    printed = capsys.readouterr().out
+    assert f"sacreBLEU {scores['sacrebleu']:.1f} (" in printed
+    assert f"chrF {scores['chrf']:.1f} (" in printed
+    written, wanted = ((path).read_text().split("\n")[:-1] for path in
+                       (tmp_path / "out", texts / "t.en"))  # fmt: skip
+    assert scores["chrf"] == pytest.approx(CHRF().corpus_score(written, [wanted]).score)
 
 
 @pytest.mark.slow

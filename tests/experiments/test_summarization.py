@@ -47,7 +47,9 @@ def sm_write(folder):
         for a, b in things
     ]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 2))
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))
+    # Every one is scored: the last two cannot be right.
+    tests = [*rows[:3], {"text": "", "tldr": "a dog"}, {"text": "the red cat came.", "tldr": []}]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tests))
     (folder / "bad.jsonl").write_text('{"text": "a", "tldr": "b"}\n{"text": "a"}\n')
     documents = [" ".join(" ".join(row["text"]) for row in rows[i:]) for i in range(8)]
     (folder / "text.txt").write_text("\n\n".join(documents))
@@ -86,10 +88,11 @@ def test_t16_a_run_ends_with_rouge_beside_lead_and_oracle(run):
     test = results(run)["tests"]["test"]
     assert list(test) == ["model, 2 beams", "lead-1", "oracle-3"]
     for scores in test.values():
-        assert scores["summaries"] == 3
-        assert scores["signature"].startswith("nrefs:2|F1|")
-    # "the red dog came." has both words of the reference, and two more: 2 · ½ · 1 / (3/2).
-    assert test["lead-1"]["rouge1"] == pytest.approx(100 * 2 / 3)
+        assert scores["summaries"] == 5
+        assert scores["signature"].startswith("nrefs:var|F1|")
+    # "the red dog came." has both words of the reference, and two more: 2 · ½ · 1 / (3/2). Two of
+    # five texts have an empty side.
+    assert test["lead-1"]["rouge1"] == pytest.approx(100 * 2 / 3 * 3 / 5)
     assert test["oracle-3"]["rouge1"] >= test["lead-1"]["rouge1"]
     assert test["oracle-3"]["rouge2"] >= test["lead-1"]["rouge2"]
 
@@ -122,7 +125,7 @@ def test_evaluate_repeats_the_scores_and_writes_the_summaries(run, data, tmp_pat
     found = results(run)["tests"]["test"]["model, 2 beams"]
     printed = capfd.readouterr().out
     assert f"{found['rouge1']:.2f}" in printed
-    assert len(out.read_text().splitlines()) == 3
+    assert len(out.read_text().splitlines()) == 5
     assert isinstance(transformer_jax.load(run)("the red dog came."), str)
 
 

@@ -163,7 +163,7 @@ def _summaries(asked: Evaluate, directory: Any, data: str) -> list[str]:
     if asked.lowercase:
         raise ConfigError("--lowercase: ROUGE ignores case anyway: leave it out")
     run = summarization.read(directory)
-    texts = read_summaries(data, run.data.read, "--data")
+    texts = read_summaries(data, run.data.read, "--data", every=True)
     evaluation = dataclasses.replace(run.evaluation, num_beams=asked.num_beams)
     return score_summaries(*load(Path(asked.run), asked.checkpoint), texts, evaluation)[1]
 

@@ -26,7 +26,7 @@ class Pairs:
         return self.sources[index], self.targets[index]
 
     def with_prefix(self, prefix: str) -> "Pairs":
-        """The pairs with ``prefix`` before every source.
+        """The pairs with ``prefix`` before every source; an empty one stays empty.
 
         Example:
             >>> Pairs(["um"], ["one"], "example").with_prefix("to English: ").sources
@@ -34,31 +34,53 @@ class Pairs:
         """
         if not prefix:
             return self
-        return dataclasses.replace(self, sources=[prefix + source for source in self.sources])
+        sources = [source and prefix + source for source in self.sources]
+        return dataclasses.replace(self, sources=sources)
+
+    def without_empty(self) -> "Pairs":
+        """The pairs with text on both sides; the others are counted as dropped.
+
+        Example:
+            >>> Pairs(["um", ""], ["one", "two"], "example").without_empty()
+            Pairs(sources=['um'], targets=['one'], name='example', counts={'empty': 1})
+        """
+        keep = [bool(source and target) for source, target in self]
+        empty = len(keep) - sum(keep)
+        counts = self.counts | {"empty": self.counts.get("empty", 0) + empty}
+        return _select(self, keep, self.name, counts) if empty else self
 
 
-def collect(rows: Iterable[tuple[str, str]], name: str, lowercase: bool = False) -> Pairs:
+def collect(
+    rows: Iterable[tuple[str, str]], name: str, lowercase: bool = False, *, every: bool = False
+) -> Pairs:
     """Pairs from rows: stripped, optionally lower-cased, without those with an empty side.
 
+    Args:
+        rows: Sources and targets.
+        name: For messages.
+        lowercase: Whether both sides are lower-cased.
+        every: Whether pairs with an empty side stay, as in data that is scored: a score over some
+            lines of a file is another score.
+
     Raises:
-        DataError: No pair is left.
+        DataError: No pair has text on both sides.
 
     Example:
         >>> collect([("Um", "One "), ("dois", "")], "example", lowercase=True)
         Pairs(sources=['um'], targets=['one'], name='example', counts={'empty': 1})
+        >>> collect([("Um", "One "), ("dois", " ")], "example", every=True).targets
+        ['One', '']
     """
-    sources, targets, empty = [], [], 0
-    for source, target in rows:
-        source, target = source.strip(" \t"), target.strip(" \t")
-        if not source or not target or source.isspace() or target.isspace():
-            empty += 1
-            continue
-        sources.append(source.lower() if lowercase else source)
-        targets.append(target.lower() if lowercase else target)
-    if not sources:
-        read = f"all {empty} of its pairs have an empty side" if empty else "it is empty"
+    strip = lambda text: "" if text.isspace() else text.strip(" \t")
+    sides = [(strip(source), strip(target)) for source, target in rows]
+    cased = lambda text: text.lower() if lowercase else text
+    pairs = Pairs([cased(text) for text, _ in sides], [cased(text) for _, text in sides], name)
+    full = pairs.without_empty()
+    if not len(full):
+        count = len(pairs)
+        read = f"all {count} of its pairs have an empty side" if count else "it is empty"
         raise DataError(f"{name}: no sentence pairs: {read}")
-    return Pairs(sources, targets, name, {"empty": empty} if empty else {})
+    return pairs if every else full
 
 
 def hold_out(pairs: Pairs, count: int) -> tuple[Pairs, Pairs | None]:

@@ -124,15 +124,21 @@ def load_splits(data: PairData) -> Splits:
         )
     train, valid, tests = splits.train, splits.valid, dict(splits.tests)
     if data.valid != Files():
-        valid = read_pairs(data.valid, data.read, "data.valid")
+        valid = read_pairs(data.valid, data.read, "data.valid", every=True)
     elif valid is None:
         train, valid = hold_out(train, data.read.validation_size)
     if data.test != Files():
-        tests["test"] = read_pairs(data.test, data.read, "data.test")
+        tests["test"] = read_pairs(data.test, data.read, "data.test", every=True)
     return Splits(train, valid, tests)
 
 
-def read_pairs(files: Files, read: ReadOptions = ReadOptions(), where: str = "data") -> Pairs:
+def read_pairs(
+    files: Files,
+    read: ReadOptions = ReadOptions(),
+    where: str = "data",
+    *,
+    every: bool = False,
+) -> Pairs:
     """The pairs of two aligned files, or of one TSV or JSONL file.
 
     Sentences are stripped of blanks; a pair with an empty side is dropped and counted.
@@ -141,6 +147,7 @@ def read_pairs(files: Files, read: ReadOptions = ReadOptions(), where: str = "da
         files: The files.
         read: Columns, keys and format of a file of pairs; lower-casing.
         where: The setting that holds ``files``, for messages.
+        every: Whether pairs with an empty side stay, as in data that is scored.
 
     Raises:
         DataError: A file cannot be read; two files differ in their number of lines; nothing is
@@ -159,7 +166,7 @@ def read_pairs(files: Files, read: ReadOptions = ReadOptions(), where: str = "da
         name = files.pairs
     else:
         raise ConfigError(f"{where}: give {where}.source and {where}.target, or {where}.pairs")
-    return collect(rows, name, read.lowercase)
+    return collect(rows, name, read.lowercase, every=every)
 
 
 def _phrasebook(read: ReadOptions) -> Splits:
@@ -188,7 +195,9 @@ def _tfds(data: PairData) -> Splits:
     reader = tfds.open_translation(data.tfds, data.tfds_dir, data.read.fields)
 
     def make(split: str) -> Pairs:
-        return collect(reader.rows(split), f"{data.tfds} {split}", data.read.lowercase)
+        scored = split != "train"
+        name = f"{data.tfds} {split}"
+        return collect(reader.rows(split), name, data.read.lowercase, every=scored)
 
     if "train" not in reader.splits:
         raise DataError(f"{data.tfds}: no split is called train, only {', '.join(reader.splits)}")

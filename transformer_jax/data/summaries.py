@@ -65,8 +65,8 @@ class Summaries:
 
     @property
     def sources(self) -> list[str]:
-        """The texts that the model reads, in one line each."""
-        return [self.source_prefix + " ".join(parts) for parts in self.parts]
+        """The texts that the model reads, in one line each; an empty one stays empty."""
+        return [self.source_prefix + " ".join(parts) if parts else "" for parts in self.parts]
 
     def pairs(self, *, every: bool = False) -> Pairs:
         """The texts with their first summary, or with every one, to train on."""
@@ -107,7 +107,7 @@ def load_summaries(data: SummaryData) -> SummarySplits:
         raise ConfigError("no training data: give data.train, a JSONL file")
     train, valid = read_summaries(data.train, data.read, "data.train"), None
     if data.valid is not None:
-        valid = read_summaries(data.valid, data.read, "data.valid")
+        valid = read_summaries(data.valid, data.read, "data.valid", every=True)
     else:
         numbers = [str(i) for i in range(len(train))]
         rest, held = hold_out(Pairs(train.sources, numbers, ""), data.read.validation_size)
@@ -117,12 +117,16 @@ def load_summaries(data: SummaryData) -> SummarySplits:
             train = dataclasses.replace(kept, empty=train.empty)
     tests = {}
     if data.test is not None:
-        tests["test"] = read_summaries(data.test, data.read, "data.test")
+        tests["test"] = read_summaries(data.test, data.read, "data.test", every=True)
     return SummarySplits(train, valid, tests)
 
 
 def read_summaries(
-    path: str, read: SummaryOptions = SummaryOptions(), where: str = "data.train"
+    path: str,
+    read: SummaryOptions = SummaryOptions(),
+    where: str = "data.train",
+    *,
+    every: bool = False,
 ) -> Summaries:
     """The texts and summaries of a JSONL file.
 
@@ -134,10 +138,11 @@ def read_summaries(
         path: The file.
         read: Keys, lower-casing, what texts begin with.
         where: The setting that holds ``path``, for messages.
+        every: Whether texts stay that are empty or whose summaries are, as in data that is scored.
 
     Raises:
-        DataError: The file cannot be read, a line is no JSON object or lacks a field, or nothing is
-            left.
+        DataError: The file cannot be read, a line is no JSON object or lacks a field, or no text
+            has a summary.
     """
     clean = lambda text: " ".join((text.lower() if read.lowercase else text).split())
     hint = "name the two with data.read.fields"
@@ -150,12 +155,11 @@ def read_summaries(
         given = source if len(source) > 1 else [one for text in source for one in sentences(text)]
         parts = [text for text in map(clean, given) if text]
         references = [text for text in map(clean, target) if text]
-        if parts and references:
+        empty += not (parts and references)
+        if every or (parts and references):
             texts.append(parts)
-            summaries.append(references)
-        else:
-            empty += 1
-    if not texts:
+            summaries.append(references or [""])
+    if len(texts) <= empty * every:
         why = f"all {empty} of its lines have an empty side" if empty else "it is empty"
         raise DataError(f"{path}: no summaries: {why}")
-    return Summaries(texts, summaries, path, empty, read.source_prefix)
+    return Summaries(texts, summaries, path, 0 if every else empty, read.source_prefix)

@@ -90,7 +90,7 @@ def translation(
     train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, ids))
     valid, evaluate = {}, None
     if splits.valid is not None:
-        held = _encode(splits.valid, tokenizer, read, cache)
+        held = _encode(splits.valid.without_empty(), tokenizer, read, cache)
         valid["valid"] = _validation(held, batching, tokenizer.pad)
         pairs = splits.valid
         if evaluation.sentences and len(pairs):
