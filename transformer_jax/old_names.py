@@ -114,6 +114,8 @@ VALUES: dict[str, dict[str, str]] = {
 # value that keeps their results. New runs store the setting.
 LATER: dict[str, tuple[str, Any]] = {
     "align.truncation": ("reference", "row"),
+    "evaluation.max_len_a": ("sentences", 2.0),
+    "evaluation.max_len_b": ("sentences", 10),
 }
 
 # Flags of commands that are no settings of a run: command -> earlier flag -> current flag.

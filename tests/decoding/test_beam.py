@@ -89,6 +89,25 @@ def tree_scorer(tree):
     return scorer
 
 
+@pytest.mark.parametrize("beams", [1, 2, 3])
+def test_a_hypothesis_that_the_limit_cut_is_told_from_one_that_ended(beams):
+    """EOS (token 0) is chosen at once by the first model, never by the second, then by the third.
+
+    A limit forces EOS on the second one, whose beams have ``beams`` better continuations.
+    """
+    V, length = beams + 2, 3
+    trees = np.zeros((3, nodes(V, length), V), np.float32)
+    trees[0, :, EOS] = 9.0
+    trees[1, :, EOS] = -9.0
+    trees[2, :, EOS] = np.where(np.arange(trees.shape[1]) < nodes(V, length - 1), -9.0, 9.0)
+    found = run(trees, beams, length)
+    assert found.ended[:, 0].tolist() == [True, False, True]
+    assert found.lengths[1:, 0].tolist() == [length, length]
+    assert found.tokens[1, 0, length - 1] == EOS
+    # A shorter limit cuts the third one too.
+    assert run(trees, beams, 2).ended[:, 0].tolist() == [True, False, False]
+
+
 def lists(found, b):
     """Sentence b's hypotheses as (tokens, score), without those that do not exist."""
     rows = zip(found.tokens[b], found.lengths[b], found.scores[b], strict=True)

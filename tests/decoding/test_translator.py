@@ -118,6 +118,22 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("search", ["translator", "greedy"], ids=["beam", "greedy"])
+def test_the_finish_reason_says_whether_the_limit_cut_a_text(request, lines, search):
+    """An untrained model writes on to the limit, where beam search pays for an EOS."""
+    translator = like(request.getfixturevalue(search))
+    found = translator.translate(lines)
+    best = [one.hypotheses[0] for one in found]
+    limits = [translator.search.max_length(len(line) + 1, translator.most) for line in lines]
+    full = [len(text.tokens) == limit for text, limit in zip(best, limits, strict=True)]
+    assert sum(full) > len(lines) // 2
+    assert ["length" if one else "end" for one in full] == [one.finish_reason for one in best]
+    assert translator.counts["limited"] == sum(full)
+    said = translator.limit_note(sum(full), len(lines))
+    assert said == (f"{sum(full)} of 11 texts reached the length limit (1 x source tokens + 10 "
+                    f"tokens, at most 24) and may be cut")  # fmt: skip
+
+
+@pytest.mark.parametrize("search", ["translator", "greedy"], ids=["beam", "greedy"])
 @pytest.mark.quick("greedy")
 def test_order_and_company_of_lines_leave_no_trace(request, lines, search):
     translator = request.getfixturevalue(search)
@@ -164,9 +180,9 @@ def test_greedy_is_the_argmax_of_teacher_forcing(greedy, lines):
 
 
 def test_the_finish_reason_is_the_end_token_or_the_limit(translator, greedy, lines):
-    """Beam search always ends with EOS; greedy search may reach its limit before."""
+    """Beam search always ends with EOS, by the limit here; greedy search may reach it before."""
     for way in translator.translate(lines[1:2])[0].hypotheses:
-        assert (way.finish_reason, way.tokens[-1]) == ("end", EOS)
+        assert (way.finish_reason, way.tokens[-1]) == ("length", EOS)
     found = [translation.hypotheses[0] for translation in greedy.translate(lines)]
     assert "length" in {way.finish_reason for way in found}
     for line, way in zip(lines, found, strict=True):
@@ -363,7 +379,7 @@ def test_empty_lines_stay_empty_and_are_counted(greedy):
     out = translator.translate(["", "abc", "   ", "abc"])
     assert [t.text for t in out[::2]] == ["", ""]
     assert out[1] == out[3] != out[0]
-    assert translator.counts == {"lines": 4, "empty": 2, "cut": 0}
+    assert translator.counts == {"lines": 4, "empty": 2, "cut": 0, "limited": 2}
     assert translator.translate([]) == []
 
 

@@ -25,8 +25,9 @@ from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.memory import memory
 from transformer_jax.runs.sizing import from_size
-from transformer_jax.runs.train import keep_size
+from transformer_jax.runs.train import keep_learned
 from transformer_jax.runs.translation_settings import RUNS, TrainingConfig
+from transformer_jax.tasks.settings import EvaluationConfig
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.loop import LoopConfig
@@ -116,7 +117,11 @@ def test_what_flags_said_when_a_run_resumed_is_not_written_to_it(tmp_path, begun
     loop = LoopConfig(evaluate_every=None, checkpoint_every=7, keep_last=9)
     sized = from_size(dataclasses.replace(run, loop=loop), 5)
     assert (sized.loop.evaluate_every, sized.loop.checkpoint_every) == (5, 7)
-    keep_size(sized, directory, 5)
+    plan = types.SimpleNamespace(steps_per_epoch=5)
+    learned = dataclasses.replace(run, evaluation=EvaluationConfig(max_len_a=3.5, max_len_b=10))
+    train = Data(plan, lambda items: items)
+    task = Task(model=lambda rngs: rngs, train=train, objective=lambda *_: {}, settings=learned)
+    keep_learned(sized, directory, task)
     config = directory.read_config()
     if begun:
         assert config == before
@@ -124,6 +129,7 @@ def test_what_flags_said_when_a_run_resumed_is_not_written_to_it(tmp_path, begun
         loop = config["loop"]
         assert (loop["evaluate_every"], loop["checkpoint_every"], loop["keep_last"]) == (5, 5, 3)
         assert config["optimizer"]["schedule"]["warmup_steps"] == 5
+        assert config["evaluation"] == dataclasses.asdict(learned.evaluation)
 
 
 def test_a_step_that_cannot_be_made_leaves_nothing_open(tmp_path, monkeypatch):

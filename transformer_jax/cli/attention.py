@@ -92,10 +92,13 @@ class Attention(RunCommand):
         """The attention maps of a translator, and its translation."""
         from transformer_jax.decoding.options import BeamSearchConfig
         from transformer_jax.decoding.translator import Translator
+        from transformer_jax.predictors.length_limits import length_limit
         from transformer_jax.predictors.runs import as_trained, load, source_as_trained
 
         model, tokenizer = load(self.run, self.checkpoint)
-        translator = Translator(model, tokenizer, search=BeamSearchConfig(num_beams=self.num_beams))
+        limit = length_limit(self.run)
+        search = BeamSearchConfig(num_beams=self.num_beams, **limit._asdict())
+        translator = Translator(model, tokenizer, search=search)
         target = None if self.target is None else as_trained(self.run)(self.target)
         return attention_of(translator, source_as_trained(self.run)(self.sentence), target)
 

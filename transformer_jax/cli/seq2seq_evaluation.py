@@ -3,13 +3,16 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
 from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.options import BeamSearchConfig
 
 __all__ = ["Evaluate", "evaluate", "kind_of"]
 
@@ -43,6 +46,11 @@ class Evaluate(PredictionCommand):
     """best, last, a step, or average:N (the mean of the last N)."""
     num_beams: int = 4
     """Beam width; 1 is greedy search."""
+    max_len_a: float | None = None
+    """Maximum length of a text: this many tokens per source token (per position of a recording) ...
+    None is that of the run."""
+    max_len_b: int | None = None
+    """... plus this many tokens. None is that of the run."""
     lowercase: bool = False
     """Ignore case; the signature states it."""
     output: str | None = None
@@ -66,6 +74,14 @@ class Evaluate(PredictionCommand):
                 f"--{missing} is missing: give --source and --target, or of a speech recognizer "
                 f"--manifest, or of summaries --data"
             )
+
+    def search(self) -> "BeamSearchConfig":
+        """The beam search of the flags, with the run's length limit where they give none."""
+        from transformer_jax.decoding.options import BeamSearchConfig
+        from transformer_jax.predictors.length_limits import length_limit
+
+        limit = length_limit(self.run, self.max_len_a, self.max_len_b)
+        return BeamSearchConfig(num_beams=self.num_beams, **limit._asdict())
 
     def needed(self, kind: Kind) -> list[str]:
         """The values of the flags that say what a run of a kind is evaluated on.
@@ -132,13 +148,12 @@ def _evaluate(asked: Evaluate) -> int:
 def _translations(asked: Evaluate, directory: Any, source: str, target: str) -> list[str]:
     """Prints the scores of translations, and returns them."""
     from transformer_jax.data.aligned import read_aligned
-    from transformer_jax.decoding.options import BeamSearchConfig
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.predictors.runs import load, source_as_trained
     from transformer_jax.runs.translation_settings import Run
     from transformer_jax.tasks.translation_task import score_pairs
 
-    search = BeamSearchConfig(num_beams=asked.num_beams)
+    search = asked.search()
     lowercase = Run.read(directory).data.read.lowercase
     # Every line counts, empty ones too: a score over a part of a file is another score.
     pairs = read_aligned(source, target, "--source, --target")
@@ -164,13 +179,12 @@ def _summaries(asked: Evaluate, directory: Any, data: str) -> list[str]:
         raise ConfigError("--lowercase: ROUGE ignores case anyway: leave it out")
     run = summarization.read(directory)
     texts = read_summaries(data, run.data.read, "--data", every=True)
-    evaluation = dataclasses.replace(run.evaluation, num_beams=asked.num_beams)
-    return score_summaries(*load(Path(asked.run), asked.checkpoint), texts, evaluation)[1]
+    loaded = load(Path(asked.run), asked.checkpoint)
+    return score_summaries(*loaded, texts, run.evaluation, asked.search())[1]
 
 
 def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
     """Prints the scores of the transcripts of a manifest's recordings, and returns them."""
-    from transformer_jax.decoding.options import BeamSearchConfig
     from transformer_jax.predictors.speech import load_transcriber
     from transformer_jax.runs.speech_settings import SpeechRun
     from transformer_jax.speech.recordings import read_manifest
@@ -179,7 +193,7 @@ def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
     from transformer_jax.training.activity import tracked
 
     lowercase = SpeechRun.read(directory).data.read.lowercase or asked.lowercase
-    search = BeamSearchConfig(num_beams=asked.num_beams)
+    search = asked.search()
     recordings = read_manifest(manifest, "--manifest", lowercase=lowercase)
     transcriber, audio = load_transcriber(Path(asked.run), asked.checkpoint, search=search)
     read = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from transformer_jax.cli.output import TextOutput, tsv
+from transformer_jax.cli.output import TextOutput, note, tsv
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError
 
@@ -29,6 +29,11 @@ class Transcribe(PredictionCommand):
     """Beam width; 1 is greedy search."""
     length_penalty: float = 0.6
     """Exponent of the length penalty; 0 prefers short texts."""
+    max_len_a: float | None = None
+    """Maximum length of a text: this many tokens per position of stacked frames ... None is that of
+    the run."""
+    max_len_b: int | None = None
+    """... plus this many tokens. None is that of the run."""
     batch_size: int = 32
     """Maximum number of recordings in a batch."""
     checkpoint: str = "best"
@@ -41,12 +46,16 @@ class Transcribe(PredictionCommand):
         if not self.files:
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
         from transformer_jax.decoding.options import BeamSearchConfig
+        from transformer_jax.predictors.length_limits import length_limit
         from transformer_jax.predictors.speech import load_transcriber
         from transformer_jax.speech.features import read_features
         from transformer_jax.speech.transcriber import Recording
         from transformer_jax.training.activity import tracked, working
 
-        search = BeamSearchConfig(num_beams=self.num_beams, length_penalty=self.length_penalty)
+        limit = length_limit(self.run, self.max_len_a, self.max_len_b)
+        search = BeamSearchConfig(
+            num_beams=self.num_beams, length_penalty=self.length_penalty, **limit._asdict()
+        )
         transcriber, audio = load_transcriber(self.run, self.checkpoint, search=search)
         transcriber.batching = dataclasses.replace(
             transcriber.batching,
@@ -63,4 +72,7 @@ class Transcribe(PredictionCommand):
                 for found in transcriber.stream(recordings):
                     row = tsv(found.source, float(found.score), found.text)
                     out.write(row if self.tsv else found.text.encode() + b"\n")
+        if limited := transcriber.counts["limited"]:
+            said = transcriber.limit_note(limited, len(recordings))
+            note(f"{said}: raise --max-len-a or --max-len-b")
         return 0

@@ -59,10 +59,11 @@ class Translate(EngineCommand):
     buffer_size: int = 4096
     """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
     terminal."""
-    max_len_a: float = 2.0
-    """Maximum length of a translation: this many tokens per source token ..."""
-    max_len_b: int = 10
-    """... plus this many tokens."""
+    max_len_a: float | None = None
+    """Maximum length of a translation: this many tokens per source token ... None is that of the
+    run."""
+    max_len_b: int | None = None
+    """... plus this many tokens. None is that of the run."""
     too_long: Literal["truncate", "error"] = "truncate"
     """Lines longer than the model reads: truncate their end, or stop with an error."""
     sample: bool = False
@@ -100,6 +101,9 @@ class Translate(EngineCommand):
         if cut:
             room = plural(translator.room, "token")
             note(f"{cut:,} of {read} exceeded {room}; end truncated")
+        if limited := translator.counts["limited"]:
+            limit = translator.limit_note(limited, translator.counts["lines"])
+            note(f"{limit}: raise --max-len-a or --max-len-b")
         return 0
 
     def translator(
@@ -201,15 +205,16 @@ class Translate(EngineCommand):
     def options(self) -> tuple["BeamSearchConfig", "TranslationBatching"]:
         """Settings of beam search and of batches."""
         from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+        from transformer_jax.predictors.length_limits import length_limit
 
+        limit = length_limit(self.run, self.max_len_a, self.max_len_b)
         beams = 1 if self.sample else 4 if self.num_beams is None else self.num_beams
         search = BeamSearchConfig(
             num_beams=beams,
             normalization=self.normalization,
             length_penalty=self.length_penalty,
             nbest=1 if self.nbest is None else self.nbest,
-            max_len_a=self.max_len_a,
-            max_len_b=self.max_len_b,
+            **limit._asdict(),
         )
         size = self.batch_size
         rows = None if size is None else tuple(sorted({n for n in (1, 8) if n < size} | {size}))

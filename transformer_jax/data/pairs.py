@@ -44,7 +44,7 @@ class Pairs:
             >>> Pairs(["um", ""], ["one", "two"], "example").without_empty()
             Pairs(sources=['um'], targets=['one'], name='example', counts={'empty': 1})
         """
-        keep = [bool(source and target) for source, target in self]
+        keep = [bool(s and t) for s, t in zip(self.sources, self.targets, strict=True)]
         empty = len(keep) - sum(keep)
         counts = self.counts | {"empty": self.counts.get("empty", 0) + empty}
         return _select(self, keep, self.name, counts) if empty else self

@@ -25,6 +25,7 @@ class Hypotheses(NamedTuple):
     lengths: Int[Array, "B P"]  # tokens, the end included; 0 where there is no such hypothesis
     log_probs: Float[Array, "B P"]  # of the whole sequence, the end included; NaN if logits were
     scores: Float[Array, "B P"]  # the same, normalized for length
+    ended: Bool[Array, "B P"]  # by an EOS that search chose, not by the limit of lengths
 
 
 class _Live(NamedTuple):
@@ -44,6 +45,7 @@ class _Finished(NamedTuple):
     lengths: Int[Array, "B P"]
     beams: Int[Array, "B P"]
     ends: Int[Array, "B P"]
+    ended: Bool[Array, "B P"]
 
 
 class _Loop(NamedTuple):
@@ -71,7 +73,7 @@ def _initial(start: Array, cache: Any, config: BeamSearchConfig, length: int) ->
             parents=trail,
             tokens=trail,
         ),
-        finished=_Finished(out_of, out_of, nothing, nothing, nothing),
+        finished=_Finished(out_of, out_of, nothing, nothing, nothing, nothing.astype(bool)),
         done=jnp.zeros(B, bool),
         broken=jnp.zeros(B, bool),
         cache=cache,
@@ -97,8 +99,10 @@ def beam_search(
     Of several end tokens the most probable ends a hypothesis: the text is the same with each. In
     the last step that a sentence's limit allows, an end is the only continuation and its
     probability is paid, unless ``unscored_eos``: every hypothesis returned is complete, and
-    ``log_probs`` is what teacher forcing gives it. With ``num_beams >= V ** (length - 1)`` the
-    search is exact (row B31).
+    ``log_probs`` is what teacher forcing gives it. The limit cut a text, and ``ended`` is False,
+    where this EOS is none of the ``num_beams`` best continuations; it cut all texts of a sentence
+    if a hypothesis that does not end has a better score than every one that did. With
+    ``num_beams >= V ** (length - 1)`` the search is exact (row B31).
 
     A sentence is done when no live hypothesis can reach the worst of the ``nbest`` finished ones
     (:func:`best_possible_score`); it returns what a search to the limit would. Sentences do not
@@ -136,20 +140,25 @@ def beam_search(
         # An end counts if it is among the M best continuations; in the last step, any does.
         better = (onward[:, None, :] > ends[:, :, None]).sum(-1)
         better += (ends[:, None, :] > ends[:, :, None]).sum(-1)
-        may_end = ((better < M) & (t + 1 >= config.min_length)) | last[:, None]
-        ends = jnp.where(may_end & ~loop.done[:, None], ends, -jnp.inf)
-        scores = ends / length_penalty(t + 1, normalization, alpha[:, None])
-        finished = _admit(loop.finished, scores, ends, last_tokens, t + 1)
+        chosen = (better < M) & (t + 1 >= config.min_length)
+        ends = jnp.where((chosen | last[:, None]) & ~loop.done[:, None], ends, -jnp.inf)
+        here = jnp.broadcast_to(t + 1, (B, 1))
+        penalty = length_penalty(here, normalization, alpha[:, None])
+        scores = ends / penalty
+        finished = _admit(loop.finished, scores, ends, last_tokens, t + 1, chosen)
+        cut = onward[:, :1] / penalty > finished.scores[:, :1]
+        cut &= (last & ~loop.done)[:, None]
+        finished = finished._replace(ended=finished.ended & ~cut)
         hope = best_possible_score(onward[:, 0], limits, normalization, alpha)
         settled = config.early_stopping & (finished.scores[:, -1] >= hope)
-        here = (t, jnp.int32(0), jnp.int32(0))
+        origin = (t, jnp.int32(0), jnp.int32(0))
         return _Loop(
             t=t + 1,
             live=_Live(
                 last=tokens,
                 log_probs=onward,
-                parents=lax.dynamic_update_slice(live.parents, parents[None], here),
-                tokens=lax.dynamic_update_slice(live.tokens, tokens[None], here),
+                parents=lax.dynamic_update_slice(live.parents, parents[None], origin),
+                tokens=lax.dynamic_update_slice(live.tokens, tokens[None], origin),
             ),
             finished=finished,
             done=loop.done | last | settled | broken,
@@ -205,6 +214,7 @@ def _admit(
     log_probs: Float[Array, "B M"],
     ends: Int[Array, "B M"],
     length: Array,
+    ended: Bool[Array, "B M"],
 ) -> _Finished:
     """The best of what had finished before and of what ends now, older ones first among equals."""
     B, M = scores.shape
@@ -222,6 +232,7 @@ def _admit(
         lengths=pick(finished.lengths, lengths),
         beams=pick(finished.beams, beams),
         ends=pick(finished.ends, ends),
+        ended=pick(finished.ended, ended),
     )
 
 
@@ -247,4 +258,5 @@ def _read_back(loop: _Loop, special: SpecialTokens) -> Hypotheses:
         lengths,
         finite(loop.finished.log_probs),
         finite(loop.finished.scores),
+        loop.finished.ended & found,
     )

@@ -1,7 +1,7 @@
-"""Length normalisation: what a sum of log-probabilities is divided by, and what it can still be."""
+"""Lengths of texts: the most tokens of one, and what a sum of log-probabilities is divided by."""
 
 import math
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +9,78 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["Normalization", "best_possible_score", "check_normalization", "length_penalty"]
+__all__ = [
+    "LengthLimit",
+    "Normalization",
+    "best_possible_score",
+    "check_normalization",
+    "learn_length_limit",
+    "learn_longest",
+    "length_penalty",
+]
 
 Normalization = Literal["none", "power", "gnmt"]
+
+_QUANTILE = 0.99  # of training pairs: the ratios of the others may be those of misaligned lines
+_ROOM = 2.0  # times as long as such a text is what the model may write
+
+
+class LengthLimit(NamedTuple):
+    """The most tokens of a text: ``max_len_a * source length + max_len_b``, end tokens included."""
+
+    max_len_a: float = 2.0
+    max_len_b: int = 10
+
+    def changed(
+        self, max_len_a: float | None = None, max_len_b: int | None = None
+    ) -> "LengthLimit":
+        """The limit with the values that are not None.
+
+        Example:
+            >>> LengthLimit(3.5).changed(max_len_b=50)
+            LengthLimit(max_len_a=3.5, max_len_b=50)
+        """
+        return LengthLimit(
+            self.max_len_a if max_len_a is None else max_len_a,
+            self.max_len_b if max_len_b is None else max_len_b,
+        )
+
+    def __str__(self) -> str:
+        factor = f"{self.max_len_a:g} x source tokens + " if self.max_len_a else ""
+        return f"{factor}{self.max_len_b}"
+
+
+def learn_length_limit(
+    source_lengths: Int[np.ndarray, " count"], target_lengths: Int[np.ndarray, " count"]
+) -> LengthLimit:
+    """The limit that follows from training pairs.
+
+    ``max_len_a`` is twice the 99 % quantile of target length / source length, rounded up to
+    hundredths.
+
+    Args:
+        source_lengths: Tokens of each source, its end token included.
+        target_lengths: Tokens of each target, its end token included.
+
+    Example:
+        >>> print(learn_length_limit(np.array([4, 5, 8]), np.array([10, 5, 8])))
+        5 x source tokens + 10
+    """
+    ratios = target_lengths / np.maximum(source_lengths, 1)
+    ratio = _ROOM * float(np.quantile(ratios, _QUANTILE, method="higher"))
+    return LengthLimit(math.ceil(round(100 * ratio, 6)) / 100)
+
+
+def learn_longest(target_lengths: Int[np.ndarray, " count"]) -> int:
+    """The most tokens of a text that follows from training targets, whatever their sources.
+
+    It is twice the 99 % quantile of their lengths.
+
+    Example:
+        >>> learn_longest(np.array([4, 30, 8]))
+        60
+    """
+    return math.ceil(_ROOM * float(np.quantile(target_lengths, _QUANTILE, method="higher")))
 
 
 def length_penalty(

@@ -10,6 +10,7 @@ from jaxtyping import Array, Key
 
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generate import SamplingConfig
+from transformer_jax.decoding.lengths import LengthLimit
 from transformer_jax.decoding.options import (
     BeamSearchConfig,
     SpecialTokens,
@@ -45,7 +46,8 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         most: The most tokens of a translation behind these, EOS included.
         longest: The most tokens of a source, with what frames it, such as EOS.
         room: The most tokens of its text.
-        counts: Lines seen so far: ``lines``, ``empty`` and ``cut``.
+        counts: Lines seen so far: ``lines``, ``empty``, ``cut``, and ``limited``, of which the best
+            text reached its length limit.
     """
 
     def __init__(
@@ -124,6 +126,20 @@ class LineTranslator(TextGenerator[TranslationSearch]):
             )
         return [[*before, *ids[:room], *after] for ids in encoded], cut
 
+    def limit_note(self, count: int, lines: int, limit: LengthLimit | None = None) -> str:
+        """The beginning of a message about texts that reached their length limit.
+
+        Args:
+            count: How many did.
+            lines: Out of how many.
+            limit: Of the search; None is that of the translator's search.
+        """
+        limit = self.search.limit if limit is None else limit
+        return (
+            f"{count:,} of {plural(lines, 'text')} reached the length limit ({limit} tokens, at "
+            f"most {self.most:,}) and may be cut"
+        )
+
     def special_tokens(self, allow_unk: bool = True) -> SpecialTokens:
         """The ends, padding, and what no translation holds: padding, BOS, and ids without text."""
         out = {self.tokenizer.pad, self.tokenizer.bos}
@@ -159,6 +175,8 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         ]
         self.counts.update(lines=len(lines), empty=len(lines) - len(sequences), cut=sum(cut))
         found = self.search_texts(sequences, settings)
+        best = [texts[0] for texts in found.values() if texts]
+        self.counts["limited"] += sum(text.finish_reason == "length" for text in best)
         nothing = [Continuation("", (), 0.0, "end", 0.0)]
         for i, line in enumerate(lines):
             texts = tuple(map(_on_one_line, found.get(i, nothing)))

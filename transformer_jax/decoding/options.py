@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
-from transformer_jax.decoding.lengths import Normalization, check_normalization
+from transformer_jax.decoding.lengths import LengthLimit, Normalization, check_normalization
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.errors import ConfigError
 
@@ -97,6 +97,11 @@ class BeamSearchConfig:
             raise ConfigError(f"max_len_b is {self.max_len_b}: must be at least 1")
         if self.min_length < 1:
             raise ConfigError(f"min_length is {self.min_length}: must be at least 1, the EOS")
+
+    @property
+    def limit(self) -> LengthLimit:
+        """The most target tokens."""
+        return LengthLimit(self.max_len_a, self.max_len_b)
 
     def max_length(self, source_length: int, longest: int) -> int:
         """Most target tokens for a source of ``source_length``, EOS included in both."""

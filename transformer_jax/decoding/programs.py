@@ -239,7 +239,7 @@ def search(
             keys=keys,
         )
     penalty = length_penalty(out.lengths, config.normalization, config.length_penalty)
-    parts = (out.tokens, out.lengths, out.log_probs, out.log_probs / penalty)
+    parts = (out.tokens, out.lengths, out.log_probs, out.log_probs / penalty, out.finished)
     return Hypotheses(*(part[:, None] for part in parts))
 
 

@@ -196,12 +196,14 @@ def read_hypotheses(
         NumericsError: The model computed NaN or infinity.
     """
     refuse_nonfinite(output.log_probs[: len(batch)])
-    tokens, lengths, log_probs, scores = (part.tolist() for part in jax.device_get(output))
+    columns = [part.tolist() for part in jax.device_get(output)]
     return {
-        (sequence.index, place): sequence.completed(ids[: min(n, limits[row])], log_prob, score)
+        (sequence.index, place): sequence.completed(
+            ids[: min(n, limits[row])], log_prob, score, cut=not ended
+        )
         for row, sequence in enumerate(batch)
-        for place, (ids, n, log_prob, score) in enumerate(
-            zip(tokens[row], lengths[row], log_probs[row], scores[row], strict=True)
+        for place, (ids, n, log_prob, score, ended) in enumerate(
+            zip(*(column[row] for column in columns), strict=True)
         )
         if n
     }

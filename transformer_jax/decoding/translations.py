@@ -12,7 +12,8 @@ class Translation:
     """A line and its translations: at least one, best first."""
 
     source: str
-    # Their tokens hold EOS, unless greedy search or a sample reached its limit.
+    # Their tokens hold EOS, unless greedy search or a sample reached its limit. Beam search writes
+    # EOS at its limit too, but the finish reason is "length".
     hypotheses: tuple[Continuation, ...]
     cut: bool = False  # whether only the beginning of the line was read
 

@@ -125,10 +125,21 @@ class GenerationSequence:
     def _continuation(self) -> str:
         return continuation_text(self.tokenizer, self.prompt_ids, self.tokens, self.prompt_text)
 
-    def completed(self, tokens: Sequence[int], log_prob: float, score: float) -> Continuation:
-        """The text that ``tokens`` make of the same prompt, finished."""
+    def completed(
+        self, tokens: Sequence[int], log_prob: float, score: float, *, cut: bool = False
+    ) -> Continuation:
+        """The text that ``tokens`` make of the same prompt, finished.
+
+        Args:
+            tokens: Generated tokens.
+            log_prob: Of the tokens.
+            score: What the text is ranked by.
+            cut: Whether a limit of lengths forced the end token among them.
+        """
         text = dataclasses.replace(self, tokens=[])
         text.add(tokens, log_prob)
+        if cut and text.finish_reason == "end":
+            text.finish_reason = "length"
         return text.done(score)
 
     def done(self, score: float | None = None) -> Continuation:

@@ -149,8 +149,9 @@ class CTranslate2Translator(LineTranslator):
                 elif not exhaustive and not _ended(best[-1][1], ends):
                     again[own, True].append(one)  # others may have ended, and were dropped
                 else:
+                    cut = _is_cut(hypotheses, ends, divisor)
                     found |= {
-                        (one.index, place): one.completed(tokens, log_prob, score)
+                        (one.index, place): one.completed(tokens, log_prob, score, cut=cut)
                         for place, (score, tokens, log_prob) in enumerate(best)
                     }
             later += [(rows, way) for (_, way), rows in again.items()]
@@ -174,6 +175,19 @@ def _ranked(
 def _ended(tokens: list[int], ends: tuple[int, ...]) -> bool:
     """Whether the last token of a text ends it."""
     return bool(tokens) and tokens[-1] in ends
+
+
+def _is_cut(
+    hypotheses: list[tuple[list[int], float]], ends: tuple[int, ...], divisor: np.ndarray
+) -> bool:
+    """Whether one that the limit cut has a better score than every one that ended.
+
+    Example:
+        >>> divisor = np.ones(4)
+        >>> _is_cut([([5, 6], -1.0), ([3], -4.0)], (3,), divisor)
+        True
+    """
+    return not _ended(max(_ranked(hypotheses, ends, divisor))[1], ends)
 
 
 def _check_sampling(sampling: SamplingConfig | None) -> None:

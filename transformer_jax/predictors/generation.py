@@ -32,6 +32,7 @@ from transformer_jax.predictors.generation_settings import (
     requests_of,
 )
 from transformer_jax.predictors.hf_generation import HFTextGenerator
+from transformer_jax.predictors.length_limits import length_limit, warn_if_limited
 from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.predictors.runs import (
     as_trained,
@@ -64,7 +65,7 @@ class TranslationPredictor(Embedding, Predictor):
     def __init__(
         self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
     ):
-        self._path, self._hf = path, None
+        self._path, self._hf, self._limit = path, None, length_limit(path)
         if engine is not None:
             from transformer_jax.predictors.engines import load_engine_translator
 
@@ -89,6 +90,8 @@ class TranslationPredictor(Embedding, Predictor):
         num_beams: int | None = ...,
         num_return_sequences: int | None = ...,
         length_penalty: float | None = ...,
+        max_len_a: float | None = ...,
+        max_len_b: int | None = ...,
         generation_config: GenerationConfig = ...,
     ) -> GeneratedText: ...
     @overload
@@ -99,6 +102,8 @@ class TranslationPredictor(Embedding, Predictor):
         num_beams: int | None = ...,
         num_return_sequences: int | None = ...,
         length_penalty: float | None = ...,
+        max_len_a: float | None = ...,
+        max_len_b: int | None = ...,
         generation_config: GenerationConfig = ...,
     ) -> list[GeneratedText]: ...
     def __call__(
@@ -108,12 +113,14 @@ class TranslationPredictor(Embedding, Predictor):
         num_beams: int | None = None,
         num_return_sequences: int | None = None,
         length_penalty: float | None = None,
+        max_len_a: float | None = None,
+        max_len_b: int | None = None,
         generation_config: GenerationConfig = None,
     ) -> GeneratedText | list[GeneratedText]:
         """The translation of a sentence, or a list with that of each sentence.
 
         An empty sentence stays empty. A translation does not depend on the other sentences of the
-        call.
+        call. A warning counts translations that reach the length limit.
 
         Args:
             texts: One sentence or many.
@@ -122,6 +129,8 @@ class TranslationPredictor(Embedding, Predictor):
                 ``num_beams``; all but the best are ``alternatives``.
             length_penalty: Exponent of the length that scores are divided by, 0.6 by default
                 (Wu et al. 2016); 0 prefers short translations.
+            max_len_a: A translation has at most this many tokens per source token ...
+            max_len_b: ... plus this many tokens. None is the limit of the run.
             generation_config: ``"hf"`` searches as Hugging Face ``transformers`` does, by the
                 checkpoint's generation config where the other arguments are None.
 
@@ -129,22 +138,29 @@ class TranslationPredictor(Embedding, Predictor):
             ConfigError: A setting is out of range.
             NumericsError: The model computed NaN or infinity.
         """
-        given: dict[str, Any] = {
-            "num_beams": num_beams,
-            "num_return_sequences": num_return_sequences,
-            "length_penalty": length_penalty,
-        }
+        given = _given(num_beams=num_beams, length_penalty=length_penalty)
+        limit, several = _given(max_len_a=max_len_a, max_len_b=max_len_b), num_return_sequences
         if is_hf(generation_config):
-            if self._hf is None:
-                raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
-            return _first(texts, [*map(generated, self._hf(listed(texts), _given(given)))])
-        returned, beams = given.pop("num_return_sequences"), num_beams or BeamSearchConfig.num_beams
-        check_returned(returned, beams)
-        search = BeamSearchConfig(**_given({**given, "nbest": returned}))
-        lines = map(self._prepare, listed(texts))
-        with truncation(lambda: self._translator.counts["cut"]):
-            translations = self._translator.translate(lines, search)
+            given |= _given(num_return_sequences=several)
+            return _first(texts, self._by_hf_config(listed(texts), given, limit))
+        check_returned(several, num_beams or BeamSearchConfig.num_beams)
+        search = BeamSearchConfig(**given, **_given(nbest=several), **self._limit._asdict() | limit)
+        lines, translator = map(self._prepare, listed(texts)), self._translator
+        with truncation(lambda: translator.counts["cut"]), warn_if_limited(translator, search):
+            translations = translator.translate(lines, search)
         return _first(texts, [generated(one.hypotheses) for one in translations])
+
+    def _by_hf_config(
+        self, lines: list[str], given: dict[str, Any], limit: dict[str, Any]
+    ) -> list[GeneratedText]:
+        if self._hf is None:
+            raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
+        if limit:
+            raise ConfigError(
+                f"{next(iter(limit))}: generation_config hf has a max_length of its own: leave it "
+                f"out"
+            )
+        return [*map(generated, self._hf(lines, given))]
 
     def embed(
         self,
@@ -357,5 +373,5 @@ def _first(texts: str | Iterable[str], found: list[GeneratedText]) -> Any:
     return found[0] if isinstance(texts, str) else found
 
 
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
+def _given(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}

@@ -149,12 +149,15 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
         wait = self._generator.submit(ids, mask, config)
         prompt = 1 if self._encodes else width
 
+        positions = self._generator.positions.max_length
+        most = config.longest(prompt, positions) - prompt
+
         def found() -> Found:
             tokens, scores = wait()
             places = itertools.product(batch, range(config.num_return_sequences))
             return {
                 (sequence.index, place): _continuation(
-                    sequence, row[prompt:].tolist(), float(score), config
+                    sequence, row[prompt:].tolist(), float(score), config, most
                 )
                 for (sequence, place), row, score in zip(places, tokens, scores, strict=True)
             }
@@ -179,9 +182,18 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
 
 
 def _continuation(
-    sequence: GenerationSequence, ids: list[int], score: float, config: HFGenerationConfig
+    sequence: GenerationSequence,
+    ids: list[int],
+    score: float,
+    config: HFGenerationConfig,
+    most: int,
 ) -> Continuation:
-    """One text of a sequence: ``ids`` up to an end token, without what fills the row."""
+    """One text of a sequence: ``ids`` up to an end token, without what fills the row.
+
+    An end token in place ``most``, where the config forces one, does not tell that the text ended.
+    """
     ends = [i for i, token in enumerate(ids) if token in config.eos_token_id]
+    written = ids[: ends[0] + 1] if ends else ids
+    forced = bool(config.forced_eos_token_id) and len(written) >= most
     log_prob = score if config.num_beams == 1 else math.nan
-    return sequence.completed(ids[: ends[0] + 1] if ends else ids, log_prob, score)
+    return sequence.completed(written, log_prob, score, cut=forced)

@@ -13,6 +13,7 @@ from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatchi
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.generation_settings import generated
+from transformer_jax.predictors.length_limits import length_limit, warn_if_limited
 from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.predictors.runs import load, open_directory
 from transformer_jax.speech.audio import AudioConfig
@@ -75,6 +76,7 @@ class SpeechPredictor(Predictor):
         loaded = load(path, checkpoint, kind="speech")
         self._transcriber, self.audio = load_transcriber(path, checkpoint, loaded=loaded)
         self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
+        self._limit = length_limit(path)
 
     def __call__(
         self,
@@ -83,6 +85,8 @@ class SpeechPredictor(Predictor):
         num_beams: int | None = None,
         num_return_sequences: int | None = None,
         length_penalty: float | None = None,
+        max_len_a: float | None = None,
+        max_len_b: int | None = None,
     ) -> Any:
         """The text of a recording, or a list with that of each recording.
 
@@ -93,6 +97,8 @@ class SpeechPredictor(Predictor):
             num_return_sequences: Texts of each recording, 1 by default, at most ``num_beams``; all
                 but the best are ``alternatives``.
             length_penalty: Exponent of the length that scores are divided by, 0.6 by default.
+            max_len_a: A text has at most this many tokens per position of stacked frames ...
+            max_len_b: ... plus this many tokens. None is the limit of the run.
 
         Raises:
             ConfigError: A setting is out of range.
@@ -106,11 +112,14 @@ class SpeechPredictor(Predictor):
             "num_beams": num_beams,
             "nbest": num_return_sequences,
             "length_penalty": length_penalty,
+            "max_len_a": max_len_a,
+            "max_len_b": max_len_b,
         }
         settings: dict[str, Any] = {k: v for k, v in asked.items() if v is not None}
-        search = BeamSearchConfig(**settings)
+        search = BeamSearchConfig(**{**self._limit._asdict(), **settings})
         recordings = [self._recording(each, i) for i, each in enumerate(given, 1)]
-        done = self._transcriber.translate(recordings, search)
+        with warn_if_limited(self._transcriber, search):
+            done = self._transcriber.translate(recordings, search)
         found: list[GeneratedText] = [generated(each.hypotheses) for each in done]
         return found[0] if one else found
 

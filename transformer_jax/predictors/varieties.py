@@ -1,16 +1,22 @@
 """Several texts for each line in several ways, by a language model or a translator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.decoding.generate import SamplingConfig
 from transformer_jax.decoding.options import BeamSearchConfig
-from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, numbered
+from transformer_jax.decoding.requests import (
+    Continuation,
+    GenerationRequest,
+    LanguageModel,
+    numbered,
+)
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import plural
 from transformer_jax.keys import key_for
 from transformer_jax.predictors.runs import load, load_language, open_directory, refuse_others
-from transformer_jax.training.activity import working
+from transformer_jax.training.activity import log, working
 
 __all__ = ["write_varieties"]
 
@@ -40,29 +46,36 @@ def write_varieties(
         ConfigError: The run is of another family, or a setting is out of its range.
     """
     found = {}
+    write: Callable[[Mapping[str, Any]], list[list[Continuation]]]
     if refuse_others(open_directory(run), _FAMILIES) == "encoder-decoder":
         translator = Translator(*load(run, checkpoint))
-        for name, way in ways.items():
-            with working(f"writing: {name}"):
-                found[name] = _translations(translator, lines, way, max_new_tokens, seed)
-        return found
-    model = load_language(run, checkpoint)
+        write = lambda way: _translations(translator, lines, way, max_new_tokens, seed)
+    else:
+        model = load_language(run, checkpoint)
+        write = lambda way: _continuations(model, lines, way, max_new_tokens, seed)
     for name, way in ways.items():
         with working(f"writing: {name}"):
-            found[name] = _continuations(model, lines, way, max_new_tokens, seed)
+            texts = write(way)
+        every = [one for row in texts for one in row]
+        if cut := sum(one.finish_reason == "length" for one in every):
+            log(
+                f"{name}: {cut:,} of {plural(len(every), 'text')} reached the length limit, "
+                f"{plural(max_new_tokens, 'token')}: raise max_new_tokens"
+            )
+        found[name] = [[one.text for one in row] for row in texts]
     return found
 
 
 def _continuations(
     model: LanguageModel, lines: Sequence[str], way: Mapping[str, Any], most: int, seed: int
-) -> list[list[str]]:
+) -> list[list[Continuation]]:
     requests = [GenerationRequest(line, max_new_tokens=most, seed=seed, **way) for line in lines]
-    return [[one.text for one in texts] for texts in model.generate(numbered(requests))]
+    return model.generate(numbered(requests))
 
 
 def _translations(
     translator: Translator, lines: Sequence[str], way: Mapping[str, Any], most: int, seed: int
-) -> list[list[str]]:
+) -> list[list[Continuation]]:
     how = dict(way)
     samples = how.pop("num_return_sequences", 1)
     search = BeamSearchConfig(
@@ -74,7 +87,7 @@ def _translations(
     # Each sample of a line is a line of its own, whose number its tokens are drawn from.
     repeated = [line for line in lines for _ in range(samples)]
     stream = translator.stream(repeated, search, sampling=SamplingConfig(**how), key=key)
-    found: list[list[str]] = [[] for _ in lines]
+    found: list[list[Continuation]] = [[] for _ in lines]
     for i, done in enumerate(stream):
-        found[i // samples] += [one.text for one in done.hypotheses]
+        found[i // samples] += done.hypotheses
     return found

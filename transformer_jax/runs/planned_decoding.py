@@ -74,7 +74,7 @@ def decoding_shape(run: PlannedRun, platform: str, shards: int) -> DecodingShape
     """
     up = lambda rows: -(-rows // shards) * shards
     if isinstance(run, TranslationRun):
-        batching, search = TranslationBatching(), BeamSearchConfig(run.evaluation.num_beams)
+        batching, search = TranslationBatching(), run.evaluation.search(run.evaluation.num_beams)
         most = run.model.max_length
         longest = min(run.data.read.max_length, batching.source_lengths[-1], most)
         read = min(round_up(longest, batching.source_lengths), most)

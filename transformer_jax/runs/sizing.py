@@ -1,4 +1,4 @@
-"""Settings that follow from the size of the data, if they are None."""
+"""Settings that follow from the data, if they are None."""
 
 import dataclasses
 import math
@@ -11,11 +11,13 @@ from transformer_jax.training.schedules import num_warmup_steps
 
 if TYPE_CHECKING:  # the settings of runs import this module
     from transformer_jax.runs.any_run import AnyRun, NewRunType, RunType
+    from transformer_jax.training.task import Task
 
 __all__ = [
     "changed_settings",
     "epochs_for",
     "from_size",
+    "from_task",
     "vocabulary_for",
     "with_defaults",
     "without_attention_dropout",
@@ -82,20 +84,44 @@ def from_size(run: "RunType", steps_per_epoch: int) -> "RunType":
     )
 
 
+def from_task(run: "RunType", task: "Task") -> "RunType":
+    """The run with what its task learned from the data where its evaluation has None.
+
+    Args:
+        run: The settings of a run of any family.
+        task: Its task, whose settings are complete.
+    """
+    found: Any = run
+    learned: Any = getattr(task.settings, "evaluation", None)
+    own = getattr(found, "evaluation", None)
+    if own is None or type(own) is not type(learned):
+        return run
+    values = {
+        field.name: getattr(learned, field.name)
+        for field in dataclasses.fields(own)
+        if getattr(own, field.name) is None
+    }
+    made: RunType = dataclasses.replace(found, evaluation=dataclasses.replace(own, **values))
+    return made
+
+
 def changed_settings(before: "AnyRun", after: "AnyRun") -> str:
-    """The settings that :func:`from_size` chose, as ``setting value`` pairs; may be empty."""
+    """The settings that follow from the data, as ``setting value`` pairs; may be empty."""
     names = (
         "training.epochs",
         "optimizer.schedule.warmup_steps",
         "loop.evaluate_every",
         "loop.checkpoint_every",
+        "evaluation.max_len_a",
+        "evaluation.max_len_b",
+        "evaluation.max_length",
     )
     found = []
     for name in names:
         old: object = before
         new: object = after
         for part in name.split("."):
-            old, new = getattr(old, part), getattr(new, part)
+            old, new = getattr(old, part, None), getattr(new, part, None)
         if old != new:
             found.append(f"{name} {new}")
     return ", ".join(found)

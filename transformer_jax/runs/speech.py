@@ -9,6 +9,7 @@ from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.settings import batching_of
+from transformer_jax.runs.sizing import from_task
 from transformer_jax.runs.speech_settings import SpeechRun
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.speech.features import Normalization
@@ -102,7 +103,7 @@ def make_task(
         evaluation=run.evaluation,
         cache=directory.path / "store",
     )
-    return dataclasses.replace(task, settings=run)
+    return dataclasses.replace(task, settings=from_task(run, task))
 
 
 def train(run: SpeechRun, directory: RunDirectory, splits: SpeechSplits) -> int:

@@ -6,6 +6,7 @@ from transformer_jax.data.summaries import SummarySplits, load_summaries
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.evaluation.rouge import check_installed
 from transformer_jax.runs.settings import batching_of, read_run
+from transformer_jax.runs.sizing import from_task
 from transformer_jax.runs.summarization_settings import SummarizationRun
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.runs.translation import begin_with, started
@@ -62,7 +63,7 @@ def make_task(
         evaluation=run.evaluation,
         cache=directory.path / "store",
     )
-    return started(task, run, tokenizer)
+    return started(task, from_task(run, task), tokenizer)
 
 
 def train(run: SummarizationRun, directory: RunDirectory, splits: SummarySplits) -> int:

@@ -7,7 +7,7 @@ from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
 from transformer_jax.runs.translation_settings import Run
-from transformer_jax.tasks.summarization_task import SummaryEvaluation
+from transformer_jax.tasks.settings import SummaryEvaluation
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.schedules import ScheduleConfig

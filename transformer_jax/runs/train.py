@@ -14,7 +14,7 @@ from transformer_jax.runs.alignment_settings import PolicyRun
 from transformer_jax.runs.any_run import AnyRun, RunType
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.language_settings import LanguageTraining
-from transformer_jax.runs.sizing import changed_settings, from_size
+from transformer_jax.runs.sizing import changed_settings, from_size, from_task
 from transformer_jax.storage.urls import with_urls
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.on_policy import adaptive_kl
@@ -86,16 +86,16 @@ def train(
     with working("reading and tokenizing the training data"):
         task = make_task(run, directory, tokenizer)
     per_epoch = task.train.plan.steps_per_epoch
-    unsized, run = run, from_size(run, per_epoch)
+    unsized, run = run, from_size(from_task(run, task), per_epoch)
     if run != unsized:
-        log(f"from the size of the data: {changed_settings(unsized, run)}")
+        log(f"from the data: {changed_settings(unsized, run)}")
     steps = run.training.steps or run.training.epochs * per_epoch
     if sealed(directory.path) is None:  # earlier code began runs whose warmup is longer
         check_warmup(run.optimizer.schedule, steps)
     trainer = make_trainer(run, directory, task)
     log_summary(trainer, run, steps)
     advise(run.model.compute, trainer.on.devices.flat[0].platform, multiplies_bfloat16())
-    keep_size(run, directory, per_epoch)
+    keep_learned(run, directory, task)
     trainer.fit(steps=steps)
     if is_main_process():
         print(f"run: {with_urls(str(directory.path))}", flush=True)
@@ -138,16 +138,16 @@ def _trained(trainer: Trainer) -> str:
     return f", {count:,} trained" if count < 1e5 else f", {count / 1e6:.2f} M trained"
 
 
-def keep_size(run: AnyRun, directory: RunDirectory, per_epoch: int) -> None:
-    """Write the settings that follow from the size of the data to ``config.json``.
+def keep_learned(run: AnyRun, directory: RunDirectory, task: Task) -> None:
+    """Write the settings that follow from the data to ``config.json``.
 
     This comes before any checkpoint. Flags of a resumed run are not written.
     """
     if is_main_process() and sealed(directory.path) is None:
         kept = from_dict(type(run), directory.settings())
-        sized = from_size(kept, per_epoch)
-        if sized != kept:
-            fields = directory.read_config() | dataclasses.asdict(sized)
+        learned = from_size(from_task(kept, task), task.train.plan.steps_per_epoch)
+        if learned != kept:
+            fields = directory.read_config() | dataclasses.asdict(learned)
             directory.write(directory.config, fields)
     sync_global_devices("sized")
 

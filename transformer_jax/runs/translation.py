@@ -15,6 +15,7 @@ from transformer_jax.runs import checks
 from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
 from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
+from transformer_jax.runs.sizing import from_task
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.runs.translation_settings import RecurrentRun, Run
 from transformer_jax.tasks.translation_task import translation
@@ -133,7 +134,7 @@ def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: S
         evaluation=run.evaluation,
         cache=directory.path / "store",
     )
-    return started(task, run, tokenizer)
+    return started(task, from_task(run, task), tokenizer)
 
 
 def started(task: Task, run: Run, tokenizer: Tokenizer) -> Task:

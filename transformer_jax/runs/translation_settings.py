@@ -20,7 +20,7 @@ from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
-from transformer_jax.tasks.translation_task import EvaluationConfig
+from transformer_jax.tasks.settings import EvaluationConfig
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.lora import LoRAConfig
 from transformer_jax.training.optimizers import OptimizerConfig

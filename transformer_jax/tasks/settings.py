@@ -1,12 +1,16 @@
 """What ``config.json`` holds of library tasks: all that ``transformer_jax.load`` needs."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.denoising import NoiseConfig
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.summaries import SummaryOptions
+from transformer_jax.decoding.lengths import LengthLimit
+from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.errors import ConfigError, at_least
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.speech.audio import AudioConfig
 from transformer_jax.speech.features import Normalization
@@ -14,6 +18,7 @@ from transformer_jax.speech.recordings import SpeechReadOptions
 
 __all__ = [
     "DenoisingSettings",
+    "EvaluationConfig",
     "ExampleSettings",
     "LabeledSettings",
     "LanguageModelSettings",
@@ -24,9 +29,75 @@ __all__ = [
     "SpeechDataSettings",
     "SpeechSettings",
     "SummarizationSettings",
+    "SummaryEvaluation",
     "SummarySettings",
     "TranslationSettings",
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """What is translated to see how good the model is."""
+
+    sentences: int = 200  # validation sentences translated greedily while training; 0 is none
+    shown: int = 3  # of these, how many are shown with their references at each evaluation
+    num_beams: int = 4  # for the test sets in the end; 1 is greedy search
+    # A translation has at most max_len_a * source tokens + max_len_b tokens, here and wherever the
+    # run is used; None follows from the training pairs.
+    max_len_a: float | None = None
+    max_len_b: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("evaluation", self, sentences=0, shown=0, num_beams=1, max_len_b=1)
+        if self.max_len_a is not None and not 0 <= self.max_len_a < math.inf:
+            raise ConfigError(
+                f"evaluation.max_len_a is {self.max_len_a}: must be finite, at least 0"
+            )
+
+    @property
+    def limit(self) -> LengthLimit:
+        """The most tokens of a text."""
+        return LengthLimit().changed(self.max_len_a, self.max_len_b)
+
+    def search(self, num_beams: int) -> BeamSearchConfig:
+        """The search for texts."""
+        return BeamSearchConfig(num_beams=num_beams, **self.limit._asdict())
+
+    def limited(self, limit: LengthLimit) -> "EvaluationConfig":
+        """The same with ``limit`` where no limit is given.
+
+        Example:
+            >>> EvaluationConfig(max_len_b=50).limited(LengthLimit(3.5, 10)).limit
+            LengthLimit(max_len_a=3.5, max_len_b=50)
+        """
+        given = limit.changed(self.max_len_a, self.max_len_b)
+        return dataclasses.replace(self, **given._asdict())
+
+
+@dataclasses.dataclass(frozen=True)
+class SummaryEvaluation:
+    """What is summarized to see how good the model is."""
+
+    texts: int = 100  # validation texts summarized greedily while training; 0 is none
+    shown: int = 1  # of these, how many are shown with their references at each evaluation
+    num_beams: int = 4  # for the test texts in the end; 1 is greedy search
+    # Most tokens of a summary, here and wherever the run is used; None follows from the training
+    # summaries.
+    max_length: int | None = None
+    lead: int = 1  # sentences of the baseline that takes the first ones
+    oracle: int = 3  # most sentences of the extractive oracle
+
+    def __post_init__(self) -> None:
+        at_least("evaluation", self, texts=0, shown=0, num_beams=1, max_length=1, lead=1, oracle=1)
+
+    @property
+    def limit(self) -> LengthLimit:
+        """The most tokens of a summary."""
+        return LengthLimit() if self.max_length is None else LengthLimit(0.0, self.max_length)
+
+    def search(self, num_beams: int) -> BeamSearchConfig:
+        """The search for summaries."""
+        return BeamSearchConfig(num_beams=num_beams, **self.limit._asdict())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +113,7 @@ class TranslationSettings:
 
     model: ModelConfig
     data: PairSettings
+    evaluation: EvaluationConfig = EvaluationConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +129,7 @@ class SummarizationSettings:
 
     model: ModelConfig
     data: SummarySettings
+    evaluation: SummaryEvaluation = SummaryEvaluation()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +147,7 @@ class SpeechSettings:
 
     model: ModelConfig
     data: SpeechDataSettings
+    evaluation: EvaluationConfig = EvaluationConfig()
 
 
 @dataclasses.dataclass(frozen=True)

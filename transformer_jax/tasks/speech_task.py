@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.lengths import learn_length_limit
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
@@ -25,9 +25,9 @@ from transformer_jax.speech.recordings import (
 )
 from transformer_jax.speech.store import SpeechStore, build_speech_store, make_speech_batch
 from transformer_jax.speech.transcriber import Recording, Transcriber
-from transformer_jax.tasks.settings import SpeechDataSettings, SpeechSettings
+from transformer_jax.tasks.settings import EvaluationConfig, SpeechDataSettings, SpeechSettings
 from transformer_jax.tasks.translation_task import (
-    EvaluationConfig,
+    decode_texts,
     regularization,
     step_flops,
     validation_batching,
@@ -72,7 +72,8 @@ def speech_recognition(
             features; an empty one is computed from the training recordings.
         batching: How recordings are put into batches; tokens are positions of stacked frames.
         label_smoothing: Probability spread over the vocabulary in training.
-        evaluation: What is transcribed while and after training.
+        evaluation: What is transcribed while and after training; a length limit that is None
+            follows from the training recordings, whose positions are the source tokens.
         cache: A folder that keeps features; None keeps them in memory.
 
     Raises:
@@ -92,6 +93,7 @@ def speech_recognition(
     stored = functools.partial(_store, config, tokenizer, settings)
     store = stored(features, data.train)
     plan = batching.plan(store.source_lengths, store.target_lengths)
+    evaluation = evaluation.limited(learn_length_limit(store.source_lengths, store.target_lengths))
     content = [store.features.digests.reshape(-1), store.target.ids]
     train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, content))
     valid, evaluate = {}, None
@@ -112,12 +114,12 @@ def speech_recognition(
         metrics=METRICS,
         eval_objective=objectives.sequence_to_sequence(tokenizer.bos),
         evaluate=evaluate,
-        test=_tester(tests, tokenizer, normalization, evaluation.num_beams),
+        test=_tester(tests, tokenizer, normalization, evaluation),
         flops=functools.partial(step_flops, config),
         regularization=regularization(config, label_smoothing),
         tokenizer=tokenizer,
         initial=initial_embeddings(config, tokenizer),
-        settings=SpeechSettings(config, settings),
+        settings=SpeechSettings(config, settings, evaluation),
     )
 
 
@@ -166,23 +168,23 @@ class _ErrorRates:
         kept = store.kept[: evaluation.sentences].tolist()
         self.recordings = [Recording(recordings.paths[i], store.features[i]) for i in kept]
         self.texts = [recordings.texts[i] for i in kept]
-        self.tokenizer, self.shown = tokenizer, evaluation.shown
+        self.tokenizer, self.evaluation = tokenizer, evaluation
         self.normalization = store.normalization
         self.transcriber: Transcriber | None = None
 
     def __call__(self, model: Any) -> dict[str, float]:
         graph, params = split(model)
         if self.transcriber is None:
-            search = BeamSearchConfig(num_beams=1)
+            search = self.evaluation.search(num_beams=1)
             self.transcriber = Transcriber(
                 (graph, params), self.tokenizer, self.normalization, search=search
             )
         # Programs are kept from one evaluation to the next.
         self.transcriber.params = params
         with working(f"transcribing {plural(len(self.recordings), 'validation recording')}"):
-            found = [one.text for one in self.transcriber.translate(self.recordings)]
+            found = decode_texts(self.transcriber, self.recordings)
         for name, text, wanted in list(zip(self.recordings, found, self.texts, strict=True))[
-            : self.shown
+            : self.evaluation.shown
         ]:
             log(f"  recording   {name}\n  reference   {wanted}\n  hypothesis  {text}")
         scores = _scores(found, self.texts)
@@ -235,7 +237,7 @@ def score_recordings(
         texts: What is said in each.
         lowercase: Compare in lower case.
     """
-    found = [one.text for one in transcriber.translate(recordings)]
+    found = decode_texts(transcriber, recordings)
     sides = [[text.lower() for text in side] if lowercase else side for side in (found, texts)]
     return _scores(*sides), found
 
@@ -244,16 +246,16 @@ def _tester(
     tests: Mapping[str, tuple[list[Recording], list[str]]],
     tokenizer: Tokenizer,
     normalization: Normalization,
-    beams: int,
+    evaluation: EvaluationConfig,
 ) -> Callable[[Any, int], dict[str, Any]]:
     """Prints and returns the scores of the test sets."""
 
     def test(model: Any, step: int) -> dict[str, Any]:
-        search, found = BeamSearchConfig(num_beams=beams), {}
+        search, found = evaluation.search(evaluation.num_beams), {}
         transcriber = Transcriber(model, tokenizer, normalization, search=search)
         for name, parts in tests.items():
             scores, _ = score_recordings(transcriber, *parts)
-            found[name] = scores | {"beams": beams}
+            found[name] = scores | {"beams": evaluation.num_beams}
             print(f"{name}: {shown_scores(scores)}", flush=True)
         return {"evaluated_step": step, "tests": found}
 

@@ -7,16 +7,23 @@ from typing import Any
 
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sources import ReadOptions, Splits
+from transformer_jax.data.store import encode_texts
 from transformer_jax.data.summaries import Summaries, SummaryOptions, SummarySplits
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.lengths import learn_longest
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import at_least, plural
+from transformer_jax.errors import plural
 from transformer_jax.evaluation.rouge import RougeScores, lead, oracle, rouge_scores
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.tasks.scores import aligned
-from transformer_jax.tasks.settings import SummarizationSettings, SummarySettings
-from transformer_jax.tasks.translation_task import EvaluationConfig, show, translation
+from transformer_jax.tasks.settings import (
+    EvaluationConfig,
+    SummarizationSettings,
+    SummaryEvaluation,
+    SummarySettings,
+)
+from transformer_jax.tasks.translation_task import decode_texts, show, translation
 from transformer_jax.training.activity import working
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Metric, Task
@@ -24,25 +31,7 @@ from transformer_jax.training.task import Metric, Task
 __all__ = ["SummaryEvaluation", "score_summaries", "summarization"]
 
 _NAMES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-
-
-@dataclasses.dataclass(frozen=True)
-class SummaryEvaluation:
-    """What is summarized to see how good the model is."""
-
-    texts: int = 100  # validation texts summarized greedily while training; 0 is none
-    shown: int = 1  # of these, how many are shown with their references at each evaluation
-    num_beams: int = 4  # for the test texts in the end; 1 is greedy search
-    max_length: int = 128  # most tokens of a summary that is written
-    lead: int = 1  # sentences of the baseline that takes the first ones
-    oracle: int = 3  # most sentences of the extractive oracle
-
-    def __post_init__(self) -> None:
-        at_least("evaluation", self, texts=0, shown=0, num_beams=1, max_length=1, lead=1, oracle=1)
-
-    def search(self, num_beams: int) -> BeamSearchConfig:
-        """The search for summaries."""
-        return BeamSearchConfig(num_beams=num_beams, max_len_a=0.0, max_len_b=self.max_length)
+_LIMIT = "evaluation.max_length (max_len_b of evaluate)"
 
 
 def summarization(
@@ -69,13 +58,15 @@ def summarization(
         batching: How texts are put into batches.
         label_smoothing: Probability spread over the vocabulary in training.
         read: Longest texts, and what texts begin with.
-        evaluation: What is summarized while and after training.
+        evaluation: What is summarized while and after training; a length limit that is None follows
+            from the training summaries.
         cache: A folder that keeps token ids; None keeps them in memory.
 
     Raises:
         ConfigError: ``rouge-score`` is not installed, and is needed to measure.
     """
     data = _prefixed(data, read.source_prefix)
+    evaluation = _limited(evaluation, data.train, tokenizer)
     valid = None if data.valid is None else data.valid.pairs()
     task = translation(
         Splits(data.train.pairs(every=True), valid, {}),
@@ -96,8 +87,18 @@ def summarization(
         metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in _NAMES)),
         evaluate=measured,
         test=_tester(data, tokenizer, evaluation),
-        settings=SummarizationSettings(config, SummarySettings(read)),
+        settings=SummarizationSettings(config, SummarySettings(read), evaluation),
     )
+
+
+def _limited(
+    evaluation: SummaryEvaluation, texts: Summaries, tokenizer: Tokenizer
+) -> SummaryEvaluation:
+    """The same with the limit that follows from the training summaries, if none is given."""
+    if evaluation.max_length is not None:
+        return evaluation
+    lengths = encode_texts(texts.pairs(every=True).targets, tokenizer).lengths
+    return dataclasses.replace(evaluation, max_length=learn_longest(lengths))
 
 
 def _prefixed(data: SummarySplits, prefix: str) -> SummarySplits:
@@ -123,7 +124,7 @@ class _Measured:
         # Programs are kept from one evaluation to the next.
         self.translator.params = params
         with working(f"summarizing {plural(len(self.texts), 'validation text')}"):
-            written = [done.text for done in self.translator.translate(self.texts.sources)]
+            written = decode_texts(self.translator, self.texts.sources, _LIMIT)
         show(self.texts.pairs(), written, self.evaluation.shown)
         scores = dataclasses.asdict(rouge_scores(written, self.texts.references))
         return {name: scores[name] for name in _NAMES}
@@ -139,22 +140,34 @@ def _tester(
         found = {}
         for name, texts in parts.items():
             print(f"{name}: {plural(len(texts), 'text')}", flush=True)
-            found[name] = score_summaries(model, tokenizer, texts, evaluation)[0]
+            search = evaluation.search(evaluation.num_beams)
+            found[name] = score_summaries(model, tokenizer, texts, evaluation, search)[0]
         return {"evaluated_step": step, "tests": found}
 
     return test
 
 
 def score_summaries(
-    model: Any, tokenizer: Tokenizer, texts: Summaries, evaluation: SummaryEvaluation
+    model: Any,
+    tokenizer: Tokenizer,
+    texts: Summaries,
+    evaluation: SummaryEvaluation,
+    search: BeamSearchConfig,
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """ROUGE of a model's summaries beside baselines, printed and returned, and the summaries."""
-    search = evaluation.search(evaluation.num_beams)
+    """ROUGE of a model's summaries beside baselines, printed and returned, and the summaries.
+
+    Args:
+        model: The summarizer.
+        tokenizer: Of the model.
+        texts: Texts with their summaries.
+        evaluation: The baselines.
+        search: How summaries are searched for.
+    """
     translator = Translator(model, tokenizer, search=search)
-    written = [done.text for done in translator.translate(texts.sources)]
+    written = decode_texts(translator, texts.sources, _LIMIT)
     pairs = list(zip(texts.parts, texts.references, strict=True))
     rows = {
-        f"model, {plural(evaluation.num_beams, 'beam')}": written,
+        f"model, {plural(search.num_beams, 'beam')}": written,
         f"lead-{evaluation.lead}": [lead(parts, evaluation.lead) for parts, _ in pairs],
         f"oracle-{evaluation.oracle}": [
             oracle(parts, wanted, most=evaluation.oracle) for parts, wanted in pairs

@@ -14,14 +14,14 @@ from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.sources import Pairs, ReadOptions, Splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.lengths import learn_length_limit
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import DataError, at_least, plural
+from transformer_jax.errors import DataError, plural
 from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.making import make_model
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.tasks.batching import has_dropout
-from transformer_jax.tasks.settings import PairSettings, TranslationSettings
+from transformer_jax.tasks.settings import EvaluationConfig, PairSettings, TranslationSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.state import split
@@ -30,6 +30,7 @@ from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = [
     "EvaluationConfig",
+    "decode_texts",
     "regularization",
     "score_pairs",
     "show",
@@ -39,18 +40,6 @@ __all__ = [
 ]
 
 _WIDEST = 160  # characters of a sentence that are shown
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluationConfig:
-    """What is translated to see how good the model is."""
-
-    sentences: int = 200  # validation sentences translated greedily while training; 0 is none
-    shown: int = 3  # of these, how many are shown with their references at each evaluation
-    num_beams: int = 4  # for the test sets in the end; 1 is greedy search
-
-    def __post_init__(self) -> None:
-        at_least("evaluation", self, sentences=0, shown=0, num_beams=1)
 
 
 def translation(
@@ -77,7 +66,8 @@ def translation(
         batching: How pairs are put into batches.
         label_smoothing: Probability spread over the vocabulary in training.
         read: Longest sentences, what sources begin with, and whether text is lowercased for scores.
-        evaluation: What is translated while and after training.
+        evaluation: What is translated while and after training; a length limit that is None follows
+            from the training pairs.
         cache: A folder that keeps token ids; None keeps them in memory.
 
     Raises:
@@ -87,6 +77,7 @@ def translation(
     store = _encode(splits.train, tokenizer, read, cache)
     plan = batching.plan(store.source_lengths, store.target_lengths)
     ids = [store.source.ids, store.target.ids]
+    evaluation = evaluation.limited(learn_length_limit(store.source_lengths, store.target_lengths))
     train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, ids))
     valid, evaluate = {}, None
     if splits.valid is not None:
@@ -103,12 +94,12 @@ def translation(
         metrics=(Metric("valid_loss", "lower"), Metric("sacrebleu", "higher")),
         eval_objective=objectives.sequence_to_sequence(tokenizer.bos),
         evaluate=evaluate,
-        test=_tester(splits.tests, tokenizer, evaluation.num_beams, read.lowercase),
+        test=_tester(splits.tests, tokenizer, evaluation, read.lowercase),
         flops=functools.partial(step_flops, config),
         regularization=regularization(config, label_smoothing),
         tokenizer=tokenizer,
         initial=initial_embeddings(config, tokenizer),
-        settings=TranslationSettings(config, PairSettings(read)),
+        settings=TranslationSettings(config, PairSettings(read), evaluation),
     )
 
 
@@ -176,19 +167,19 @@ class _Bleu:
     ):
         count = evaluation.sentences
         self.sources, self.targets = pairs.sources[:count], pairs.targets[:count]
-        self.tokenizer, self.shown, self.lowercase = tokenizer, evaluation.shown, lowercase
+        self.tokenizer, self.evaluation, self.lowercase = tokenizer, evaluation, lowercase
         self.translator: Translator | None = None
 
     def __call__(self, model: Any) -> dict[str, float]:
         graph, params = split(model)
         if self.translator is None:
-            search = BeamSearchConfig(num_beams=1)
+            search = self.evaluation.search(num_beams=1)
             self.translator = Translator((graph, params), self.tokenizer, search=search)
         # Programs are kept from one evaluation to the next.
         self.translator.params = params
         with working(f"translating {plural(len(self.sources), 'validation sentence')}"):
-            texts = [done.text for done in self.translator.translate(self.sources)]
-        show(Pairs(self.sources, self.targets, ""), texts, self.shown)
+            texts = decode_texts(self.translator, self.sources)
+        show(Pairs(self.sources, self.targets, ""), texts, self.evaluation.shown)
         bleu = translation_scores(texts, self.targets, lowercase=self.lowercase).bleu
         return {"sacrebleu": bleu}
 
@@ -204,13 +195,31 @@ def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
             log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
 
 
+def decode_texts(
+    translator: Translator, sources: Sequence[Any], setting: str = "max_len_a or max_len_b"
+) -> list[str]:
+    """Returns the best text for each source, and logs how many the length limit cut.
+
+    Args:
+        translator: Of the texts.
+        sources: What it reads.
+        setting: The setting that raises the limit, for the message.
+    """
+    before = translator.counts["limited"]
+    texts = [done.text for done in translator.translate(sources)]
+    if count := translator.counts["limited"] - before:
+        log(f"{translator.limit_note(count, len(texts))}: raise {setting}")
+    return texts
+
+
 def _tester(
-    tests: dict[str, Pairs], tokenizer: Tokenizer, beams: int, lowercase: bool
+    tests: dict[str, Pairs], tokenizer: Tokenizer, evaluation: EvaluationConfig, lowercase: bool
 ) -> Callable[[Any, int], dict[str, Any]]:
     """Prints and returns the scores of the test sets."""
+    beams = evaluation.num_beams
 
     def test(model: Any, step: int) -> dict[str, Any]:
-        search, found = BeamSearchConfig(num_beams=beams), {}
+        search, found = evaluation.search(beams), {}
         translator = Translator(model, tokenizer, search=search)
         for name, pairs in tests.items():
             scores, _ = score_pairs(translator, pairs.sources, pairs.targets, lowercase=lowercase)
@@ -225,5 +234,5 @@ def score_pairs(
     translator: Translator, sources: list[str], targets: list[str], *, lowercase: bool = False
 ) -> tuple[Scores, list[str]]:
     """Scores of the translations of ``sources``, and the translations."""
-    texts = [done.text for done in translator.translate(sources)]
+    texts = decode_texts(translator, sources)
     return translation_scores(texts, targets, lowercase=lowercase), texts

@@ -1,0 +1,90 @@
+"""The most tokens of a text: kept in the run, obeyed wherever texts are made, and told."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import transformer_jax
+from transformer_jax.decoding.lengths import LengthLimit, learn_length_limit
+from transformer_jax.errors import ConfigError
+from transformer_jax.predictors.length_limits import length_limit
+
+
+@pytest.fixture(scope="module")
+def short_run(trained_run, tmp_path_factory):
+    """A copy of the run whose settings allow three tokens, whatever the source."""
+    path = tmp_path_factory.mktemp("runs") / "short"
+    shutil.copytree(trained_run, path)
+    config = json.loads((path / "config.json").read_text())
+    config["evaluation"] = {"sentences": 3, "max_len_a": 0.0, "max_len_b": 3}
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "limit"),
+    [
+        (None, (2.0, 10)),  # a Hugging Face folder, or a task of a user
+        ({"sentences": 3, "num_beams": 4}, (2.0, 10)),  # an earlier version
+        ({"sentences": 3, "max_len_a": 5.5, "max_len_b": 10}, (5.5, 10)),
+        ({"texts": 3, "max_length": 128}, (0.0, 128)),
+        ({"ngram_orders": [1]}, (2.0, 10)),
+    ],
+)
+def test_the_limit_is_the_run_s_and_without_one_that_of_earlier_versions(
+    trained_run, tmp_path, evaluation, limit
+):
+    path = tmp_path / "run"
+    shutil.copytree(trained_run, path)
+    config = json.loads((path / "config.json").read_text())
+    if evaluation is not None:
+        (path / "config.json").write_text(json.dumps(config | {"evaluation": evaluation}))
+    assert length_limit(path) == LengthLimit(*limit)
+    assert length_limit(path, max_len_b=7) == LengthLimit(limit[0], 7)
+    assert length_limit(path, 0.5, 7) == LengthLimit(0.5, 7)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_translate_obeys_the_run_s_limit_and_counts_the_texts_that_it_cuts(
+    short_run, lesson, run_command, beams
+):
+    source, target = lesson[0]
+    flags = ("translate", short_run, "--num-beams", beams)
+    code, lines, err = run_command(*flags, text=f"{source}\n\n")
+    assert (code, len(lines)) == (0, 3)
+    assert lines[0] != target
+    assert err.strip() == (
+        "note: 1 of 2 texts reached the length limit (3 tokens, at most 64) and may be cut: raise "
+        "--max-len-a or --max-len-b"
+    )
+    raised = run_command(*flags, "--max-len-b", 60, text=f"{source}\n")
+    assert raised == (0, [target, ""], "")
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("engine", ["jax", "ctranslate2"])
+def test_python_obeys_the_run_s_limit_and_says_why_a_text_ended(
+    short_run, lesson, tmp_path, beams, engine
+):
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    source, target = lesson[0]
+    model = transformer_jax.load(short_run, engine=engine)
+    with pytest.warns(UserWarning, match="1 of 1 text reached the length limit"):
+        cut = model(source, num_beams=beams)
+    assert (cut.finish_reason, cut == target) == ("length", False)
+    assert len(cut.tokens) <= 3
+    whole = model(source, num_beams=beams, max_len_a=3.0, max_len_b=10)
+    assert (str(whole), whole.finish_reason) == (target, "end")
+    with pytest.raises(ConfigError, match="max_len_b is 0"):
+        model(source, max_len_b=0)
+
+
+def test_the_limit_follows_from_the_ratio_of_training_pairs():
+    """Twice the 99 % quantile: few misaligned lines do not raise it."""
+    rng = np.random.default_rng(0)
+    sources = rng.integers(2, 12, 5000)
+    targets = np.where(np.arange(5000) % 500 == 0, 50 * sources, 5 * sources)
+    assert learn_length_limit(sources, targets) == (10.0, 10)
