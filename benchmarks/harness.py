@@ -6,19 +6,26 @@ Cases take turns within a round, forwards and backwards in alternate rounds, and
 within rounds, so drifts of the machine cancel.
 """
 
+import atexit
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import os
 import platform
+import queue
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Bench", "Row", "environment", "table"]
+__all__ = ["Bench", "Case", "Limits", "Row", "environment", "table", "tell"]
+
+_LEAST = 15.0  # seconds for a set-up, however much time its table has taken
 
 TREE = Path(__file__).resolve().parents[1]  # this checkout
 
@@ -41,6 +48,7 @@ class Row:
     quartiles: tuple[float, float]
     units_per_s: float | None
     facts: dict[str, Any]
+    rounds: int = 0  # that count
 
 
 class Worker:
@@ -65,43 +73,122 @@ class Worker:
             text=True,
             env=env | variables,
             cwd=tree,
+            start_new_session=True,  # what it starts ends with it
         )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        atexit.register(self.kill)
 
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """The worker's answer; RuntimeError if it cannot give one."""
-        assert self.process.stdin is not None
+    def _listen(self) -> None:
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.startswith("@"):
-                answer = json.loads(line[1:])
-                if "error" in answer:
-                    raise RuntimeError(f"{answer['error']}\n{answer['trace']}")
-                return answer
-        raise RuntimeError(f"the worker ended with code {self.process.wait()}")
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.startswith("@"):
+                    self._lines.put(line[1:])
+        self._lines.put(None)
+
+    def ask(self, within: float | None = None, **request: Any) -> dict[str, Any]:
+        """Returns the worker's answer.
+
+        Args:
+            within: Seconds in which it has to come; None waits.
+            request: What is asked.
+
+        Raises:
+            RuntimeError: The case failed, the process ended, or time is up; then it is killed.
+        """
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self._lines.get(timeout=within)
+        except queue.Empty:
+            self.kill()
+            raise RuntimeError(f"no answer within {within:.0f} s (--patience)") from None
+        except OSError:  # it ended before it was asked
+            line = None
+        if line is None:
+            raise RuntimeError(f"the worker ended with code {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"{answer['error']}\n{answer['trace']}")
+        return answer
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """Ends the process and what it started, at once."""
+        if self.alive:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self._forget()
 
     def close(self) -> None:
         """Asks the process to end, and ends it if it does not."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         try:
             self.process.stdin.write('{"do": "exit"}\n')
             self.process.stdin.close()
             self.process.wait(20)
         except (OSError, subprocess.TimeoutExpired):
-            self.process.kill()
-        finally:
-            self.process.stdout.close()
+            self.kill()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Closes the pipes of a process that has ended."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        self._listener.join(5)
+        atexit.unregister(self.kill)
+
+
+@dataclasses.dataclass(eq=False)
+class Case:
+    """A case that a worker has set up."""
+
+    name: str
+    worker: Worker
+    token: str  # its name in the worker
+    facts: dict[str, Any]
+    times: int
+    setup: dict[str, Any] = dataclasses.field(default_factory=dict)  # its request to the worker
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Seconds that a table may take."""
+
+    patience: float | None = None  # for the answer to one request; slower cases are left out
+    table: float | None = None  # after which no further round begins, and patience is short
+
+    def within(self, spent: float) -> float | None:
+        """Seconds for the answer to the next set-up, where a table has taken some already.
+
+        Example:
+            >>> [Limits(60.0, 120.0).within(spent) for spent in (0.0, 80.0, 500.0)]
+            [60.0, 40.0, 15.0]
+        """
+        if self.patience is None or self.table is None:
+            return self.patience
+        return min(self.patience, max(_LEAST, self.table - spent))
 
 
 class Bench:
-    """Cases of any number of workers, measured in turn."""
+    """Cases of any number of workers, measured in turn, with progress on stderr."""
 
-    def __init__(self, threads: int = 1):
-        self.threads = threads
+    def __init__(self, threads: int = 1, title: str = "", limits: Limits = Limits()):
+        self.threads, self.limits = threads, limits
         self.workers: dict[tuple, Worker] = {}
-        self.cases: list[tuple[str, Worker, str, dict, int]] = []
+        self.cases: list[Case] = []
+        self._asked = 0
+        self._began = time.monotonic()
+        if title:
+            tell(f"{title}:")
 
     def add(
         self,
@@ -115,7 +202,7 @@ class Bench:
         variables: dict[str, str] | None = None,
         tree: Path = TREE,
     ) -> dict[str, Any] | None:
-        """Set a case up in its worker; a case that fails is left out with a note.
+        """Sets a case up in its worker; a case that fails is left out with a note.
 
         Args:
             name: Row of the table.
@@ -126,51 +213,115 @@ class Bench:
             times: Repetitions within a measurement.
             variables: Environment variables of the worker.
             tree: Checkout that the worker imports from.
+
+        Returns:
+            The facts that the worker gives; None if the case is left out.
         """
         at = (python, module, tuple(sorted((variables or {}).items())), tree)
+        self._asked += 1
+        token = str(self._asked)
+        setup = {"do": "setup", "id": token, "case": case, "arguments": arguments}
+        tell(f"  setting up {name}")
         try:
-            if at not in self.workers:
-                self.workers[at] = Worker(python, module, self.threads, variables or {}, tree)
-            worker, token = self.workers[at], str(len(self.cases))
-            facts = worker.ask(do="setup", id=token, case=case, arguments=arguments)
+            worker = self._worker(at)
+            facts = worker.ask(self.limits.within(self._spent()), **setup)
         except (RuntimeError, OSError) as error:
-            print(f"left out: {name}: {error}", file=sys.stderr)
-            if at in self.workers and self.workers[at].process.poll() is not None:
-                del self.workers[at]
+            self._leave_out(name, error)
             return None
-        self.cases.append((name, worker, token, facts, times))
+        self.cases.append(Case(name, worker, token, facts, times, setup))
         return facts
 
+    def _worker(self, at: tuple) -> Worker:
+        """The worker of some cases, started anew with them if it has ended."""
+        worker = self.workers.get(at)
+        if worker is None or not worker.alive:
+            python, module, variables, tree = at
+            fresh = Worker(python, module, self.threads, dict(variables), tree)
+            for each in [each for each in self.cases if each.worker is worker]:
+                tell(f"  setting up {each.name} again")
+                each.worker = fresh
+                try:
+                    fresh.ask(self.limits.within(self._spent()), **each.setup)
+                except RuntimeError as error:
+                    self.cases.remove(each)
+                    self._leave_out(each.name, error)
+            self.workers[at] = fresh
+        return self.workers[at]
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._began
+
+    def _leave_out(self, name: str, error: Exception) -> None:
+        tell(f"  left out: {name}: {error}")
+
     def measure(self, rounds: int, units: int | None, base: str) -> list[Row]:
-        """Runs all cases ``rounds`` times, after one round that is not counted.
+        """Runs all cases in rounds, after one round that is not counted.
 
         Args:
-            rounds: That count.
+            rounds: That count; fewer, and at least one, if the time of the table is up.
             units: Of work in a run; None where each run returns how many there were in it, and
                 times are then of 1,000 of them.
             base: The case that speeds are relative to.
         """
-        samples: dict[str, list[dict]] = {name: [] for name, *_ in self.cases}
+        samples: dict[str, list[dict]] = {}
+        self._revive()
         for turn in range(rounds + 1):
-            for name, worker, token, _, times in self.cases[:: 1 if turn % 2 else -1]:
-                sample = worker.ask(do="run", id=token, times=times)
-                if turn:
-                    done = times if units is not None else sample["result"] / 1000
-                    samples[name].append(
+            spent = self._spent()
+            if turn > 1 and self.limits.table is not None and spent > self.limits.table:
+                tell(f"  {turn - 1} of {rounds} rounds: {self.limits.table:.0f} s are over")
+                break
+            tell(f"  round {turn} of {rounds}, {spent:.0f} s" if turn else "  warming up")
+            for case in self.cases[:: 1 if turn % 2 else -1]:
+                if case not in self.cases:
+                    continue  # its worker ended with another case, and could not be set up again
+                sample = self._run(case)
+                if sample is None:
+                    samples.pop(case.name, None)
+                elif turn:
+                    done = case.times if units is not None else sample["result"] / 1000
+                    samples.setdefault(case.name, []).append(
                         {k: sample[k] / done for k in ("wall", "cpu")} | {"r": sample["result"]}
                     )
         if base not in samples:
-            base = next(iter(samples))
+            base = next(iter(samples), base)
         key = "cpu" if self.threads == 1 else "wall"
         return [
-            _row(name, samples[name], samples[base], key, 1000 if units is None else units, facts)
-            for name, _, _, facts, _ in self.cases
+            _row(
+                case.name,
+                samples[case.name],
+                samples[base],
+                key,
+                1000 if units is None else units,
+                case.facts,
+            )
+            for case in self.cases
         ]
+
+    def _run(self, case: Case) -> dict[str, Any] | None:
+        """A measurement; None of a case that fails, which is left out."""
+        try:
+            return case.worker.ask(self.limits.patience, do="run", id=case.token, times=case.times)
+        except RuntimeError as error:
+            self.cases.remove(case)
+            self._leave_out(case.name, error)
+        self._revive()
+        return None
+
+    def _revive(self) -> None:
+        """Starts workers anew that have ended with one of their cases, for the others."""
+        for at, worker in list(self.workers.items()):
+            if any(case.worker is worker for case in self.cases):
+                self._worker(at)
 
     def close(self) -> None:
         """Ends all workers."""
         for worker in self.workers.values():
             worker.close()
+
+
+def tell(line: str) -> None:
+    """Prints a line of progress on stderr, at once."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _row(name, samples, base, key, units, facts) -> Row:
@@ -187,6 +338,7 @@ def _row(name, samples, base, key, units, facts) -> Row:
         (round(ratios[quarter], 3), round(ratios[-1 - quarter], 3)),
         round(units / median, 1) if units else None,
         facts,
+        len(samples),
     )
 
 
@@ -224,6 +376,8 @@ def environment(packages: tuple[str, ...] = ("jax", "jaxlib", "flax", "optax")) 
 
 def table(title: str, rows: list[Row], unit: str) -> str:
     """The rows as text, fastest named by its ratio to the base."""
+    if not rows:
+        return f"{title}\nno case ran: the lines above say why"
     width = max(len(row.name) for row in rows)
     lines = [
         title,

@@ -14,14 +14,20 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import tell
+from benchmarks.settings import GPT2, Settings
+
 __all__ = ["begin_at", "measure", "table", "write_gpt2"]
 
+THEIRS = "transformers"
 _BEFORE = "import numpy; numpy.ones(1 << 28, numpy.float32)"  # a GiB
 _OURS = """
 import sys, time
@@ -56,17 +62,18 @@ print("@" + json.dumps({"load_s": load, "used_s": used, "peak_mib": peak() / 2**
 """
 
 
-def write_gpt2(folder: Path) -> int:
-    """A random checkpoint of GPT-2's smallest size; its bytes."""
+def write_gpt2(folder: Path, **size: int) -> int:
+    """Writes a random checkpoint of a GPT-2, the smallest without a size; returns its bytes."""
     from flax import nnx
 
+    from benchmarks.ours_language import resized
     from transformer_jax.interop.export import write_folder
     from transformer_jax.interop.family import Model
     from transformer_jax.model_presets import PRESETS
     from transformer_jax.models.decoder import Decoder
     from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
-    config = PRESETS["gpt2_small"]
+    config = resized(PRESETS["gpt2_small"], **size) if size else PRESETS["gpt2_small"]
     shapes = flatten_dict(nnx.to_pure_dict(nnx.split(nnx.eval_shape(
         lambda: Decoder(config, rngs=nnx.Rngs(0))))[1]))  # fmt: skip
     draw = np.random.default_rng(0)
@@ -87,38 +94,53 @@ def begin_at(folder: Path, place: int) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + data[end:])
 
 
-def measure(peers: str, ours: str, rounds: int) -> dict[str, Any]:
+def measure(settings: Settings) -> dict[str, Any]:
     """Medians over fresh processes in turns, and ratios to transformers within rounds."""
+    ours, began = sys.executable, time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "mapped"
-        size = write_gpt2(folder)
+        tell("writing a random checkpoint")
+        size = write_gpt2(folder, **settings.size(**GPT2))
         begin_at(folder, 0)
         apart = Path(shutil.copytree(folder, Path(place) / "read"))
         begin_at(apart, 8)
         cases = {
-            "transformers": (peers, _THEIRS, folder),
+            THEIRS: (settings.peers, _THEIRS, folder),
             "transformer_jax": (ours, _OURS, folder),
             "transformer_jax, read": (ours, _OURS, apart),
         }
         found: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
-        for turn in range(rounds + 1):
-            for name, (python, code, where) in cases.items():
+        for turn in range(settings.turns + 1):
+            spent = time.monotonic() - began
+            if turn > 1 and spent > 60 * settings.minutes:
+                tell(f"{turn - 1} of {settings.turns} rounds: {settings.minutes} minutes are over")
+                break
+            tell(f"round {turn} of {settings.turns}, {spent:.0f} s" if turn else "warming up")
+            for name in list(found):
+                python, code, where = cases[name]
                 subprocess.run([ours, "-c", _BEFORE], check=True, timeout=60)
-                said = _run(python, code + _END, where)
+                try:
+                    said = _run(python, code + _END, where, settings.patience)
+                except RuntimeError as error:
+                    tell(f"left out: {name}: {error}")
+                    del found[name]
+                    continue
                 if turn:  # the first reads the file into the system's cache
                     found[name].append(said)
-    middle = lambda name, key: statistics.median(run[key] for run in found[name])
     keys = ("load_s", "used_s", "peak_mib", "above_import_mib")
+    middle = lambda name, key: statistics.median(run[key] for run in found[name])
     rows = {name: {key: round(middle(name, key), 3) for key in keys} for name in found}
-    theirs = found.pop("transformers")
+    theirs = found.pop(THEIRS, None)
     ratio = lambda runs, key: round(
-        statistics.median(a[key] / b[key] for a, b in zip(runs, theirs, strict=True)), 3
+        statistics.median(a[key] / b[key] for a, b in zip(runs, theirs or (), strict=True)), 3
     )
     return {
         "file_mib": round(size / 2**20, 1),
         "rows": rows,
         "over_transformers": {
-            name: {key: ratio(runs, key) for key in keys} for name, runs in found.items()
+            name: {key: ratio(runs, key) for key in keys}
+            for name, runs in found.items()
+            if theirs is not None
         },
     }
 
@@ -137,11 +159,16 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _run(python: str, code: str, folder: Path) -> dict[str, float]:
+def _run(python: str, code: str, folder: Path, patience: float) -> dict[str, float]:
     env = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
     env["PYTHONPATH"] = str(Path(__file__).parents[1])
     command = [python, "-c", code, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=patience)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"no answer within {patience:.0f} s (--patience)") from None
+    except OSError as error:
+        raise RuntimeError(f"{python}: {error.strerror}") from None
     lines = [line for line in done.stdout.splitlines() if line.startswith("@")]
     if done.returncode or not lines:
         raise RuntimeError(f"{python}: {done.stderr[-2000:]}")

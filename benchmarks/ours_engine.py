@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.ours import configuration
+from benchmarks.ours_language import resized
 from benchmarks.worker import Setup, serve
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
@@ -92,9 +93,9 @@ def translate(folder, engine, batch, length, new, beams, **size):
     return work, {}
 
 
-def generate(folder, engine, batch, prompt, new):
-    """``new`` tokens after each of ``batch`` prompts, greedily, by GPT-2 small."""
-    config = PRESETS["gpt2_small"]
+def generate(folder, engine, batch, prompt, new, **size):
+    """``new`` tokens after each of ``batch`` prompts, greedily, by a GPT-2."""
+    config = resized(PRESETS["gpt2_small"], **size)
     run = make_run(Path(folder) / "gpt2", "decoder", config)
     model: Any = load_language(run) if engine == "jax" else None
     model = model or load_engine_language(run, engine=EngineConfig(engine))

@@ -73,9 +73,21 @@ def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None,
     return training_steps(model, language_model(chunk=chunk), width, batches, **how)
 
 
-def decode(preset, batch, prompt, new, dtype="float32"):
+def resized(config: TransformerConfig, vocab: int, width: int, heads: int, layers: int):
+    """A decoder of another size, whose feed-forward layers are four times as wide."""
+    return dataclasses.replace(
+        config,
+        vocab_size=vocab,
+        d_model=width,
+        decoder_layers=layers,
+        attention=dataclasses.replace(config.attention, num_heads=heads),
+        feed_forward=dataclasses.replace(config.feed_forward, d_ff=4 * width),
+    )
+
+
+def decode(preset, batch, prompt, new, dtype="float32", **size):
     """What ``DecoderLanguageModel`` runs: prompts read, then exactly ``new`` tokens of each."""
-    config = PRESETS[preset]
+    config = resized(PRESETS[preset], **size) if size else PRESETS[preset]
     compute = dataclasses.replace(config.compute, dtype=dtype)
     config = dataclasses.replace(config, compute=compute)
     graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
@@ -96,7 +108,7 @@ def decode(preset, batch, prompt, new, dtype="float32"):
         for _ in range(times):
             at = programs.begin(params, prompts, *given, size=size, length=max(new, 64), ngrams=())
             if new > 1:
-                at = programs.go(params, at, until, *given, read=prompt, ngrams=())
+                at = programs.go(params, at, until, *given, prompt_length=prompt, ngrams=())
             out = np.asarray(at.tokens)[:, prompt : prompt + new]
         return out[0, :8].tolist()
 
@@ -106,8 +118,9 @@ def decode(preset, batch, prompt, new, dtype="float32"):
 
 def floor(size, new):
     """``new`` products of a vector and a matrix of ``size`` float32 numbers: the memory's speed."""
-    matrix = jnp.ones((2048, size // 2048), jnp.float32)
-    vector = jnp.ones((1, 2048), jnp.float32)
+    rows = min(2048, size)
+    matrix = jnp.ones((rows, size // rows), jnp.float32)
+    vector = jnp.ones((1, rows), jnp.float32)
     product = jax.jit(lambda a, b: a @ b)
     product(vector, matrix).block_until_ready()
 
@@ -117,7 +130,7 @@ def floor(size, new):
             out.block_until_ready()
         return float(out[0, 0])
 
-    return run, {"bytes": 4 * 2048 * (size // 2048)}
+    return run, {"bytes": matrix.nbytes}
 
 
 CASES: dict[str, Setup] = {"train": train, "decode": decode, "floor": floor}

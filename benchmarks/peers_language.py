@@ -5,6 +5,7 @@ Runs in the peers' own Python, so it imports nothing of ours but the worker.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,32 +101,36 @@ def train(
 _models: dict[str, nn.Module] = {}
 
 
-def gpt2(dtype: str = "float32"):
-    """GPT-2 small with random weights."""
+def gpt2(vocab: int, width: int, heads: int, layers: int, dtype: str = "float32"):
+    """A GPT-2 with random weights; one size in a process."""
     from transformers import GPT2Config, GPT2LMHeadModel
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     if dtype not in _models:
         torch.manual_seed(0)
-        _models[dtype] = GPT2LMHeadModel(GPT2Config()).eval().to(getattr(torch, dtype))
+        config = GPT2Config(vocab_size=vocab, n_embd=width, n_head=heads, n_layer=layers)
+        end = vocab - 1
+        config.bos_token_id = config.eos_token_id = end
+        _models[dtype] = GPT2LMHeadModel(config).eval().to(getattr(torch, dtype))
     return _models[dtype]
 
 
-def _prompts(batch: int, length: int) -> np.ndarray:
-    return np.random.default_rng(1).integers(0, 50256, (batch, length))
+def _prompts(batch: int, length: int, vocab: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, vocab - 1, (batch, length))
 
 
-def generate(batch, prompt, new, dtype="float32"):
+def generate(batch, prompt, new, dtype="float32", **size):
     """Hugging Face ``generate``: exactly ``new`` tokens of each prompt."""
-    model, ids = gpt2(dtype), torch.from_numpy(_prompts(batch, prompt))
+    model = gpt2(**size, dtype=dtype)
+    ids = torch.from_numpy(_prompts(batch, prompt, size["vocab"]))
     mask = torch.ones_like(ids)
 
     @torch.no_grad()
     def run(times):
         for _ in range(times):
             out = model.generate(
-                input_ids=ids, attention_mask=mask, do_sample=False, pad_token_id=50256,
+                input_ids=ids, attention_mask=mask, do_sample=False, pad_token_id=size["vocab"] - 1,
                 min_new_tokens=new, max_new_tokens=new,
             )  # fmt: skip
         assert out.shape[1] == prompt + new
@@ -135,9 +140,10 @@ def generate(batch, prompt, new, dtype="float32"):
     return run, {}
 
 
-def prefill(batch, prompt, new, dtype="float32"):
+def prefill(batch, prompt, new, dtype="float32", **size):
     """Hugging Face: the prompts read, and the logits of what follows them."""
-    model, ids = gpt2(dtype), torch.from_numpy(_prompts(batch, prompt))
+    model = gpt2(**size, dtype=dtype)
+    ids = torch.from_numpy(_prompts(batch, prompt, size["vocab"]))
 
     @torch.no_grad()
     def run(times):
@@ -149,15 +155,15 @@ def prefill(batch, prompt, new, dtype="float32"):
     return run, {}
 
 
-def _convert(folder: str) -> Path:
+def _convert(folder: str, size: dict[str, Any]) -> Path:
     """The same weights as a CTranslate2 model, through its own loader."""
     from ctranslate2.converters.transformers import GPT2Loader
 
     where = Path(folder) / "ctranslate2"
     if not where.exists():
         loader = GPT2Loader()
-        spec = loader.get_model_spec(gpt2())
-        spec.register_vocabulary([f"t{i}" for i in range(50256)] + ["<|endoftext|>"])
+        spec = loader.get_model_spec(gpt2(**size))
+        spec.register_vocabulary([f"t{i}" for i in range(size["vocab"] - 1)] + ["<|endoftext|>"])
         for name in ("bos_token", "eos_token", "unk_token"):
             setattr(spec.config, name, "<|endoftext|>")
         spec.validate()
@@ -167,18 +173,18 @@ def _convert(folder: str) -> Path:
     return where
 
 
-def ctranslate2(folder, batch, prompt, new, precision="float32"):
+def ctranslate2(folder, batch, prompt, new, precision="float32", **size):
     """CTranslate2: exactly ``new`` tokens of each prompt."""
     import ctranslate2
 
     generator = ctranslate2.Generator(
-        str(_convert(folder)),
+        str(_convert(folder, size)),
         device="cpu",
         inter_threads=1,
         intra_threads=THREADS,
         compute_type=precision,
     )
-    tokens = [[f"t{i}" for i in row] for row in _prompts(batch, prompt)]
+    tokens = [[f"t{i}" for i in row] for row in _prompts(batch, prompt, size["vocab"])]
 
     def run(times):
         for _ in range(times):

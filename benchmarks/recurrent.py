@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Bench
 from benchmarks.settings import Settings, Table
 
 __all__ = ["recurrent"]
@@ -14,32 +13,32 @@ OURS, PEERS = "benchmarks.ours_recurrent", "benchmarks.peers_recurrent"
 
 def recurrent(settings: Settings) -> list[Table]:
     """Recurrent translators of 512 numbers, pairs of 20 + 20 tokens, and gated convolutions."""
-    size = {"vocab": 8000, "width": 512, "length": 20}
+    size = settings.size(vocab=8000, width=512, length=20)
     tables = []
     for kind in ("luong", "bahdanau"):
-        given = {**size, "kind": kind, "batch": 64}
-        for case, batch, times in (("train", 64, 1), ("decode", 32, 4), ("decode", 1, 16)):
-            arguments = {**given, "batch": batch}
+        for case, full, times in (("train", 64, 1), ("decode", 32, 4), ("decode", 1, 16)):
+            batch = settings.size(batch=full)["batch"]
+            arguments = {**size, "kind": kind, "batch": batch}
             theirs = {"torch, eager": {}, "torch, compiled": {"compiled": True}}
             if case == "decode":
                 del theirs["torch, compiled"]
             title = f"{kind}, {'training step' if case == 'train' else 'greedy'}, {batch} sentences"
             work = batch * size["length"] * (2 if case == "train" else 1)
             tables.append(_recurrent(settings, title, case, arguments, theirs, work, times))
-        sources, targets = _line_lengths(1000)
-        file: dict[str, Any] = {"kind": kind, "vocab": 8000, "width": 512}
+        sources, targets = _line_lengths(settings.size(count=1000)["count"])
+        file: dict[str, Any] = {"kind": kind, "vocab": size["vocab"], "width": size["width"]}
         file |= {"sources": sources, "targets": targets}
         others: dict[str, Any] = {
             "torch, eager": {},
             "torch, eager, batches of 128": {"batch": 128},
         }
-        title = f"{kind}, greedy, a file of 1,000 sentences"
+        title = f"{kind}, greedy, a file of {len(sources):,} sentences"
         tables.append(_recurrent(settings, title, "lines", file, others, sum(targets), 1))
     for batch, length, places in ((64, 24, 3), (16, 256, 4)):
-        arguments = {"width": 256, "places": places, "batch": batch, "length": length}
+        arguments = settings.size(width=256, places=places, batch=batch, length=length)
+        work = arguments["batch"] * arguments["length"]
         title = f"gated convolution of {places} places, {batch} texts of {length}"
         theirs = {"torch, eager": {}}
-        work = batch * length
         tables.append(_recurrent(settings, title, "convolution", arguments, theirs, work, 4))
     return tables
 
@@ -66,11 +65,12 @@ def _recurrent(
     work: int,
     times: int,
 ) -> Table:
-    bench = Bench(settings.threads)
+    bench = settings.bench(title)
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS, "times": times}
-    for name, more in theirs.items():
-        bench.add(name, case, arguments | more, **peer)
     bench.add("transformer_jax", case, arguments, module=OURS, times=times)
+    for name, more in theirs.items():
+        alone = {"CASE": name} if "compiled" in more else {}
+        bench.add(name, case, arguments | more, variables=alone, **peer)
     rows = bench.measure(settings.turns, work, "torch, eager")
     bench.close()
     return title, rows, "tokens"

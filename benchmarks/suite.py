@@ -14,8 +14,10 @@
     python -m benchmarks load
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
-ratios: how many times as fast as the base case, medians over rounds. Peers that are not installed
-are left out, and said so. About 2 minutes each, and 5 for encoders.
+ratios: how many times as fast as the base case, medians over rounds. Progress goes to stderr from
+the first second. What is not installed, or takes longer than --patience, is left out with a note.
+A table takes about --minutes, 2 without the flag, and a command has one to eight tables: compilers
+of peers that take longer than that are cut.
 """
 
 import dataclasses
@@ -29,9 +31,9 @@ from typing import Any
 import tyro
 
 from benchmarks import loading
-from benchmarks.harness import Bench, environment, table
+from benchmarks.harness import environment, table
 from benchmarks.recurrent import recurrent
-from benchmarks.settings import ENCODERS, Settings, Table
+from benchmarks.settings import GPT2, Settings, Table
 
 PEERS = "benchmarks.peers"
 OURS_LANGUAGE = "benchmarks.ours_language"
@@ -52,27 +54,29 @@ MIDDLE = {"vocab": 8000, "width": 384, "heads": 6, "layers": 6, "context": 256, 
 
 BERT_SMALL = {"vocab": 30_522, "width": 512, "heads": 8, "layers": 4, "hidden": 2048}
 MINILM = {"vocab": 30_522, "width": 384, "heads": 12, "layers": 6, "hidden": 1536}
-TINY = {"vocab": 1000, "width": 32, "heads": 2, "layers": 1, "hidden": 64}
+LLAMA = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 1376}
 
 
 def train(settings: Settings) -> list[Table]:
     """A training step on 64 pairs of 32 + 32 tokens."""
-    bench = Bench(settings.threads)
-    arguments = {**SIZE, "batch": 64, "length": 32}
+    arguments = settings.size(**SIZE, batch=64, length=32)
+    batch, length = arguments["batch"], arguments["length"]
+    title = f"seq2seq training step, {batch} pairs of {length} + {length} tokens"
+    bench = settings.bench(title)
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS}
     base = "torch.nn.Transformer, eager"
     compiled, narrow = {"compiled": True}, {"dtype": "bfloat16"}
-    bench.add(base, "train", arguments, **peer)
-    bench.add("torch.nn.Transformer, compiled", "train", arguments | compiled, **peer)
-    bench.add(f"{base}, bfloat16", "train", arguments | narrow, **peer)
-    both = compiled | narrow
-    bench.add("torch.nn.Transformer, compiled, bfloat16", "train", arguments | both, **peer)
     bench.add("transformer_jax", "train", arguments)
     bench.add("transformer_jax, logits not held", "train", arguments | {"chunk": 512})
     bench.add("transformer_jax, bfloat16", "train", arguments | narrow)
-    rows = bench.measure(settings.turns, 64 * 64, base)
+    bench.add(base, "train", arguments, **peer)
+    bench.add(f"{base}, bfloat16", "train", arguments | narrow, **peer)
+    for name, more in (("compiled", compiled), ("compiled, bfloat16", compiled | narrow)):
+        name = f"torch.nn.Transformer, {name}"
+        bench.add(name, "train", arguments | more, variables=_alone(name), **peer)
+    rows = bench.measure(settings.turns, 2 * batch * length, base)
     bench.close()
-    return [("seq2seq training step, 64 pairs of 32 + 32 tokens", rows, "tokens")]
+    return [(title, rows, "tokens")]
 
 
 def decode(settings: Settings) -> list[Table]:
@@ -80,10 +84,11 @@ def decode(settings: Settings) -> list[Table]:
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         for batch, beams in ((1, 1), (1, 4), (32, 1), (32, 4)):
-            bench = Bench(settings.threads)
-            arguments = {
-                **SIZE, "folder": folder, "batch": batch, "length": 32, "new": 32, "beams": beams
-            }  # fmt: skip
+            search = "greedy" if beams == 1 else f"beam {beams}"
+            size = settings.size(**SIZE, batch=batch, length=32, new=32)
+            arguments = {**size, "folder": folder, "beams": beams}
+            title = f"decode, batch {size['batch']}, {search}"
+            bench = settings.bench(title)
             peer: dict[str, Any] = {"python": settings.peers, "module": PEERS}
             base, few = "transformers generate", 8 if batch == 1 else 1
             bench.add(base, "generate", arguments, times=max(1, few // 4), **peer)
@@ -91,10 +96,9 @@ def decode(settings: Settings) -> list[Table]:
             int8 = {**arguments, "precision": "int8"}
             bench.add("CTranslate2 int8", "ctranslate2", int8, times=few, **peer)
             bench.add("transformer_jax", "decode", arguments, times=few)
-            rows = bench.measure(settings.turns, batch * 32, base)
+            rows = bench.measure(settings.turns, size["batch"] * size["new"], base)
             bench.close()
-            search = "greedy" if beams == 1 else f"beam {beams}"
-            tables.append((f"decode, batch {batch}, {search}", rows, "tokens"))
+            tables.append((title, rows, "tokens"))
     return tables
 
 
@@ -111,17 +115,20 @@ def language_train(settings: Settings) -> list[Table]:
         "compiled, bfloat16": compiled | narrow,
     }
     ours: dict[str, dict[str, Any]] = {"": {}, ", tanh GELU": tanh, ", bfloat16": narrow}
-    for name, size, times in (("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)):
-        bench = Bench(settings.threads)
-        for title, more in theirs.items():
-            bench.add(f"nanoGPT, {title}", "train", size | more, times=times, **peer)
+    for name, full, times in (("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)):
+        size = settings.size(**full)
+        what = f"{size['batch']} texts of {size['context']}"
+        table_title = f"language model training step, {name}, {what}"
+        bench = settings.bench(table_title)
         for title, more in ours.items():
             given = size | more
             bench.add(f"transformer_jax{title}", "train", given, times=times, module=OURS_LANGUAGE)
+        for title, more in theirs.items():
+            how = {**peer, "times": times, "variables": _alone(title) if "compiled" in more else {}}
+            bench.add(f"nanoGPT, {title}", "train", size | more, **how)
         rows = bench.measure(settings.turns, size["batch"] * size["context"], "nanoGPT, eager")
         bench.close()
-        what = f"{size['batch']} texts of {size['context']}"
-        tables.append((f"language model training step, {name}, {what}", rows, "tokens"))
+        tables.append((table_title, rows, "tokens"))
     return tables
 
 
@@ -135,10 +142,15 @@ def language_decode(settings: Settings) -> list[Table]:
 
 
 def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, new: int) -> Table:
-    bench = Bench(settings.threads)
+    size = settings.size(**GPT2, batch=batch, prompt=prompt, new=new)
+    batch, prompt, new = size["batch"], size["prompt"], size["new"]
+    work = f"batch {batch}, {new} tokens after {prompt}"
+    if new == 1:
+        work = f"a prompt of {prompt}, its first token"
+    title = f"{_named(settings, 'GPT-2 small')}, {work}"
+    bench = settings.bench(title)
     ours: dict[str, Any] = {"module": OURS_LANGUAGE}
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_LANGUAGE}
-    size = {"batch": batch, "prompt": prompt, "new": new}
     narrow = {**size, "dtype": "bfloat16"}
     case, base = ("generate" if new > 1 else "prefill"), "transformers"
     bench.add(base, case, size, **peer)
@@ -148,26 +160,25 @@ def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, n
         more = {"folder": folder, "precision": precision}
         bench.add(f"CTranslate2 {precision}", "ctranslate2", {**size, **more}, **peer)
     arguments = {"preset": "gpt2_small", **size}
-    bench.add("transformer_jax", "decode", arguments, **ours)
+    facts = bench.add("transformer_jax", "decode", arguments, **ours)
     # Before 0.12, XLA's narrow products are slower than its float32 ones on CPU.
     if importlib.metadata.version("jax") >= "0.12":
         narrow = {**arguments, "dtype": "bfloat16"}
         bench.add("transformer_jax, bfloat16", "decode", narrow, **ours)
     floor = "float32 weights read once a token"
-    if new > 1:
+    if new > 1 and facts is not None:
         # All but the table of positions, of which one row is read.
-        bench.add(floor, "floor", {"size": 123_653_376, "new": new}, **ours)
+        weights = facts["weight_bytes"] // 4 - 1024 * size["width"]
+        bench.add(floor, "floor", {"size": weights, "new": new}, **ours)
     rows = bench.measure(settings.turns, batch * (new if new > 1 else prompt), base)
     bench.close()
-    if new == 1:
-        return f"GPT-2 small, a prompt of {prompt}, its first token", rows, "tokens"
     least = next((row.ms for row in rows if row.name == floor), None)
     if least is not None:
         rows = [
             dataclasses.replace(row, facts={**row.facts, "of_floor": round(least / row.ms, 3)})
             for row in rows
         ]
-    return f"GPT-2 small, batch {batch}, {new} tokens after {prompt}", rows, "tokens"
+    return title, rows, "tokens"
 
 
 def encoder_pretrain(settings: Settings) -> list[Table]:
@@ -182,28 +193,29 @@ def encoder_finetune(settings: Settings) -> list[Table]:
 
 def _encoder_train(settings: Settings, case: str, texts: int, unit: str) -> Table:
     """All texts once in every four rounds; the peers in random batches of 32, ours in buckets."""
-    bench = Bench(settings.threads)
-    size, texts = (TINY, 128) if settings.tiny else (BERT_SMALL, texts)
-    arguments = {**size, "texts": texts, "batch": 32, "deals": 4}
+    arguments = settings.size(**BERT_SMALL, texts=texts, batch=32, deals=4)
+    per = "1,000 tokens without padding" if unit == "tokens" else f"1,000 {unit}"
+    what = f"{_named(settings, 'BERT small')}, {arguments['texts']:,} texts, ms for {per}"
+    title = f"encoder {case} step, {what}"
+    bench = settings.bench(title)
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_ENCODER}
     base = "transformers, eager"
-    bench.add(base, case, arguments, **peer)
-    bench.add("transformers, compiled", case, {**arguments, "compiled": True}, **peer)
     bench.add("transformer_jax", case, arguments, module=OURS_ENCODER)
+    bench.add(base, case, arguments, **peer)
+    given, name = {**arguments, "compiled": True}, "transformers, compiled"
+    bench.add(name, case, given, variables=_alone(name), **peer)
     rows = bench.measure(settings.turns, None, base)
     bench.close()
-    per = "1,000 tokens without padding" if unit == "tokens" else f"1,000 {unit}"
-    what = f"{_named(settings, 'BERT small')}, {texts:,} texts, ms for {per}"
-    return f"encoder {case} step, {what}", rows, unit
+    return title, rows, unit
 
 
 def embed(settings: Settings) -> list[Table]:
     """The mean vectors of 2,000 sentences as long as those of SST-2."""
     tables = []
     for name, size in (("BERT small", BERT_SMALL), ("MiniLM", MINILM)):
-        bench = Bench(settings.threads)
-        size, texts = (TINY, 64) if settings.tiny else (size, 2000)
-        arguments = {**size, "texts": texts}
+        arguments = settings.size(**size, texts=2000)
+        table_title = f"mean vectors of {arguments['texts']:,} sentences, {_named(settings, name)}"
+        bench = settings.bench(table_title)
         given = {**arguments, "batch": 32}
         peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_ENCODER}
         base = "transformers, 32 at a time"
@@ -212,10 +224,9 @@ def embed(settings: Settings) -> list[Table]:
         for title, tokens in (("transformer_jax", 4096), ("transformer_jax, --tokens 1024", 1024)):
             budget = {**arguments, "tokens": tokens}
             bench.add(title, "embed", budget, module=OURS_ENCODER)
-        rows = bench.measure(settings.turns, texts, base)
+        rows = bench.measure(settings.turns, arguments["texts"], base)
         bench.close()
-        title = f"mean vectors of {texts:,} sentences, {_named(settings, name)}"
-        tables.append((title, rows, "texts"))
+        tables.append((table_title, rows, "texts"))
     return tables
 
 
@@ -223,18 +234,17 @@ def engine(settings: Settings) -> list[Table]:
     """Texts by JAX and by CTranslate2, from lines to lines: Transformer-base and GPT-2 small."""
     tables = []
     base = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 2048}
-    line = {**base, "length": 24, "new": 24}
-    cases: list[tuple[str, str, dict[str, Any]]] = [
-        (f"translate, batch {batch}, beams {beams}", "translate", {**line, **size})
-        for batch, beams in ((1, 4), (16, 1), (16, 4))
-        for size in ({"batch": batch, "beams": beams},)
-    ]
+    cases: list[tuple[str, str, dict[str, Any]]] = []
+    for batch, beams in ((1, 4), (16, 1), (16, 4)):
+        size = settings.size(**base, batch=batch, length=24, new=24)
+        title = f"translate, batch {size['batch']}, beams {beams}"
+        cases.append((title, "translate", {**size, "beams": beams}))
     for batch in (1, 8):
-        size = {"batch": batch, "prompt": 16, "new": 32}
-        cases.append((f"generate, batch {batch}, greedy", "generate", size))
+        size = settings.size(**GPT2, batch=batch, prompt=16, new=32)
+        cases.append((f"generate, batch {size['batch']}, greedy", "generate", size))
     with tempfile.TemporaryDirectory() as folder:
         for title, case, arguments in cases:
-            bench = Bench(settings.threads)
+            bench = settings.bench(title)
             for name in ("jax", "float32", "int8"):
                 how = {**arguments, "folder": folder, "engine": name}
                 shown = name if name == "jax" else f"CTranslate2 {name}"
@@ -247,34 +257,38 @@ def engine(settings: Settings) -> list[Table]:
 
 def adapters(settings: Settings) -> list[Table]:
     """Steps of a Llama-style decoder, whole and of adapters of rank 8; a process each."""
-    bench, context, batch = Bench(settings.threads), 128, 8
-    size = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 1376}
+    title = "training step, adapters of rank 8"
+    bench, size = settings.bench(title), settings.size(**LLAMA, context=128, batch=8)
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_ADAPTERS}
     ours: dict[str, Any] = {"module": OURS_ADAPTERS}
     for name, how, where in (
-        ("PEFT, eager", {"rank": 8}, peer),
-        ("PEFT, compiled", {"rank": 8, "compiled": True}, peer),
-        ("torch, eager, whole model", {"rank": 0}, peer),
         ("transformer_jax", {"rank": 8}, ours),
         ("transformer_jax, whole model", {"rank": 0}, ours),
+        ("PEFT, eager", {"rank": 8}, peer),
+        ("torch, eager, whole model", {"rank": 0}, peer),
+        ("PEFT, compiled", {"rank": 8, "compiled": True}, peer),
     ):
-        arguments = {**size, "context": context, "batch": batch, **how}
-        bench.add(name, "train", arguments, variables={"CASE": name}, **where)
-    rows = bench.measure(settings.turns, batch * context, "PEFT, eager")
+        bench.add(name, "train", {**size, **how}, variables=_alone(name), **where)
+    rows = bench.measure(settings.turns, size["batch"] * size["context"], "PEFT, eager")
     bench.close()
-    return [("training step, adapters of rank 8", rows, "tokens")]
+    return [(title, rows, "tokens")]
 
 
 def frozen_base(settings: Settings) -> list[Table]:
     """Steps of the adapters above, on frozen matrices of several data types; a process each."""
-    bench, context, batch = Bench(settings.threads), 128, 8
-    size = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 1376}
+    title = "training step, adapters of rank 8 on a frozen base"
+    bench, size = settings.bench(title), settings.size(**LLAMA, context=128, batch=8)
     for base in ("float32", "bfloat16", "int8"):
-        arguments = {**size, "context": context, "batch": batch, "rank": 8, "base": base}
-        bench.add(base, "train", arguments, variables={"CASE": base}, module=OURS_FROZEN_BASE)
-    rows = bench.measure(settings.turns, batch * context, "float32")
+        arguments = {**size, "rank": 8, "base": base}
+        bench.add(base, "train", arguments, variables=_alone(base), module=OURS_FROZEN_BASE)
+    rows = bench.measure(settings.turns, size["batch"] * size["context"], "float32")
     bench.close()
-    return [("training step, adapters of rank 8 on a frozen base", rows, "tokens")]
+    return [(title, rows, "tokens")]
+
+
+def _alone(name: str) -> dict[str, str]:
+    """Variables by which a case has a process of its own: it may be ended without others."""
+    return {"CASE": name}
 
 
 def _named(settings: Settings, name: str) -> str:
@@ -299,11 +313,9 @@ RUNS = {
 def main() -> None:
     """Runs one benchmark and keeps its result."""
     settings = tyro.cli(Settings, prog="python -m benchmarks", description=__doc__)
-    if settings.tiny and settings.what not in ENCODERS:
-        sys.exit(f"--tiny is for {', '.join(ENCODERS)}: leave it out")
     found: dict[str, Any] = {}
     if settings.what == "load":
-        found = loading.measure(settings.peers, sys.executable, settings.turns)
+        found = loading.measure(settings)
         print(loading.table(found))
     else:
         tables = RUNS[settings.what](settings)

@@ -79,7 +79,7 @@ def _measured(
     asked: WordVectors, method: str, folder: Path
 ) -> tuple[list[Row], dict[str, dict[str, Any]]]:
     """Rows of speed, and figures of quality by name of the case."""
-    bench = Bench(asked.threads)
+    bench = Bench(asked.threads, f"word2vec, {method}")
     shared = {
         "text": str(asked.text.absolute()),
         "method": method,
@@ -103,12 +103,14 @@ def _measured(
     )
     assert facts is not None
     rows = bench.measure(asked.rounds, facts["words"], "gensim")
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in bench.cases}
+    runs: dict[str, list[dict[str, float]]] = {
+        name: [] for name in (case.name for case in bench.cases)
+    }
     for _ in range(asked.seeds if asked.epochs else 0):
-        for name, worker, token, *_ in bench.cases:
-            worker.ask(do="run", id=token, times=asked.epochs)
-            runs[name].append(_quality(files[name], asked.questions))
-            print(f"{method}, {name}: {runs[name][-1]}", file=sys.stderr)
+        for case in bench.cases:
+            case.worker.ask(do="run", id=case.token, times=asked.epochs)
+            runs[case.name].append(_quality(files[case.name], asked.questions))
+            print(f"{method}, {case.name}: {runs[case.name][-1]}", file=sys.stderr)
     bench.close()
     return rows, {name: _over_seeds(found) for name, found in runs.items() if found}
 

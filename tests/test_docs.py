@@ -35,6 +35,8 @@ FOLDERS = ("transformer_jax/", "tests/", "docs/", "benchmarks/", "experiments/",
 COMMON = {"help", "version"}
 # Flags of the commands that begin a run which are no settings of it.
 OUTSIDE = dict.fromkeys(("config", "plan", "plan-json", "resume"))
+# Of the programs of others that pages name: hf download --local-dir.
+OF_OTHERS = {"local-dir"}
 FLAG = re.compile(r"(?<![\w=-])--([a-z][\w.-]*)(?:[= ]([^\s`|]+))?")
 
 
@@ -92,7 +94,7 @@ def strange_flags(text, known, where):
     """What is wrong with the flags in a piece of code or prose."""
     for flag, value in FLAG.findall(text):
         flag = flag.rstrip(".")
-        if flag in COMMON or flag.startswith("xla"):
+        if flag in COMMON | OF_OTHERS or flag.startswith("xla"):
             continue
         if flag not in known:
             yield f"{where} has no flag --{flag}"

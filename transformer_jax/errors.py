@@ -4,6 +4,9 @@ A message is one line and says what is wrong, where (file:line or flag), what is
 to do. Commands print it without a traceback.
 """
 
+import os
+import re
+import shlex
 import signal as signals
 from typing import Any
 
@@ -16,6 +19,9 @@ __all__ = [
     "NumericsError",
     "Stopped",
     "UserError",
+    "command",
+    "install",
+    "no_such_run",
     "plural",
     "were",
 ]
@@ -68,6 +74,66 @@ class Stopped(UserError):  # noqa: N818  (it is the user who stopped it: no erro
         super().__init__(message)
         self.signal = signal
         self.exit_code = RESTART if signal == signals.SIGUSR1 else 128 + signal
+
+
+def command(*words: str | os.PathLike[str]) -> str:
+    """Returns a command of this package for a message, in backticks, to be pasted as it stands.
+
+    Args:
+        words: The words after ``transformer-jax``; paths are quoted for a shell.
+
+    Example:
+        >>> command("resume", "runs/my first")
+        "`transformer-jax resume 'runs/my first'`"
+    """
+    return f"`{shlex.join(['transformer-jax', *(os.fspath(word) for word in words)])}`"
+
+
+def install(extra: str) -> str:
+    """Returns the command that installs an extra of this package, in backticks.
+
+    Example:
+        >>> install("rouge")
+        "`pip install 'transformer-jax[rouge]'`"
+    """
+    return f"`{shlex.join(['pip', 'install', f'transformer-jax[{extra}]'])}`"
+
+
+# Models that Hugging Face's hub knows by their bare names too, by whom they are kept.
+_KEPT_BY = {
+    "gpt2": "openai-community", "distilgpt2": "distilbert", "distilbert": "distilbert",
+    "bert": "google-bert", "t5": "google-t5", "roberta": "FacebookAI",
+}  # fmt: skip
+
+
+def no_such_run(path: str | os.PathLike[str]) -> str:
+    """Returns the message of a missing run directory or checkpoint folder.
+
+    Where ``path`` may be the name of a model on Hugging Face's hub, it says how to get the folder.
+
+    Example:
+        >>> no_such_run("runs/none/best")
+        'runs/none/best: no such run directory'
+        >>> no_such_run("gpt2")[-64:]
+        '`hf download openai-community/gpt2 --local-dir models/gpt2`'
+    """
+    name = os.fspath(path)
+    owner, _, model = name.rpartition("/")
+    found = f"{name}: no such run directory"
+    if not re.fullmatch(r"([\w.-]*\w/)?\w[\w.-]*", name) or owner == "runs":
+        return found
+    if owner not in ("", "models") and os.path.isdir(owner):
+        return found
+    if owner in ("", "models"):
+        owner = _KEPT_BY.get(model.split("-")[0], "")
+    known = f"{owner}/{model}" if owner else "openai-community/gpt2"
+    folder = f"models/{known.rpartition('/')[2]}"
+    download = shlex.join(["hf", "download", known, "--local-dir", folder])
+    purpose = "get the folder with" if owner else "get a folder of a model's files first, such as"
+    return (
+        f"{found}, and no folder of a Hugging Face checkpoint; nothing is downloaded: {purpose} "
+        f"`{download}`"
+    )
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:

@@ -55,5 +55,5 @@ def refuse_nonfinite(*values: Any) -> None:
     if not all((np.asarray(value) < np.inf).all() for value in values):
         raise NumericsError(
             "the model computed NaN or infinity: its weights are damaged, or too large for the "
-            "dtype that it computes in (check them with `transformer-jax verify`; use float32)"
+            "dtype that it computes in (the command verify checks them; use float32)"
         )

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import encoder_texts as data
 from benchmarks import suite
-from benchmarks.harness import TREE, Bench, Worker
+from benchmarks.harness import TREE, Bench, Case, Worker
 
 
 @pytest.mark.parametrize("kind", ["reviews", "sst2"])
@@ -53,7 +53,7 @@ class Scripted(Worker):
     def __init__(self, seconds, done):
         self.samples = iter(zip(seconds, done, strict=True))
 
-    def ask(self, **request):
+    def ask(self, within=None, **request):
         seconds, done = next(self.samples)
         return {"wall": seconds, "cpu": seconds, "result": done}
 
@@ -62,8 +62,8 @@ def test_speeds_are_compared_by_unit_where_runs_differ_in_size():
     bench = Bench()
     # The first round does not count. After it ours does half the work in a quarter of the time.
     bench.cases = [
-        ("theirs", Scripted([9, 8, 4, 2], [1, 4000, 2000, 1000]), "0", {}, 1),
-        ("ours", Scripted([9, 2, 1, 0.5], [1, 2000, 1000, 500]), "1", {}, 1),
+        Case("theirs", Scripted([9, 8, 4, 2], [1, 4000, 2000, 1000]), "0", {}, 1),
+        Case("ours", Scripted([9, 2, 1, 0.5], [1, 2000, 1000, 500]), "1", {}, 1),
     ]
     theirs, ours = bench.measure(3, None, "theirs")
     assert (theirs.ratio, ours.ratio, ours.quartiles) == (1.0, 2.0, (2.0, 2.0))
@@ -74,8 +74,8 @@ def test_speeds_are_compared_by_unit_where_runs_differ_in_size():
 def test_speeds_of_runs_of_one_size_stay_as_they_were():
     bench = Bench()
     bench.cases = [
-        ("theirs", Scripted([9, 2, 2, 2], [0.1] * 4), "0", {}, 2),
-        ("ours", Scripted([9, 1, 1, 1], [0.1] * 4), "1", {}, 2),
+        Case("theirs", Scripted([9, 2, 2, 2], [0.1] * 4), "0", {}, 2),
+        Case("ours", Scripted([9, 1, 1, 1], [0.1] * 4), "1", {}, 2),
     ]
     theirs, ours = bench.measure(3, 100, "theirs")
     assert (ours.ratio, theirs.ms, ours.units_per_s) == (2.0, 1000.0, 200.0)

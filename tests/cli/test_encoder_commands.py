@@ -467,14 +467,14 @@ def test_wrong_arguments_are_one_line(
 @pytest.mark.parametrize(
     ("kind", "command", "says"),
     [
-        ("classify", "tag", "a head for classes and none for tags: try transformer-jax classify"),
-        ("tag", "classify", "has a head for tags and none for classes: try transformer-jax tag"),
-        ("pair", "answer", "none for answers: try transformer-jax classify"),
-        ("qa", "tag", "a head for answers and none for tags: try transformer-jax answer"),
+        ("classify", "tag", "a head for classes and none for tags: try `transformer-jax classify "),
+        ("tag", "classify", "has a head for tags and none for classes: try `transformer-jax tag "),
+        ("pair", "answer", "none for answers: try `transformer-jax classify "),
+        ("qa", "tag", "a head for answers and none for tags: try `transformer-jax answer "),
         ("regress", "fill-mask", "no masked-LM head any more: use the run that it was "
          "initialized from, runs/a"),
-        (None, "classify", "no head for classes: fine-tune it (python -m experiments.encoder_only "
-         "finetune classify --task.init-from"),
+        (None, "classify", "no head for classes: fine-tune it, see "
+         "`transformer-jax finetune classify --task.init-from"),
     ],
 )  # fmt: skip
 def test_a_head_that_is_not_there(pretrained, tasks, run_command, lines, kind, command, says):
@@ -500,8 +500,9 @@ def test_an_encoder_writes_nothing_and_says_what_it_can(
     code, err = mistake(run_command(name, run, *rest))
     assert code == 2
     assert "is bidirectional, without a next-token distribution" in err
-    assert f"use transformer-jax {'fill-mask' if kind is None else 'tag'}, or initialize" in err
-    assert f"python -m experiments.seq2seq train NAME --init-from {run}" in err
+    use = "fill-mask" if kind is None else "tag"
+    assert f"use `transformer-jax {use} {run}`, or initialize a translator from it, see" in err
+    assert f"`transformer-jax train small --init-from {run} --help`" in err
 
 
 @pytest.mark.parametrize(

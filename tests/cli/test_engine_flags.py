@@ -241,7 +241,7 @@ def test_any_combination_works_as_in_ours_or_is_refused_by_name(
 def test_without_the_package_it_says_how_to_get_it(lesson_run, run_command, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     code, out, err = run_command("translate", lesson_run, *ENGINE, text="a\n")
-    said = "CTranslate2 is not installed: pip install 'transformer-jax[ctranslate2]'"
+    said = "CTranslate2 is not installed: `pip install 'transformer-jax[ctranslate2]'`"
     assert (code, out, err) == (2, [""], f"error: {said}\n")
 
 

@@ -77,14 +77,20 @@ def test_a_command_runs_as_the_family_does(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["train"], "train needs the name of a run first, or --config FILE; there are phrasebook"),
-        (["train", "phrasebok"], "no run is called phrasebok: did you mean phrasebook? there are"),
-        (["train", "--training.steps", "3"], "train needs the name of a run first"),
+        (
+            ["train"],
+            "train needs the name of a configuration first, or --config FILE; there are phrasebook",
+        ),
+        (
+            ["train", "phrasebok"],
+            "no configuration is called phrasebok: did you mean phrasebook? there are",
+        ),
+        (["train", "--training.steps", "3"], "train needs the name of a configuration first"),
         (["train", "--config", "none.json"], "none.json: cannot be read"),
-        (["resume"], "resume needs a run directory: resume runs/NAME"),
+        (["resume"], "resume needs a run directory, such as runs/NAME"),
         (["evaluate", "runs/none"], "runs/none: no such run directory"),
         (["trian"], "unknown command trian: did you mean train?"),
-        (["pretrain", "smal"], "no run is called smal: did you mean small?"),
+        (["pretrain", "smal"], "no configuration is called smal: did you mean small?"),
     ],
 )
 def test_a_mistake_is_one_line(given, message, capfd):

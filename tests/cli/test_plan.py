@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import re
 
 import pytest
 
@@ -74,8 +75,12 @@ def test_only_runs_that_are_pretrained_have_plans(run_command):
 def test_without_a_compiler_the_plan_is_an_estimate_that_says_so(run_command):
     code, out, err = run_command("train", "char", "--plan", "v5e:2x4")
     assert (code, out[1].split()[0]) == (0, "training")
-    assert "estimated, not compiled: the TPU compiler is not installed: pip install" in err
-    assert "by an estimate, with 20% to spare" in err
+    assert "estimated, not compiled: the TPU compiler is not installed: `pip install" in err
+    figures = re.search(
+        r"fits: ([\d.]+) GiB of the ([\d.]+) .*, by an estimate, .* (\d+)% free", err
+    )
+    most, usable, left = map(float, figures.groups())
+    assert left == pytest.approx(100 * (1 - most / usable), abs=1)
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_a_translator_is_refused(run_prompt, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     code, _, err = run_prompt(tmp_path, *of_files(), *TEMPLATE, "--num-shots", 1)
     assert code == 2
-    assert "this command does not use: try transformer-jax translate" in err
+    assert f"this command does not use: try `transformer-jax translate {tmp_path}`" in err
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,9 @@ def test_missing_packages_are_named_with_the_extra(prepared, monkeypatch):
         return whole(name, *rest)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    with pytest.raises(ConfigError, match=r"tensorflow_datasets\): pip install 'transformer-jax\["):
+    with pytest.raises(
+        ConfigError, match=r"tensorflow_datasets\): `pip install 'transformer-jax\["
+    ):
         open_translation("tiny_translate", str(prepared))
 
 

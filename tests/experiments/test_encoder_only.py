@@ -381,7 +381,7 @@ def _line(data, name, line):
 
 MISTAKES = [
     (["pretrain"], 2, "python-docs"),
-    (["pretrain", "tiny"], 2, "no run is called tiny"),
+    (["pretrain", "tiny"], 2, "no configuration is called tiny"),
     (["finetune", "class"], 2, "did you mean classify"),
     (["pretrain", "small", "--data.text", "{data}/text.txt", "--training.sequence-length", "600"],
      2,

@@ -352,7 +352,7 @@ def test_a_run_by_earlier_code_may_warm_up_for_longer_than_it_lasts(
 
 MISTAKES = [
     (["trian"], 2, "did you mean train?"),
-    (["train"], 2, "needs the name of a run"),
+    (["train"], 2, "needs the name of a configuration"),
     (["train", "phraseboook"], 2, "did you mean phrasebook?"),
     (["train", "base"], 2, "no training data"),
     (["train", "small", "--data.source", "{texts}/a.pt"], 2, "data.target is missing"),

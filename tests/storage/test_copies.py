@@ -345,7 +345,7 @@ def test_checks_need_no_store(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=said):
             RunDirectory.create(url)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    needs = r"gs://bucket/run: gs:// needs the package gcsfs: pip install 'transformer-jax\[gcs\]'"
+    needs = r"gs://bucket/run: gs:// needs the package gcsfs: `pip install 'transformer-jax\[gcs\]'"
     with pytest.raises(ConfigError, match=needs):
         url_of("gs:/bucket/run")
     assert not any(tmp_path.iterdir())

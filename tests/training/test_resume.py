@@ -84,7 +84,7 @@ class Runs:
         assert process.returncode == expected, err
         assert "Traceback" not in err
         if number != signal.SIGKILL:
-            assert "is saved: continue with `resume" in err
+            assert "is saved: continue with `transformer-jax resume" in err
 
 
 def wait_for(path: Path, step: int, process: subprocess.Popen) -> None:

@@ -22,7 +22,7 @@ class EngineCommand(PredictionCommand):
 
     # Flags that CTranslate2 does not have, and why.
     NOT_THERE: ClassVar[dict[str, str]] = {
-        "adapter": "computes plain weights (transformer-jax merge makes them)",
+        "adapter": "computes plain weights (the command merge makes them)",
         "min_p": "has no such sampling",
         "trace": "does not tell what else was probable",
         "generation_config": "has a search of its own",

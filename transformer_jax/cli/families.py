@@ -5,12 +5,13 @@
 """
 
 import importlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.cli import training
 from transformer_jax.cli.run_flags import NOTE, near
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, no_such_run
 from transformer_jax.storage.urls import url_of
 
 __all__ = ["COMMANDS", "main"]
@@ -52,9 +53,8 @@ def _examples(command: str) -> str:
     lines = []
     for module in COMMANDS[command]:
         doc = _family(module).doc.replace(f"python -m experiments.{module}", PROGRAM)
-        title = doc.splitlines()[0]
-        uses = [line for line in doc.splitlines() if f"{PROGRAM} {command} " in line]
-        lines += ["", title, "", *uses]
+        uses = re.findall(rf"^ *{PROGRAM} {command} (?:.*\\\n)*.*$", doc, re.MULTILINE)
+        lines += ["", doc.splitlines()[0], "", *uses]
     return "\n".join(lines).strip()
 
 
@@ -71,8 +71,8 @@ def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
             return _family(_of_run(path))
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
     if named is not None:
-        raise ConfigError(f"{named}: no such run directory")
-    raise ConfigError(f"{command} needs a run directory: {command} runs/NAME")
+        raise ConfigError(no_such_run(named))
+    raise ConfigError(f"{command} needs a run directory, such as runs/NAME")
 
 
 def _family(module: str) -> training.TrainingProgram:
@@ -98,9 +98,10 @@ def _by_name(
             return _family(_of_run(Path(file)))
     known = {run: about for runs in names for run, about in runs.items()}
     if name is not None:
-        raise ConfigError(f"no run is called {name}: {near(name, known)}")
+        raise ConfigError(f"no configuration is called {name}: {near(name, known)}")
     raise ConfigError(
-        f"{command} needs the name of a run first, or --config FILE; there are {', '.join(known)}"
+        f"{command} needs the name of a configuration first, or --config FILE; there are "
+        f"{', '.join(known)}"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, command
 
 __all__ = ["FillMask"]
 
@@ -52,7 +52,7 @@ class FillMask(PredictionCommand):
         if run.read_config().get("masking", {}) is None:
             raise ConfigError(
                 f"{self.run}: this checkpoint has an encoder without a masked-LM head: "
-                f"try transformer-jax embed"
+                f"try {command('embed', self.run)}"
             )
         from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.encoding import masked

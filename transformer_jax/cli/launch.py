@@ -32,8 +32,8 @@ _BEGIN = ("train", "pretrain", "finetune")  # commands that take --resume
 class Launch:
     """Run a command as several processes on this machine: launch -n 8 -- train NAME ...
 
-    They find each other, their output has the number of the process before each line, and when
-    one of them fails the others end too.
+    They find each other. What process 0 prints is shown with [0] before each line; --all-output
+    shows the lines of all, each with the number of its process. When one fails the others end too.
     """
 
     command: tyro.conf.Positional[tuple[str, ...]] = ()
@@ -49,7 +49,7 @@ class Launch:
     grace: float = 30.0
     """Seconds that the others have to end after one failed; then SIGKILL."""
     all_output: bool = False
-    """Show the output of all processes; without it that of process 0."""
+    """Show the output of all processes, not of process 0 alone."""
     log_dir: Path = Path("launch-logs")
     """Folder for the output of each process: rank0.log, rank1.log ..."""
     render: Literal["slurm", "jobset", "tpu-vm", "skypilot"] | None = None

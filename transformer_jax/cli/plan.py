@@ -112,14 +112,15 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
     if not fits:
         raise ConfigError(_advice(run, found, programs))
     most = max(program.memory for program in programs)
-    say(f"fits: {_size(most)} of the {_usable(found)}{_margin(found)}")
+    say(f"fits: {_size(most)} of the {_usable(found)}{_left(found, most)}")
     return 0
 
 
-def _margin(found: Any) -> str:
-    from transformer_jax.runs.plan import MARGIN
-
-    return "" if found.compiles else f", by an estimate, with {MARGIN:.0%} to spare"
+def _left(found: Any, most: int | float) -> str:
+    """The share that an estimate leaves free; nothing of a compiled program, which needs none."""
+    if found.compiles:
+        return ""
+    return f", by an estimate, which leaves {1 - most / found.usable:.0%} free"
 
 
 def _with_vocabulary(run: Any, named: Any) -> tuple[Any, str]:

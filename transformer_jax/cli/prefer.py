@@ -42,6 +42,7 @@ class Prefer(SamplingCommand):
     continued."""
     rule: Path | None = None
     """Python file with reward(prompt, completion) -> float that chooses, instead of the keyboard.
+    The file is run: use files that you trust.
     Equal rewards skip the prompt. The prompt of a conversation is its last message."""
 
     def __call__(self) -> int:

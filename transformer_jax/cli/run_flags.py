@@ -139,9 +139,10 @@ def _named(command: str, runs: Runs, arguments: Sequence[str]) -> str:
     known = ", ".join(runs)
     if not arguments or arguments[0].startswith("-"):
         raise ConfigError(
-            f"{command} needs the name of a run first, or --config FILE; there are {known}"
+            f"{command} needs the name of a configuration first, or --config FILE; there are "
+            f"{known}"
         )
-    raise ConfigError(f"no run is called {arguments[0]}: {near(arguments[0], runs)}")
+    raise ConfigError(f"no configuration is called {arguments[0]}: {near(arguments[0], runs)}")
 
 
 def _config_file(arguments: list[str]) -> tuple[list[str], Path | None]:

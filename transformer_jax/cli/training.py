@@ -293,7 +293,8 @@ def main(
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with terminated(
-            "stopped by a signal before or after training: `resume` continues a run that has begun"
+            "stopped by a signal before or after training: the command resume continues a run that "
+            "has begun"
         ):
             return guarded(lambda: _run(find(), given))
     finally:

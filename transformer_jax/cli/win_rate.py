@@ -32,7 +32,8 @@ class WinRateCommand(SamplingCommand):
     """File with one prompt per line, or .jsonl with "prompt" or the "messages" of a conversation
     in each."""
     rule: Path
-    """Python file with reward(prompt, completion) -> float; the higher reward wins. The prompt of
+    """Python file with reward(prompt, completion) -> float; the higher reward wins. The file is
+    run: use files that you trust. The prompt of
     a conversation is its last message."""
     samples: int = 1
     """Completions of each prompt by each model, compared in pairs."""

@@ -66,7 +66,8 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{name}:{number}: not UTF-8 (byte {raw[error.start]:#04x} at column "
-                f"{error.start + 1}): convert the file, e.g. iconv -f latin1 -t utf-8"
+                f"{error.start + 1}): convert the file, for example from Latin-1 "
+                f"(iconv -f latin1 -t utf-8)"
             ) from None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.errors import ConfigError, DataError, install, plural
 
 __all__ = [
     "LabeledReader",
@@ -306,8 +306,7 @@ def _package() -> Any:
         return importlib.import_module("tensorflow_datasets")
     except ImportError as error:
         raise ConfigError(
-            f"data.tfds needs packages that are not installed ({error.name}): "
-            f"pip install 'transformer-jax[tfds]'"
+            f"data.tfds needs packages that are not installed ({error.name}): {install('tfds')}"
         ) from None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformer_jax.data.sentences import sentences
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.errors import ConfigError, DataError, install, plural
 
 __all__ = ["RougeScores", "check_installed", "lead", "oracle", "rouge_scores"]
 
@@ -43,9 +43,7 @@ def check_installed() -> None:
     try:
         import rouge_score.rouge_scorer  # noqa: F401
     except ImportError:
-        raise ConfigError(
-            "ROUGE needs the package rouge-score: pip install 'transformer-jax[rouge]'"
-        ) from None
+        raise ConfigError(f"ROUGE needs the package rouge-score: {install('rouge')}") from None
 
 
 def rouge_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> RougeScores:

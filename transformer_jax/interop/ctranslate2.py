@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError, install
 from transformer_jax.interop.ctranslate2_layers import Layers
 from transformer_jax.interop.family import Model
 
@@ -221,9 +221,7 @@ def import_ctranslate2() -> Any:
         import ctranslate2
         import ctranslate2.specs
     except ImportError:
-        raise ConfigError(
-            "CTranslate2 is not installed: pip install 'transformer-jax[ctranslate2]'"
-        ) from None
+        raise ConfigError(f"CTranslate2 is not installed: {install('ctranslate2')}") from None
     finally:
         if not spins:
             del os.environ[_WAITING]

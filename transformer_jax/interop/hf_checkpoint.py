@@ -18,7 +18,7 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.devices import default_device
-from transformer_jax.errors import CheckpointError, ConfigError, UserError
+from transformer_jax.errors import CheckpointError, ConfigError, UserError, no_such_run
 from transformer_jax.interop.config_reader import ConfigReader, read_config
 from transformer_jax.interop.deciding import deciding_keys
 from transformer_jax.interop.families import (
@@ -171,7 +171,7 @@ def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise CheckpointError(f"{path}: no such folder")
+        raise CheckpointError(no_such_run(path))
     fields = read_config(folder / "config.json")
     fields.only(quantization_config=None)
     family = _family(fields)

@@ -284,7 +284,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
     if fields["model"].get("kind") == "recurrent":
         raise ConfigError(
             "a recurrent translator has no Hugging Face form, as exports and other engines need: "
-            "translate it with transformer-jax translate --engine jax"
+            "translate with --engine jax"
         )
     config: TransformerConfig = from_dict(TransformerConfig, fields["model"])
     published = fields.get("published") or {}

@@ -16,7 +16,7 @@ import numpy as np
 from jax import export
 
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError, install
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -273,6 +273,5 @@ def _needs_flatbuffers() -> None:
         import flatbuffers  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "--format stablehlo needs a package that is not installed: "
-            "pip install 'transformer-jax[export]'"
+            f"--format stablehlo needs a package that is not installed: {install('export')}"
         ) from None

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, no_such_run
 from transformer_jax.interop.bounded_json import Cursor
 from transformer_jax.interop.headers import (
     LARGEST_HEADER,
@@ -173,7 +173,7 @@ def open_tensors(folder: str | os.PathLike) -> TensorFolder:
     if path.is_file():
         raise CheckpointError(f"{path}: is a file: name the folder that it lies in")
     if not path.is_dir():
-        raise CheckpointError(f"{path}: no such folder")
+        raise CheckpointError(no_such_run(path))
     stamps: dict[Path, tuple[int, ...]] = {}
     if os.path.lexists(path / WEIGHTS):
         entries = _tensors(path, WEIGHTS, stamps)

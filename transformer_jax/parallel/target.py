@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jax.experimental import topologies
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, install
 
 __all__ = ["DEVICES", "DeviceType", "Target", "compile_only", "find_target", "plan_target"]
 
@@ -231,7 +231,7 @@ def _missing_compiler(platform: str) -> str | None:
         found = None
     if found is not None:
         return None
-    return f"the {platform.upper()} compiler is not installed: pip install 'transformer_jax[aot]'"
+    return f"the {platform.upper()} compiler is not installed: {install('aot')}"
 
 
 def _topology(kind: str, size: str, platform: str) -> Any:

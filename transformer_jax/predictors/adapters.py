@@ -139,8 +139,8 @@ def _check_rows(path: str | os.PathLike[str], adapter: Adapter) -> None:
     if adapter.rows:
         raise ConfigError(
             f"{path}: was trained with the rows of {plural(len(adapter.tokens), 'token')} beside "
-            f"its adapters, and prompts that choose adapters share one table: write it with "
-            f"`transformer-jax merge`, and use that"
+            f"its adapters, and prompts that choose adapters share one table: write it with the "
+            f"command merge, and use that"
         )
 
 
@@ -159,7 +159,7 @@ def open_adapters(paths: Adapters, base: RunDirectory, params: PyTree) -> dict[s
         if own:
             raise ConfigError(
                 f"{paths[name]}: was trained with parameters of its own beside its adapters "
-                f"({own[0]}): load that run itself, or merge it (transformer-jax merge)"
+                f"({own[0]}): load that run itself, or merge it with the command merge"
             )
     return found
 

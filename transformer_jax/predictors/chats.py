@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, command
 from transformer_jax.predictors.runs import load_language, open_directory, refuse_others
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def encoder_of(path: Path, tokenizer: "Tokenizer", template: str | None = None) 
     if found is None:
         raise ConfigError(
             f"{path}: has no chat template: name one with --template ({', '.join(built_in())}, a "
-            f"file or a folder), or train the model on conversations: python -m "
-            f"experiments.decoder_only instruct NAME --init-from {path}"
+            f"file or a folder), or train the model on conversations, see "
+            f"{command('instruct', 'sft', '--init-from', path, '--help')}"
         )
     found = replace(found, special=special_names(tokenizer) | dict(found.special))
     encoder = ChatEncoder(tokenizer, found)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, command
 from transformer_jax.predictors.alignment import aligned_method
 from transformer_jax.predictors.runs import (
     ENCODERS,
@@ -56,7 +56,7 @@ def _transformer_config(run: "RunDirectory") -> TransformerConfig:
     if isinstance(config, RecurrentConfig):
         raise ConfigError(
             f"{run.path}: a recurrent translator, and this is for Transformers: try "
-            f"transformer-jax translate, score or attention"
+            f"{command('translate', run.path)}, or the commands score and attention"
         )
     return config
 
@@ -164,16 +164,16 @@ def load_task(
     run = open_directory(path)
     if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
         raise ConfigError(
-            f"{path}: pre-trained encoder with no head for {_HEADS[tasks[0]]}: fine-tune it "
-            f"(python -m experiments.encoder_only finetune {tasks[0]} --task.init-from {path} "
-            f"--data.train FILE)"
+            f"{path}: pre-trained encoder with no head for {_HEADS[tasks[0]]}: fine-tune it, see "
+            f"{command('finetune', tasks[0], '--task.init-from', path, '--help')}"
         )
     task = task_of(run)
     kind = task["kind"]
     if kind not in tasks:
         raise ConfigError(
             f"{path}: the run of the task {kind}, which has a head for {_HEADS[kind]} and none "
-            f"for {_HEADS[tasks[0]]}: try transformer-jax {TASKS[kind]}"
+            f"for {_HEADS[tasks[0]]}: try "
+            f"{command(TASKS[kind], path)}"
         )
     prepare = as_trained(path)
     from transformer_jax.encoding.predictor import Predictor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
-from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
+from transformer_jax.errors import CheckpointError, ConfigError, DataError, command, plural
 from transformer_jax.predictors.alignment import aligned_method, has_ends
 from transformer_jax.predictors.checkpoint_names import chosen_checkpoint, of_training
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
@@ -199,23 +199,23 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
     found = family(run)
     if found in kinds:
         return found
-    name, command = _USE[found]
+    name, name_of_command = _USE[found]
     if found == "image":
         raise ConfigError(
             f"{run.path}: the run of {name}, and no command reads images: in Python "
             f'transformer_jax.load("{run.path}") is a function of images'
         )
     if found in FINE_TUNED:
-        command = TASKS[task_of(run)["kind"]]
+        name_of_command = TASKS[task_of(run)["kind"]]
     if found in ENCODERS and not set(ENCODERS) & set(kinds):
         raise ConfigError(
             f"{run.path}: {name} is bidirectional, without a next-token distribution: use "
-            f"transformer-jax {command}, or initialize a translator from it "
-            f"(python -m experiments.seq2seq train NAME --init-from {run.path})"
+            f"{command(name_of_command, run.path)}, or initialize a translator from it, see "
+            f"{command('train', 'small', '--init-from', run.path, '--help')}"
         )
     raise ConfigError(
         f"{run.path}: the run of {name}, which this command does not use: "
-        f"try transformer-jax {command}"
+        f"try {command(name_of_command, run.path)}"
     )
 
 

@@ -192,8 +192,9 @@ class PolicyConfig:
 class RewardConfig:
     """What samples are rewarded by; give one of them."""
 
-    file: str | None = None  # a Python file with reward(prompt, completion) -> float
-    run: str | None = None  # a reward model, trained by `align reward`
+    # A Python file with reward(prompt, completion) -> float. It is run: use files that you trust.
+    file: str | None = None
+    run: str | None = None  # a reward model, trained by align reward
 
 
 @dataclasses.dataclass(frozen=True)

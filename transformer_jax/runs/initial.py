@@ -29,7 +29,7 @@ from jaxtyping import Shaped
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.models.making import Kind, make_model
 from transformer_jax.predictors.runs import (
     ENCODERS,
@@ -58,12 +58,12 @@ _BY_TOKEN = {
 
 # What a run of each family starts from, for messages.
 _WANTED = {
-    "encoder": "an encoder: pre-train one with `python -m experiments.encoder_only pretrain`",
-    "decoder": "a language model: train one with `python -m experiments.decoder_only train`",
-    "encoder-decoder": "a translator of attention: train one with `python -m experiments.seq2seq "
-    "train`",
-    "recurrent": "a recurrent translator: train one with `python -m experiments.seq2seq train "
-    "luong`",
+    "encoder": f"an encoder: pre-train one, such as with {command('pretrain', 'python-docs')}",
+    "decoder": f"a language model: train one, such as with {command('train', 'python-docs')}",
+    "encoder-decoder": "a translator of attention: train one, such as with "
+    f"{command('train', 'phrasebook')}",
+    "recurrent": "a recurrent translator: train one, such as with "
+    f"{command('train', 'luong', '--data.corpus', 'phrasebook')}",
 }
 
 _NAMES = FAMILY_NAMES | {"recurrent": "a recurrent translator"}

@@ -7,7 +7,7 @@ from transformer_jax.chat.template import find_template
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.preferences import Preferences, PreferenceSplits, answer_text
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.errors import ConfigError, command, plural
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.predictors.alignment import aligned_method
 from transformer_jax.predictors.runs import model_config, open_directory, task_of
@@ -127,8 +127,8 @@ def _reward_directory(reward: RewardConfig, flag: str = FLAGS[1]) -> RunDirector
     known = "task" in directory.read_config() or aligned_method(directory) == "reward"
     if not known or task_of(directory).get("kind") != "regress":
         raise ConfigError(
-            f"{flag} {reward.run}: no reward model: train one with `python -m "
-            f"experiments.decoder_only align reward`"
+            f"{flag} {reward.run}: no reward model: train one, see "
+            f"{command('align', 'reward', '--help')}"
         )
     return directory
 

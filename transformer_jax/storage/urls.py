@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, install
 
 __all__ = [
     "BACKENDS",
@@ -68,8 +68,7 @@ def url_of(path: str | os.PathLike[str]) -> str | None:
     backend = BACKENDS[scheme]
     if importlib.util.find_spec(backend.package) is None:
         raise ConfigError(
-            f"{url}: {scheme}:// needs the package {backend.package}: "
-            f"pip install 'transformer-jax[{backend.extra}]'"
+            f"{url}: {scheme}:// needs the package {backend.package}: {install(backend.extra)}"
         )
     return url
 

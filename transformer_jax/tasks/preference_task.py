@@ -102,10 +102,8 @@ def encode_splits(data: PreferenceSplits, tokenizer: Tokenizer, rows: Completion
         what = "pair" if part.kind == "pairs" else "completion"
         cut = f", {plural(store.truncated, 'row')} truncated" if store.truncated else ""
         equal = f", {store.skipped:,} skipped: their two rows are equal" if store.skipped else ""
-        log(
-            f"{part.name}: {plural(len(store), what)}, {store.lengths.mean():.0f} tokens{cut}"
-            f"{equal}"
-        )
+        mean = plural(round(store.lengths.mean()), "token")
+        log(f"{part.name}: {plural(len(store), what)} of {mean} on average{cut}{equal}")
         return store
 
     train = encode(data.train)

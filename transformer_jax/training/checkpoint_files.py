@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, no_such_run
 from transformer_jax.training import manifest
 
 __all__ = [
@@ -83,7 +83,7 @@ def checkpoints_of(run: str | os.PathLike[str]) -> Path:
     """
     path = Path(run).absolute()
     if not os.path.isdir(path):
-        raise CheckpointError(f"{run}: no such run directory")
+        raise CheckpointError(no_such_run(run))
     if not manifest.exists(path / "checkpoints") or not os.path.isdir(path / "checkpoints"):
         raise CheckpointError(f"{run}: not a run directory (it has no checkpoints/)")
     return path / "checkpoints"

@@ -9,7 +9,7 @@ import json
 import time
 from typing import Any
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, command
 from transformer_jax.processes import process_alive, this_process
 from transformer_jax.storage.objects import Objects
 from transformer_jax.storage.urls import url_of_folder
@@ -127,7 +127,7 @@ class Lease(NoLease):
             raise CheckpointError(
                 f"{self.url}: no longer locked by this process: another one took it over, or "
                 f"{_NAME} was deleted; so this process writes nothing more to it: continue with "
-                f"`resume {self.url}`"
+                f"{command('resume', self.url)}"
             )
 
     def release(self, token: str) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, command
 from transformer_jax.output_files import draft_path, remove_dead_drafts
 from transformer_jax.processes import machine, process_alive, this_process
 from transformer_jax.storage.urls import with_urls, working_copy
@@ -258,7 +258,8 @@ def check_lock(path: str | os.PathLike[str]) -> None:
     else:
         raise CheckpointError(
             f"{path}: no longer locked by this process: another one took it over, or {LOCK} was "
-            f"deleted; so this process writes nothing more to it: continue with `resume {path}`"
+            f"deleted; so this process writes nothing more to it: continue with "
+            f"{command('resume', path)}"
         )
 
 

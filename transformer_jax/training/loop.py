@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer_jax.errors import ConfigError, NumericsError, Stopped, plural
+from transformer_jax.errors import ConfigError, NumericsError, Stopped, command, plural
 from transformer_jax.training.activity import working
 from transformer_jax.training.checkpoint import Checkpointer, Score
 from transformer_jax.training.compilation import CompiledStep
@@ -270,7 +270,9 @@ class _Loop:
         self.checkpointer.wait()
         where = "nothing was trained yet" if number == 0 else f"the state of step {number} is saved"
         run = self.records.path.parent
-        return Stopped(f"stopped by a signal; {where}: continue with `resume {run}`", signal)
+        return Stopped(
+            f"stopped by a signal; {where}: continue with {command('resume', run)}", signal
+        )
 
     def _after(self, state: TrainState, number: int, *, last: bool, stopping: bool) -> bool:
         """Evaluate and save when due; returns whether to stop early."""

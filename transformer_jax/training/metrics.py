@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.errors import CheckpointError, ConfigError, install, plural
 from transformer_jax.old_names import current_metrics, current_settings
 from transformer_jax.output_files import draft_file
 from transformer_jax.training.lock import check_lock
@@ -172,7 +172,7 @@ class MetricsLog:
             except ImportError:
                 raise ConfigError(
                     "TensorBoard is asked for, but tensorboardX is not installed: "
-                    "pip install 'transformer-jax[tensorboard]', or leave the flag out"
+                    f"{install('tensorboard')}, or leave the flag out"
                 ) from None
             self._board = SummaryWriter(str(tensorboard), purge_step=start + 1)
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, command, no_such_run
 from transformer_jax.old_names import current_settings, earlier_settings
 from transformer_jax.output_files import is_draft
 from transformer_jax.storage.urls import with_urls, working_copy
@@ -114,8 +114,8 @@ class RunDirectory:
             raise ConfigError(f"{path}: is not empty and no run: choose another --output")
         if run.has_begun() and not overwrite:
             raise ConfigError(
-                f"{path}: holds a run already: continue with `resume {path}`, choose another "
-                f"--output, or delete it with --overwrite"
+                f"{path}: holds a run already: continue with {command('resume', path)}, choose "
+                f"another --output, or delete it with --overwrite"
             )
 
     @classmethod
@@ -127,7 +127,7 @@ class RunDirectory:
         """
         run = cls(path)
         if not os.path.isdir(run.path):
-            raise CheckpointError(f"{path}: no such run directory")
+            raise CheckpointError(no_such_run(path))
         for needed in (run.config, run.tokenizer):
             if not manifest.exists(needed) and not (needed == run.tokenizer and run.reads_images()):
                 why = f"it has no {needed.name}"

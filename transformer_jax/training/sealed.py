@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import logging
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def refuse_weights_alone(run: Path) -> None:
     if said is not None and "tree" in said and "data" not in said:
         raise ConfigError(
             f"{run}: holds weights alone, no training to resume: start a run from it with "
-            f"--init-from {run}"
+            f"--init-from {shlex.quote(str(run))}"
         )
 
 

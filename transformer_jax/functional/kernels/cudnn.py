@@ -79,8 +79,11 @@ def run(
     try:
         y = attend(q, k, v, implementation=implementation, **settings)
     except RuntimeError as error:  # what JAX raises where it finds no cuDNN
-        message = f"attend: implementation cudnn needs a GPU with cuDNN: use auto ({error})"
-        raise ArgumentError(message) from None
+        reason = "" if jax.default_backend() == "gpu" else ", and there is no GPU"
+        reason = reason or f", which JAX does not find ({error})"
+        raise ArgumentError(
+            f"attend: implementation cudnn needs a GPU with cuDNN{reason}: use auto"
+        ) from None
     y = y[:, :T].swapaxes(1, 2)
     # The kernel gives an average in fully masked rows: it becomes zero here, and since no gradient
     # passes the selection, such rows send none.
