@@ -1,15 +1,17 @@
-"""Conversations as token ids, and which of these are answers."""
+"""Conversations as token ids, and which of these are answers.
+
+Time and memory are linear in the messages: a conversation is rendered and tokenized once, and
+whatever else is rendered or tokenized to find its answers is a part of bounded size.
+"""
 
 import functools
-import itertools
-import json
-import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import tokenizers
 
+from transformer_jax.chat.answer_finder import AnswerFinder
+from transformer_jax.chat.rendered_tokens import MarkedRenderer, MarkedText, PartTokenizer
 from transformer_jax.chat.template import ChatTemplate
 from transformer_jax.data.conversations import Message
 from transformer_jax.data.tokenizer import Tokenizer
@@ -17,9 +19,8 @@ from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["ChatEncoder", "EncodedChat"]
 
-# Stands within special tokens that a message spells out, so that they stay text. One of the last
-# characters of Unicode, which no text holds.
-_MARKS = ("\U0010fffd", "\U0010fffc", "\U0010fffb", "\U0010fffa")
+# Characters of the conversations that are tokenized together.
+_CHARACTERS = 1_000_000
 _TURN: list[Message] = [
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"},
@@ -51,14 +52,9 @@ class ChatEncoder:
             ConfigError: The template ends answers with no special token of the tokenizer.
         """
         self.template, self.tokenizer = template, tokenizer
-        backend = tokenizers.Tokenizer.from_str(tokenizer.text)
-        backend.no_truncation()
-        backend.no_padding()
-        self._backend = backend
-        added = json.loads(tokenizer.text).get("added_tokens", ())
-        self._special = {one["content"]: one["id"] for one in added if one.get("special")}
-        names = sorted(self._special, key=len, reverse=True)
-        self._spelled = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        self._texts = PartTokenizer(tokenizer)
+        self._renderer = MarkedRenderer(template, self._texts.special)
+        self._finder = AnswerFinder(self._renderer, template.name)
 
     @functools.cached_property
     def end_tokens(self) -> tuple[int, ...]:
@@ -72,7 +68,7 @@ class ChatEncoder:
             last = encoded.ids[int(np.flatnonzero(encoded.answers)[-1])]
         except DataError as error:
             raise ConfigError(str(error)) from None
-        if last == self.tokenizer.unk or last not in self._special.values():
+        if last == self.tokenizer.unk or last not in self._texts.special.values():
             raise ConfigError(self._no_end())
         return tuple(dict.fromkeys((last, self.tokenizer.eos)))
 
@@ -83,8 +79,11 @@ class ChatEncoder:
             ConfigError: The template is refused.
             DataError: The template refuses the conversation.
         """
-        text, cuts, _ = self._render(messages, add_generation_prompt=True)
-        return self._ids([(text, cuts)])[0][0]
+        return self._prompts([messages])[0]
+
+    def _prompts(self, chats: Sequence[Sequence[Message]]) -> list[list[int]]:
+        rendered = [self._renderer.render(chat, add_generation_prompt=True) for chat in chats]
+        return [tokens.ids for tokens in self._texts.encode(rendered)]
 
     def encode(self, chats: Sequence[Sequence[Message]]) -> list[EncodedChat]:
         """The ids of whole conversations, and which are answers.
@@ -97,43 +96,44 @@ class ChatEncoder:
             DataError: The template refuses a conversation; or it is not clear which tokens are
                 answers, because the tokens before an answer are others without it.
         """
-        rendered = [self._render(chat) for chat in chats]
-        spans = [
-            list(answers) if self.template.marks_answers else self._starts(chat, text)
-            for chat, (text, _, answers) in zip(chats, rendered, strict=True)
-        ]
-        wholes = self._ids([(text, cuts) for text, cuts, _ in rendered])
-        before = iter(
-            self._ids(
-                [
-                    (text[:start], [cut for cut in cuts if cut < start])
-                    for (text, cuts, _), found in zip(rendered, spans, strict=True)
-                    for start, _ in found
-                ]
-            )
-        )
-        encoded = []
-        for chat, (text, _, _), found, (ids, offsets) in zip(
-            chats, rendered, spans, wholes, strict=True
-        ):
-            answers = np.zeros(len(ids), bool)
-            said = [message["content"] for message in chat if message["role"] == "assistant"]
-            if len(found) != len(said):
-                raise DataError(
-                    f"{self.template.name} shows {len(found)} of the {len(said)} answers"
-                )
-            for number, (start, end) in enumerate(found):
-                first = next(before)[0]
-                if ids[: len(first)] != first:
+        encoded: list[EncodedChat] = []
+        for group in _groups(chats):
+            encoded += self._encode_group(group)
+        return encoded
+
+    def _encode_group(self, chats: Sequence[Sequence[Message]]) -> Iterator[EncodedChat]:
+        rendered = [self._renderer.render(chat) for chat in chats]
+        spans = [self._spans(chat, one) for chat, one in zip(chats, rendered, strict=True)]
+        encoded = self._texts.encode(rendered)
+        starts = [[start for start, _ in found] for found in spans]
+        firsts = self._texts.count_before(rendered, encoded, starts)
+        for one, found, tokens, counts in zip(rendered, spans, encoded, firsts, strict=True):
+            answers = np.zeros(len(tokens.ids), bool)
+            for number, ((start, end), first) in enumerate(zip(found, counts, strict=True)):
+                if first is None:
                     raise DataError(
                         f"answer {number + 1}: the tokens before it are others without it, so that "
                         f"it cannot be told from its prompt: strip what it begins with "
-                        f"({text[start : start + 8]!r})"
+                        f"({one.text[start : start + 8]!r})"
                     )
-                stop = self._end(ids, offsets, len(first), end)
-                answers[len(first) : stop] = True
-            encoded.append(EncodedChat(ids, answers))
-        return encoded
+                stop = tokens.next_special(first) if end is None else tokens.count_from(end)
+                if stop is None:
+                    raise DataError(self._no_end())
+                answers[first:stop] = True
+            yield EncodedChat(tokens.ids, answers)
+
+    def _spans(
+        self, chat: Sequence[Message], rendered: MarkedText
+    ) -> Sequence[tuple[int, int | None]]:
+        """The characters of each answer; an end of None is the next special token."""
+        if not self.template.marks_answers:
+            return [(start, None) for start in self._finder.starts(chat, rendered.text)]
+        count = sum(message["role"] == "assistant" for message in chat)
+        if len(rendered.answers) != count:
+            raise DataError(
+                f"{self.template.name} shows {len(rendered.answers)} of the {count} answers"
+            )
+        return rendered.answers
 
     def encode_answers(
         self, chats: Sequence[Sequence[Message]], answers: Sequence[str]
@@ -150,12 +150,11 @@ class ChatEncoder:
             ConfigError: The template is refused.
             DataError: As of :meth:`encode`.
         """
-        rendered = [self._render(chat, add_generation_prompt=True) for chat in chats]
-        prompts = self._ids([(text, cuts) for text, cuts, _ in rendered])
+        prompts = self._prompts(chats)
         said: list[Message] = [{"role": "assistant", "content": text} for text in answers]
         wholes = self.encode([[*chat, one] for chat, one in zip(chats, said, strict=True)])
         found = []
-        for (prompt, _), whole in zip(prompts, wholes, strict=True):
+        for prompt, whole in zip(prompts, wholes, strict=True):
             if whole.ids[: len(prompt)] != prompt:
                 raise DataError(
                     f"{self.template.name} writes what stands before an answer otherwise when it "
@@ -165,18 +164,6 @@ class ChatEncoder:
             found.append((prompt, whole.ids[len(prompt) : end]))
         return found
 
-    def _end(
-        self, ids: list[int], offsets: list[tuple[int, int]], first: int, end: int | None
-    ) -> int:
-        """The index after the last token of an answer that begins with token ``first``."""
-        if end is not None:
-            return sum(start < end for start, _ in offsets)
-        special = set(self._special.values())
-        for i in range(first, len(ids)):
-            if ids[i] in special:
-                return i + 1
-        raise DataError(self._no_end())
-
     def _no_end(self) -> str:
         return (
             f"{self.template.name} ends answers with no special token of the tokenizer, so that "
@@ -184,100 +171,15 @@ class ChatEncoder:
             f"choose another template"
         )
 
-    def _starts(self, chat: Sequence[Message], text: str) -> list[tuple[int, int | None]]:
-        """Where each answer starts: after the text that asks for it."""
-        found: list[tuple[int, int | None]] = []
-        for i, message in enumerate(chat):
-            if message["role"] != "assistant":
-                continue
-            follows = i > 0 and chat[i - 1]["role"] == "user"
-            start = self._after_asking(chat[:i], text)
-            # Some templates ask after messages alone, or after those of the user alone.
-            if start is None or not (follows or text.endswith(self._header, 0, start)):
-                start = None if follows else self._after_header(chat, i, text)
-            if start is None:
-                raise DataError(
-                    f"message {i + 1}: {self.template.name} writes what stands before this answer "
-                    f"otherwise when it asks for it, and has no {{% generation %}} tags, so that "
-                    f"answers cannot be told apart"
-                )
-            found.append((start, None))
-        return found
 
-    def _after_asking(self, chat: Sequence[Message], text: str) -> int | None:
-        try:
-            asked = self._render(chat, add_generation_prompt=True)[0]
-        except DataError:
-            if chat:
-                raise
-            return None  # the template looks at the first message
-        return len(asked) if text.startswith(asked) else None
-
-    def _after_header(self, chat: Sequence[Message], number: int, text: str) -> int | None:
-        """Where an answer starts that follows no message of the user, or nothing at all.
-
-        Up to its content the text is the same whatever that is; what asks for answers elsewhere
-        stands there.
-        """
-        others = [
-            self._render([*chat[:number], {**chat[number], "content": said}, *chat[number + 1 :]])
-            for said in ("a", "b")
-        ]
-        end = min(_shared(text, other) for other, _, _ in others)
-        start = text.rfind(self._header, 0, end) + len(self._header)
-        right = start >= len(self._header) > 0 and not text[start:end].strip()
-        return start if right else None
-
-    @functools.cached_property
-    def _header(self) -> str:
-        """What the template writes to ask for an answer."""
-        plain, asked = (
-            self._render(_TURN[:1], add_generation_prompt=asks)[0] for asks in (False, True)
-        )
-        return asked[_shared(plain, asked) :]
-
-    def _render(
-        self, messages: Sequence[Message], **how: Any
-    ) -> tuple[str, list[int], tuple[tuple[int, int], ...]]:
-        """The text, where it must be cut so that spelled special tokens stay text, and answers."""
-        contents = "".join(message["content"] for message in messages)
-        if not self._spelled.search(contents):
-            text, answers = self.template.render(messages, **how)
-            return text, [], answers
-        mark = next((one for one in _MARKS if one not in contents), None)
-        if mark is None:
-            raise DataError(f"a message spells a special token and {_MARKS[0]!r}: leave one out")
-        parted = lambda found: found[0][0] + mark + found[0][1:]
-        marked = [
-            {**message, "content": self._spelled.sub(parted, message["content"])}
-            for message in messages
-        ]
-        text, answers = self.template.render(marked, **how)
-        places = [match.start() for match in re.finditer(mark, text)]
-        moved = lambda at: at - sum(place < at for place in places)
-        cuts = [place - number for number, place in enumerate(places)]
-        return text.replace(mark, ""), cuts, tuple((moved(a), moved(b)) for a, b in answers)
-
-    def _ids(
-        self, texts: Sequence[tuple[str, list[int]]]
-    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Ids of texts and their spans of characters; no token crosses a cut."""
-        pieces, origins = [], []
-        for number, (text, cuts) in enumerate(texts):
-            bounds = [0, *cuts, len(text)]
-            for start, end in itertools.pairwise(bounds):
-                pieces.append(text[start:end])
-                origins.append((number, start))
-        found: list[tuple[list[int], list[tuple[int, int]]]] = [([], []) for _ in texts]
-        encodings = self._backend.encode_batch(pieces, add_special_tokens=False)
-        for (number, at), encoding in zip(origins, encodings, strict=True):
-            ids, offsets = found[number]
-            ids += encoding.ids
-            offsets += [(start + at, end + at) for start, end in encoding.offsets]
-        return found
-
-
-def _shared(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+def _groups(chats: Sequence[Sequence[Message]]) -> Iterator[list[Sequence[Message]]]:
+    """Conversations that are tokenized together."""
+    group: list[Sequence[Message]] = []
+    characters = 0
+    for chat in chats:
+        group.append(chat)
+        characters += sum(len(message["content"]) for message in chat)
+        if characters > _CHARACTERS:
+            yield group
+            group, characters = [], 0
+    yield group

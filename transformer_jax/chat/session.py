@@ -37,22 +37,41 @@ def fit_messages(
     Raises:
         DataError: The last message alone is too long, or the template refuses the conversation.
     """
-    ids, dropped = encoder.prompt(messages), 0
+    ids, most = encoder.prompt(messages), limit if most is None else most
     if len(ids) <= limit:
         return ids, 0
-    start, most = int(messages[0]["role"] == "system"), limit if most is None else most
+    start = int(messages[0]["role"] == "system")
     turns = [i for i in range(start, len(messages)) if messages[i]["role"] == "user"]
-    for first in turns[1:]:
-        dropped = first - start
-        ids = encoder.prompt([*messages[:start], *messages[first:]])
-        if len(ids) <= (limit if room is None else room):
-            break
+    first = start
+    if len(turns) > 1:
+        prompt = lambda first: encoder.prompt([*messages[:start], *messages[first:]])
+        first, ids = _longest(prompt, turns[1:], limit if room is None else room)
     if len(ids) > most:
         raise DataError(
             f"the message has {plural(len(ids), 'token')} with all that belongs to it, and the "
             f"context of the model allows {most}: shorten it, or the system prompt"
         )
-    return ids, dropped
+    return ids, first - start
+
+
+def _longest(
+    prompt: Callable[[int], list[int]], turns: Sequence[int], limit: int
+) -> tuple[int, list[int]]:
+    """The first of the turns from which on a prompt has at most ``limit`` tokens, and the prompt.
+
+    If even the last turn has more, it is that one. The number of turns doubles each time, so
+    that the work grows with the limit and not with the turns.
+    """
+    fits, ids, least = len(turns) - 1, prompt(turns[-1]), -1  # turns[least] does not fit
+    step = 1
+    while fits - least > 1 and len(ids) <= limit:
+        middle = max(fits - step, least + 1) if least < 0 else (fits + least) // 2
+        longer = prompt(turns[middle])
+        if len(longer) <= limit:
+            fits, ids, step = middle, longer, 2 * step
+        else:
+            least = middle
+    return turns[fits], ids
 
 
 class ChatModel:
