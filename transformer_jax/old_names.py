@@ -116,6 +116,7 @@ LATER: dict[str, tuple[str, Any]] = {
     "align.truncation": ("reference", "row"),
     "evaluation.max_len_a": ("sentences", 2.0),
     "evaluation.max_len_b": ("sentences", 10),
+    "evaluation.tokenize": ("sentences", "13a"),
 }
 
 # Flags of commands that are no settings of a run: command -> earlier flag -> current flag.

@@ -95,6 +95,9 @@ def test_a_run_directory_says_all_about_itself(trained):
     config = from_dict(Run, json.loads((trained / "config.json").read_text()))
     tokenizer = json.loads((trained / "tokenizer.json").read_text())
     assert config.model.vocab_size == len(tokenizer["model"]["vocab"])
+    # Targets are as long as sources.
+    assert config.evaluation.limit == (2.0, 10)
+    assert config.evaluation.tokenize == "13a"
     lines = read_metrics(trained / "metrics.jsonl")
     assert [r["step"] for r in lines if "loss" in r] == [1, 2, 3, 4, 5, 6]
     assert [r["step"] for r in lines if "valid_loss" in r] == [3, 6]
@@ -125,6 +128,14 @@ def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, c
     assert len((tmp_path / "out").read_text().splitlines()) == 6
     assert seq2seq.main(["evaluate", str(trained), *files, "--num-beams", "1", "--lowercase"]) == 0
     assert "|case:lc|" in capsys.readouterr().out
+    (tmp_path / "zh").write_text("我们去公园。\n" * 6)
+    files[3] = str(tmp_path / "zh")
+    for more, words, said in (([], "13a", "--tokenize zh"), (["--tokenize", "char"], "char", "")):
+        given = ["evaluate", str(trained), *files, "--num-beams", "1", *more]
+        assert seq2seq.main(given) == 0
+        out, err = capsys.readouterr()
+        assert f"|tok:{words}|" in out
+        assert said in err
 
 
 def test_the_end_of_training_scores_every_line_as_evaluate_and_sacrebleu_do(

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -236,7 +237,9 @@ def test_scores_are_those_of_teacher_forcing(which, request, speech):
     """What search says of a text is what the forward pass over all of it says."""
     transcribe = tj.load(request.getfixturevalue(which))
     features = np.load(speech / "test2.npy")
-    text = transcribe(features, num_beams=3, length_penalty=0.0, max_len_a=20.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it has learnt too little to end
+        text = transcribe(features, num_beams=3, length_penalty=0.0)
     frames = transcribe._transcriber.encode([Recording("one", features)])[0][0]
     model, tokens = transcribe.model, np.array([text.tokens], np.int32)
     start = np.full((1, 1), transcribe.tokenizer.bos, np.int32)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -38,6 +38,16 @@ class DiversityCommand(PredictionCommand):
     """Sample from the k most probable tokens, as one of the ways."""
     top_p: float = 0.9
     """Nucleus sampling with this probability, as one of the ways."""
+    tokenize: (
+        Literal[
+            "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab",
+            "flores101", "flores200", "spm", "spBLEU-1K", "none",
+        ]
+        | None
+    ) = None  # fmt: skip
+    """How words are split, as by sacreBLEU: 13a, intl and none at blanks (self-BLEU: also
+    punctuation), zh, char, ja-mecab ... for scripts without. None follows from the script of the
+    texts."""
     seed: int = 0
     """Random seed for sampling."""
     checkpoint: str = "best"
@@ -60,17 +70,21 @@ class DiversityCommand(PredictionCommand):
         if not lines:
             raise DataError(f"{self.file}: no lines: it is empty")
         from transformer_jax.evaluation.diversity import diversity
+        from transformer_jax.evaluation.words import choose_tokenize
         from transformer_jax.predictors.varieties import write_varieties
 
         found = write_varieties(
             self.run, lines, self.ways(), checkpoint=self.checkpoint,
             max_new_tokens=self.max_new_tokens, seed=self.seed,
         )  # fmt: skip
-        rows = {name: diversity(texts) for name, texts in found.items()}
+        every = [text for texts in found.values() for row in texts for text in row]
+        tokenize = self.tokenize or choose_tokenize(every)
+        rows = {name: diversity(texts, tokenize) for name, texts in found.items()}
         print(_table(rows))
         note(
-            f"{plural(len(lines), 'line')}; self-BLEU compares the {self.number} texts of each "
-            f"line; distinct n-grams are those of all texts of a way, and fall with their number"
+            f"{plural(len(lines), 'line')}; words as {tokenize} of sacreBLEU splits them; "
+            f"self-BLEU compares the {plural(self.number, 'text')} of each line; distinct n-grams "
+            f"are those of all texts of a way, and fall with their number"
         )
         for i in range(min(self.show, len(lines))):
             for name, texts in found.items():
@@ -89,6 +103,10 @@ class DiversityCommand(PredictionCommand):
 
         check_file("--json", self.json, (".json",))
         check_file("--output", self.output, SUFFIXES)
+        if self.tokenize is not None:
+            from transformer_jax.evaluation.words import check_tokenize
+
+            check_tokenize(self.tokenize, "--tokenize")
         for name, least in (("number", 2), ("max_new_tokens", 1), ("top_k", 1), ("show", 0)):
             if getattr(self, name) < least:
                 flag = name.replace("_", "-")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
 from transformer_jax.errors import ConfigError
@@ -51,6 +52,17 @@ class Evaluate(PredictionCommand):
     None is that of the run."""
     max_len_b: int | None = None
     """... plus this many tokens. None is that of the run."""
+    tokenize: (
+        Literal[
+            "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab",
+            "flores101", "flores200", "spm", "spBLEU-1K", "none", "latin",
+        ]
+        | None
+    ) = None  # fmt: skip
+    """Words of sacreBLEU, which the signature states, of ROUGE (latin is that of rouge-score) and
+    of error rates. flores101, flores200, spm and spBLEU-1K download a model once; ja-mecab needs
+    sacrebleu[ja], ko-mecab sacrebleu[ko]. None is that of the run, or follows from the script of
+    the references."""
     lowercase: bool = False
     """Ignore case; the signature states it."""
     output: str | None = None
@@ -82,6 +94,34 @@ class Evaluate(PredictionCommand):
 
         limit = length_limit(self.run, self.max_len_a, self.max_len_b)
         return BeamSearchConfig(num_beams=self.num_beams, **limit._asdict())
+
+    def words(self, kept: str | None, references: Sequence[str]) -> str | None:
+        """How words are split: by the flag or as the run keeps it; None follows from the script.
+
+        A note says so where the script has no blanks that could split words.
+
+        Args:
+            kept: The setting of the run.
+            references: Texts that scores compare with.
+
+        Raises:
+            ConfigError: A package is missing, or a model cannot be downloaded.
+        """
+        from transformer_jax.evaluation.words import check_tokenize, choose_tokenize
+
+        if self.tokenize is not None:
+            if self.tokenize != "latin":
+                check_tokenize(self.tokenize, "--tokenize")
+            return self.tokenize
+        by_script = choose_tokenize(references)
+        if kept is None and by_script != "13a":
+            note(f"words are split by {by_script}, from the script of the references: --tokenize")
+        elif kept in ("13a", "latin") and by_script != "13a":
+            note(
+                f"words are split by {kept}, as the run has it, and the script of the references "
+                f"asks for {by_script}: give --tokenize {by_script}"
+            )
+        return kept
 
     def needed(self, kind: Kind) -> list[str]:
         """The values of the flags that say what a run of a kind is evaluated on.
@@ -148,21 +188,27 @@ def _evaluate(asked: Evaluate) -> int:
 def _translations(asked: Evaluate, directory: Any, source: str, target: str) -> list[str]:
     """Prints the scores of translations, and returns them."""
     from transformer_jax.data.aligned import read_aligned
+    from transformer_jax.data.pairs import Pairs
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.predictors.runs import load, source_as_trained
     from transformer_jax.runs.translation_settings import Run
     from transformer_jax.tasks.translation_task import score_pairs
 
     search = asked.search()
-    lowercase = Run.read(directory).data.read.lowercase
+    run = Run.read(directory)
+    lowercase = run.data.read.lowercase
     # Every line counts, empty ones too: a score over a part of a file is another score.
     pairs = read_aligned(source, target, "--source, --target")
     prepare = source_as_trained(directory.path, trim=False)
     sources = [prepare(source) for source, _ in pairs]
     translator = Translator(*load(Path(asked.run), asked.checkpoint), search=search)
     targets = [target for _, target in pairs]
+    tokenize = asked.words(run.evaluation.tokenize, targets)
     scores, texts = score_pairs(
-        translator, sources, targets, lowercase=lowercase or asked.lowercase
+        translator,
+        Pairs(sources, targets, source),
+        lowercase=lowercase or asked.lowercase,
+        tokenize=tokenize,
     )
     print(scores)
     return texts
@@ -179,8 +225,11 @@ def _summaries(asked: Evaluate, directory: Any, data: str) -> list[str]:
         raise ConfigError("--lowercase: ROUGE ignores case anyway: leave it out")
     run = summarization.read(directory)
     texts = read_summaries(data, run.data.read, "--data", every=True)
+    references = [text for texts in texts.references for text in texts]
+    words: Any = asked.words(run.evaluation.tokenize, references)
+    evaluation = dataclasses.replace(run.evaluation, tokenize=words)
     loaded = load(Path(asked.run), asked.checkpoint)
-    return score_summaries(*loaded, texts, run.evaluation, asked.search())[1]
+    return score_summaries(*loaded, texts, evaluation, asked.search())[1]
 
 
 def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
@@ -192,7 +241,8 @@ def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
     from transformer_jax.tasks.speech_task import score_recordings, shown_scores
     from transformer_jax.training.activity import tracked
 
-    lowercase = SpeechRun.read(directory).data.read.lowercase or asked.lowercase
+    run = SpeechRun.read(directory)
+    lowercase = run.data.read.lowercase or asked.lowercase
     search = asked.search()
     recordings = read_manifest(manifest, "--manifest", lowercase=lowercase)
     transcriber, audio = load_transcriber(Path(asked.run), asked.checkpoint, search=search)
@@ -200,6 +250,9 @@ def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
         Recording(recordings.paths[i], recordings.read(i, audio)[0])
         for i in tracked(range(len(recordings)), f"reading the recordings of {manifest}")
     ]
-    scores, texts = score_recordings(transcriber, read, recordings.texts, lowercase=lowercase)
+    tokenize = asked.words(run.evaluation.tokenize, recordings.texts)
+    scores, texts = score_recordings(
+        transcriber, read, recordings.texts, lowercase=lowercase, tokenize=tokenize
+    )
     print(shown_scores(scores))
     return texts

@@ -6,6 +6,8 @@ import re
 import string
 from collections.abc import Sequence
 
+from transformer_jax.evaluation.words import split_characters
+
 __all__ = ["FewShotResult", "exact_match", "normalize_answer", "score_answers", "token_f1"]
 
 
@@ -68,7 +70,8 @@ def exact_match(prediction: str, references: str | Sequence[str]) -> float:
 def token_f1(prediction: str, references: str | Sequence[str]) -> float:
     """The harmonic mean of precision and recall over words, for the best reference.
 
-    Two empty answers have F1 1, as in SQuAD 2.0.
+    Two empty answers have F1 1, as in SQuAD 2.0. Of scripts without blanks, each character is a
+    word, as in MLQA's script (Lewis et al. 2020).
 
     Example:
         >>> token_f1("the black cat", "A cat sat")
@@ -76,7 +79,7 @@ def token_f1(prediction: str, references: str | Sequence[str]) -> float:
     """
     return max(
         (
-            _f1(normalize_answer(prediction).split(), normalize_answer(one).split())
+            _f1(*(split_characters(normalize_answer(text)) for text in (prediction, one)))
             for one in _texts(references)
         ),
         default=0.0,

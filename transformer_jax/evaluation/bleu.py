@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import CHRF
 
 from transformer_jax.errors import DataError, plural
+from transformer_jax.evaluation.words import choose_tokenize, make_bleu
 
 __all__ = ["Scores", "translation_scores"]
 
@@ -44,7 +45,7 @@ def translation_scores(
     references: Sequence[str] | Sequence[Sequence[str]],
     *,
     lowercase: bool = False,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
 ) -> Scores:
     """SacreBLEU and chrF of translations against references, over the whole corpus.
 
@@ -56,9 +57,11 @@ def translation_scores(
         hypotheses: One translation a sentence.
         references: One reference a sentence, or several lists of them.
         lowercase: Compare without case (``case:lc`` in the signature).
-        tokenize: How sacreBLEU splits words: ``13a``, ``intl``, ``zh``, ``ja-mecab``, ``none``, …
+        tokenize: How sacreBLEU splits words: a name of :data:`.Tokenize`, such as ``13a`` or
+            ``zh``; None follows from the script of the references, see :func:`.choose_tokenize`.
 
     Raises:
+        ConfigError: There is no such tokenizer.
         DataError: Nothing to score, or a list of references of another length.
 
     Example:
@@ -76,7 +79,9 @@ def translation_scores(
                 f"{plural(len(hypotheses), 'translation')} but {plural(len(stream), 'reference')}: "
                 f"they must be one a line, in the same order"
             )
-    bleu = BLEU(lowercase=lowercase, tokenize=tokenize)
+    if tokenize is None:
+        tokenize = choose_tokenize([text for stream in streams for text in stream])
+    bleu = make_bleu(tokenize, lowercase=lowercase)
     chrf = CHRF(lowercase=lowercase)
     words = bleu.corpus_score(list(hypotheses), streams)
     letters = chrf.corpus_score(list(hypotheses), streams)

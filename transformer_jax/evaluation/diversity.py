@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
-from sacrebleu.metrics import BLEU
-
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.evaluation.words import choose_tokenize, make_bleu, split_words
 
 __all__ = ["Diversity", "distinct_n", "diversity", "self_bleu"]
 
@@ -20,18 +19,25 @@ class Diversity:
         self_bleu: Of the texts of a line against each other, the mean over lines, 0 to 100; None
             where each line has one text.
         words: Words of a text, on average.
+        tokenize: How words are split, see :func:`.split_words`; self-BLEU splits punctuation too.
     """
 
     distinct_1: float
     distinct_2: float
     self_bleu: float | None
     words: float
+    tokenize: str
 
 
-def diversity(texts: Sequence[Sequence[str]]) -> Diversity:
+def diversity(texts: Sequence[Sequence[str]], tokenize: str | None = None) -> Diversity:
     """How much texts differ, of one or more texts for each of some lines.
 
+    Args:
+        texts: Of each line its texts.
+        tokenize: How words are split: a name of :data:`.Tokenize`; None follows from the script.
+
     Raises:
+        ConfigError: There is no such tokenizer.
         DataError: There are no texts.
 
     Example:
@@ -42,23 +48,27 @@ def diversity(texts: Sequence[Sequence[str]]) -> Diversity:
     if not every:
         raise DataError("there are no texts to compare")
     several = [row for row in texts if len(row) > 1]
-    scores = [self_bleu(row) for row in several]
+    tokenize = choose_tokenize(every) if tokenize is None else tokenize
+    scores = [self_bleu(row, tokenize) for row in several]
+    split = split_words(tokenize)
     return Diversity(
-        distinct_n(every, 1),
-        distinct_n(every, 2),
+        distinct_n(every, 1, tokenize),
+        distinct_n(every, 2, tokenize),
         sum(scores) / len(scores) if scores else None,
-        sum(len(text.split()) for text in every) / len(every),
+        sum(len(split(text)) for text in every) / len(every),
+        tokenize,
     )
 
 
-def distinct_n(texts: Sequence[str], n: int) -> float:
+def distinct_n(texts: Sequence[str], n: int, tokenize: str = "13a") -> float:
     """Different n-grams of words divided by all n-grams of the texts, 0 to 1 (Li et al. 2016).
 
-    Words are what blanks part. 0 where no text has ``n`` words.
+    0 where no text has ``n`` words.
 
     Args:
         texts: The texts, which count together.
         n: Words of an n-gram, at least 1.
+        tokenize: How words are split, see :func:`.split_words`: by default at blanks.
 
     Raises:
         ConfigError: ``n`` is below 1.
@@ -69,16 +79,20 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
     """
     if n < 1:
         raise ConfigError(f"n is {n}: at least 1")
-    words = [text.split() for text in texts]
+    words = list(map(split_words(tokenize), texts))
     found = [tuple(row[i : i + n]) for row in words for i in range(len(row) - n + 1)]
     return len(set(found)) / max(len(found), 1)
 
 
-def self_bleu(texts: Sequence[str]) -> float:
+def self_bleu(texts: Sequence[str], tokenize: str = "13a") -> float:
     """Mean sacreBLEU of each text against all others as its references, 0 to 100.
 
     100 says that every text is as another one, 0 that none shares a word (Zhu et al. 2018,
     Texygen). Texts of fewer than four words are compared by the n-grams that they have.
+
+    Args:
+        texts: The texts.
+        tokenize: How sacreBLEU splits words: a name of :data:`.Tokenize`.
 
     Raises:
         DataError: There are fewer than two texts.
@@ -91,7 +105,7 @@ def self_bleu(texts: Sequence[str]) -> float:
     """
     if len(texts) < 2:
         raise DataError("self-BLEU compares texts with each other: there must be two or more")
-    bleu = BLEU(effective_order=True)
+    bleu = make_bleu(tokenize, effective_order=True)
     scores = [
         bleu.sentence_score(text, [*texts[:i], *texts[i + 1 :]]).score
         for i, text in enumerate(texts)

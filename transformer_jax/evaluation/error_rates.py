@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_jax.errors import DataError, plural
+from transformer_jax.evaluation.words import split_words
 
 __all__ = ["ErrorRate", "character_error_rate", "edit_counts", "word_error_rate"]
 
@@ -36,8 +37,16 @@ class ErrorRate:
         )
 
 
-def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> ErrorRate:
-    """WER of a corpus: edits of words, which blanks separate. Case and punctuation count.
+def word_error_rate(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "none"
+) -> ErrorRate:
+    """WER of a corpus: edits of words. Case and punctuation count.
+
+    Args:
+        hypotheses: The transcripts.
+        references: What was said in each.
+        tokenize: How words are split, see :func:`.split_words`: by default at blanks, which says
+            nothing of scripts that have none.
 
     Raises:
         DataError: Numbers of texts that differ, or references without a word.
@@ -45,8 +54,11 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Err
     Example:
         >>> print(word_error_rate(["the cat sat", "a dog"], ["the cat sat down", "the dog"]))
         33.33 % (1 substituted, 1 deleted, 0 inserted of 6)
+        >>> print(word_error_rate(["我们去"], ["我们走"], "zh"))
+        33.33 % (1 substituted, 0 deleted, 0 inserted of 3)
     """
-    return _summed(list(map(str.split, hypotheses)), list(map(str.split, references)), "word")
+    split = split_words(tokenize)
+    return _summed(list(map(split, hypotheses)), list(map(split, references)), "word")
 
 
 def character_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> ErrorRate:

@@ -10,9 +10,11 @@ from typing import Any
 
 from transformer_jax.data.sentences import sentences
 from transformer_jax.errors import ConfigError, DataError, install, plural
+from transformer_jax.evaluation.words import choose_tokenize, main_script, make_bleu
 
-__all__ = ["RougeScores", "check_installed", "lead", "oracle", "rouge_scores"]
+__all__ = ["RougeScores", "check_installed", "choose_words", "lead", "oracle", "rouge_scores"]
 
+LATIN = "latin"  # the words of the library
 _TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
@@ -46,19 +48,39 @@ def check_installed() -> None:
         raise ConfigError(f"ROUGE needs the package rouge-score: {install('rouge')}") from None
 
 
-def rouge_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> RougeScores:
+def choose_words(texts: Sequence[str]) -> str:
+    """Returns how ROUGE should split the words of some references, from their script.
+
+    ``latin`` for Latin letters, as ``rouge-score`` does, which sees no others; otherwise
+    :func:`.choose_tokenize`'s.
+
+    Example:
+        >>> choose_words(["the cat"]), choose_words(["猫"]), choose_words(["Кошка"])
+        ('latin', 'zh', '13a')
+    """
+    return LATIN if main_script(texts) == "latin" else choose_tokenize(texts)
+
+
+def rouge_scores(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    tokenize: str | None = None,
+) -> RougeScores:
     """ROUGE of summaries, the mean over all of them (Lin 2004).
 
-    F1 of words after Porter's stemmer, in lower case, of Latin letters and digits. With several
+    F1 of words in lower case. Those of ``latin`` are Latin letters and digits after Porter's
+    stemmer, as of the library; others are what sacreBLEU's tokenizers find. With several
     references the best one counts, for each kind of ROUGE by itself. Lines are the sentences of
     ROUGE-Lsum; a text of one line is split by :func:`transformer_jax.data.sentences.sentences`.
 
     Args:
         hypotheses: The summaries.
         references: Of each of them one or more.
+        tokenize: How words are split: ``latin`` or a name of :data:`.Tokenize`; None follows from
+            the script of the references, see :func:`choose_words`.
 
     Raises:
-        ConfigError: ``rouge-score`` is not installed.
+        ConfigError: ``rouge-score`` is not installed, or there is no such tokenizer.
         DataError: Nothing to score, another number of references, or a summary without any.
 
     Example:
@@ -74,14 +96,16 @@ def rouge_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]])
             f"{plural(len(hypotheses), 'summary')} and references of "
             f"{plural(sum(map(bool, references)), 'text')}: each needs one or more"
         )
-    score = _scorer(_TYPES)
+    if tokenize is None:
+        tokenize = choose_words([text for texts in references for text in texts])
+    score = _scorer(_TYPES, tokenize)
     totals = dict.fromkeys(_TYPES, 0.0)
     for hypothesis, wanted in zip(hypotheses, references, strict=True):
         for name, value in score(list(map(_lines, wanted)), _lines(hypothesis)).items():
             totals[name] += 100 * value / len(hypotheses)
     counts = {len(wanted) for wanted in references}
     number = str(counts.pop()) if len(counts) == 1 else "var"
-    return RougeScores(**totals, signature=_signature(number), summaries=len(hypotheses))
+    return RougeScores(**totals, signature=_signature(number, tokenize), summaries=len(hypotheses))
 
 
 def lead(parts: Sequence[str], count: int = 1) -> str:
@@ -94,7 +118,9 @@ def lead(parts: Sequence[str], count: int = 1) -> str:
     return "\n".join(parts[:count])
 
 
-def oracle(parts: Sequence[str], references: Sequence[str], *, most: int = 3) -> str:
+def oracle(
+    parts: Sequence[str], references: Sequence[str], *, most: int = 3, tokenize: str = LATIN
+) -> str:
     """The sentences of a text that together have the highest ROUGE, chosen greedily.
 
     One after the other, that sentence is added with which the sum of ROUGE-1 and ROUGE-2 grows
@@ -105,6 +131,7 @@ def oracle(parts: Sequence[str], references: Sequence[str], *, most: int = 3) ->
         parts: The sentences of the source.
         references: One or more.
         most: Most sentences.
+        tokenize: How words are split, as of :func:`rouge_scores`.
 
     Raises:
         ConfigError: ``rouge-score`` is not installed.
@@ -114,7 +141,7 @@ def oracle(parts: Sequence[str], references: Sequence[str], *, most: int = 3) ->
         >>> oracle(["It rains.", "The cat sat on the mat.", "Go."], ["a cat on a mat"])
         'The cat sat on the mat.'
     """
-    score = _scorer(_TYPES[:2])
+    score = _scorer(_TYPES[:2], tokenize)
     chosen: list[int] = []
     best = 0.0
     while len(chosen) < most:
@@ -141,11 +168,17 @@ def _lines(text: str) -> str:
 
 
 @functools.cache
-def _scorer(types: tuple[str, ...]) -> Callable[[Sequence[str], str], dict[str, float]]:
+def _scorer(types: tuple[str, ...], words: str) -> Callable[[Sequence[str], str], dict[str, float]]:
     """A function to F1 of one summary, from 0 to 1; of several references the best one."""
     check_installed()
     from rouge_score.rouge_scorer import RougeScorer
     from rouge_score.tokenize import tokenize
+
+    class Split:
+        """The words of another tokenizer."""
+
+        def tokenize(self, text: str) -> list[str]:
+            return list(make_bleu(words).tokenizer(text.lower()).split())
 
     class Words:
         """The library's words; stems of words are kept, which are most of its time."""
@@ -159,7 +192,8 @@ def _scorer(types: tuple[str, ...]) -> Callable[[Sequence[str], str], dict[str, 
             found: list[str] = tokenize(text, self)
             return found
 
-    scorer = RougeScorer(list(types), use_stemmer=True, tokenizer=Words())
+    splitter = Words() if words == LATIN else Split()
+    scorer = RougeScorer(list(types), use_stemmer=True, tokenizer=splitter)
 
     def score(references: Sequence[str], hypothesis: str) -> dict[str, float]:
         found: dict[str, Any] = scorer.score_multi(references, hypothesis)
@@ -168,11 +202,14 @@ def _scorer(types: tuple[str, ...]) -> Callable[[Sequence[str], str], dict[str, 
     return score
 
 
-def _signature(number: str) -> str:
+def _signature(number: str, words: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         installed = version("rouge-score")
     except PackageNotFoundError:
         installed = "unknown"
-    return f"nrefs:{number}|F1|words:latin, lower case|stem:porter|version:rouge_score {installed}"
+    stem = "porter" if words == LATIN else "none"
+    return (
+        f"nrefs:{number}|F1|words:{words}, lower case|stem:{stem}|version:rouge_score {installed}"
+    )

