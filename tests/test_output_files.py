@@ -16,6 +16,8 @@ from transformer_jax.output_files import (
     draft_path,
     is_draft,
     remove_dead_drafts,
+    replace_folder,
+    restore_folder,
 )
 from transformer_jax.processes import process_started
 
@@ -124,3 +126,42 @@ def test_any_name_that_a_file_can_have_has_drafts(name, tmp_path):
     with draft_file(Path(tmp_path, name)) as draft:
         draft.write_text("all")
     assert len(names(tmp_path)) == 1
+
+
+REPLACE = """
+import os, signal, sys
+from pathlib import Path
+from transformer_jax import output_files
+os.chdir({folder!r})
+kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+if {when!r} == "between":  # the old folder is away, the new one is not there yet
+    rename = Path.rename
+    Path.rename = lambda path, to: kill() if str(to) == "model" else rename(path, to)
+else:
+    output_files.shutil.rmtree = kill
+with output_files.draft_folder(Path("model")) as draft:
+    (draft / "weights").write_text("new")
+    output_files.replace_folder(draft, Path("model"))
+"""
+
+
+@pytest.mark.parametrize(("when", "text"), [("between", "old"), ("after", "new")])
+def test_a_folder_that_was_being_replaced_is_whole_again(tmp_path, when, text):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/weights").write_text("old")
+    program = REPLACE.format(folder=str(tmp_path), when=when)
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+    assert (when == "after") == (tmp_path / "model").exists()
+    restore_folder(tmp_path / "model")
+    remove_dead_drafts(tmp_path)
+    assert names(tmp_path) == ["model"]
+    assert (tmp_path / "model/weights").read_text() == text
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    with draft_folder(tmp_path / "model") as draft:
+        shutil.rmtree(draft)
+        with pytest.raises(OSError, match="No such file"):
+            replace_folder(draft, tmp_path / "model")
+    assert names(tmp_path) == ["model"]

@@ -25,9 +25,12 @@ __all__ = [
     "flush_directory",
     "is_draft",
     "remove_dead_drafts",
+    "replace_folder",
+    "restore_folder",
 ]
 
 _DRAFT = re.compile(r"\.(.+)\.([0-9a-f]{12})\.([0-9]{1,10})\.([^.]*)\.[0-9]+\.draft", re.DOTALL)
+_OLD = ".old"  # behind the name of the draft that replaces a folder: the name of that folder
 _DAY = 24 * 3600.0  # seconds without a write after which a process elsewhere counts as dead
 _LONGEST = 150  # bytes of a name that a draft repeats; file systems allow 255
 _count = itertools.count()
@@ -182,6 +185,62 @@ def draft_folder(path: Path) -> Iterator[Path]:
         yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def replace_folder(draft: Path, path: Path) -> None:
+    """Puts a complete folder in the place of another, or where there is none.
+
+    The other one stays until then: killed in between, a process leaves it under the name of a
+    draft, from where :func:`restore_folder` puts it back.
+
+    Args:
+        draft: The folder, of :func:`draft_folder`, in the same file system.
+        path: Its place.
+
+    Raises:
+        OSError: It cannot be renamed.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "model"
+        >>> for text in ("first", "second"):
+        ...     with draft_folder(target) as draft:
+        ...         _ = (draft / "weights").write_text(text)
+        ...         replace_folder(draft, target)
+        >>> (target / "weights").read_text(), len(list(target.parent.iterdir()))
+        ('second', 1)
+    """
+    if not path.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.rename(path)
+        flush_directory(path.parent)
+        return
+    shutil.copymode(path, draft)
+    old = path.with_name(f"{draft.name}{_OLD}")
+    path.rename(old)
+    try:
+        draft.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    flush_directory(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_folder(path: Path) -> None:
+    """Puts a folder back that a process was replacing when it was killed.
+
+    Args:
+        path: Its place. Where the new folder is there already, the old one is removed.
+    """
+    with contextlib.suppress(OSError):
+        for entry in sorted(path.parent.glob(f".*{_OLD}")):
+            found = _DRAFT.fullmatch(entry.name.removesuffix(_OLD))
+            if found and found[1] == _stem(path.name) and _is_dead(found, str(entry)):
+                if path.exists():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.rename(path)
 
 
 def remove_dead_drafts(folder: Path, name: str | None = None) -> None:

@@ -83,3 +83,62 @@ def test_a_url_is_refused_and_no_folder_of_its_scheme_is_made(path, tmp_path, mo
     with pytest.raises(ConfigError, match=r"(ftp|hdfs):// is not supported: give a local path"):
         RunDirectory.create(path)
     assert not any(tmp_path.iterdir())
+
+
+def fail():
+    raise KeyError
+
+
+def write_whole(place, meanwhile=lambda: None, **how):
+    with RunDirectory.whole(place, **how) as run:
+        run.write(run.config, {"a": 1})
+        meanwhile()
+
+
+def test_a_run_that_is_written_whole_is_there_when_it_is_complete(tmp_path):
+    """Nothing at its place looks like a run before, also where writing fails."""
+    place = tmp_path / "new" / "run"
+    with RunDirectory.whole(place) as run:
+        run.write(run.config, {"a": 1})
+        assert not place.exists()
+        assert run.path.parent == place.parent
+    assert json.loads((place / "config.json").read_text()) == {"a": 1}
+    with pytest.raises(KeyError):
+        write_whole(tmp_path / "other", fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert [path.name for path in place.parent.iterdir()] == ["run"]
+
+
+def test_a_run_that_gives_way_is_there_until_the_new_one_is_complete(tmp_path):
+    place = tmp_path / "run"
+    old = RunDirectory.create(place)
+    old.write(old.config, {"a": 1})
+    old.metrics.write_text("")
+    with pytest.raises(ConfigError, match="resume"):
+        write_whole(place)
+    with pytest.raises(KeyError):
+        write_whole(place, fail, overwrite=True)
+    assert json.loads(old.config.read_text()) == {"a": 1}
+    with RunDirectory.whole(place, overwrite=True) as run:
+        run.write(run.config, {"a": 2})
+        assert old.metrics.exists()
+    assert [path.name for path in place.iterdir()] == ["config.json"]
+    link = tmp_path / "link"
+    link.symlink_to(place)
+    with RunDirectory.whole(link) as run:
+        run.write(run.config, {"a": 3})
+    assert link.is_symlink()
+    assert json.loads((place / "config.json").read_text()) == {"a": 3}
+
+
+def test_a_run_that_another_process_began_meanwhile_stays(tmp_path):
+    place = tmp_path / "run"
+
+    def begin():
+        other = RunDirectory.create(place)
+        other.write(other.config, {"b": 1})
+        other.metrics.write_text("")
+
+    with pytest.raises(ConfigError, match="holds a run"):
+        write_whole(place, begin)
+    assert json.loads((place / "config.json").read_text()) == {"b": 1}

@@ -1,6 +1,7 @@
 """``transformer-jax export``: trained models in the formats of other software."""
 
 import dataclasses
+import glob
 import os
 import shutil
 import sys
@@ -13,6 +14,8 @@ import tyro
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.output_files import draft_folder, replace_folder, restore_folder
+from transformer_jax.processes import process_started
 
 if TYPE_CHECKING:
     from transformer_jax.interop.family import Model
@@ -54,19 +57,17 @@ class Export(RunCommand):
 
     def __call__(self) -> int:
         """Exports the model and prints what was written."""
-        self.check()
         output = Path(os.path.realpath(self.output))  # a link stays one
-        draft = output.with_name(f".{output.name}.{os.getpid()}")
         try:
-            said = self.write(draft)
-            if output.is_dir():
-                shutil.rmtree(output)
-            draft.rename(output)
+            restore_folder(output)
+            self.check()
+            _remove_earlier_drafts(output)
+            with draft_folder(output) as draft:
+                said = self.write(draft)
+                replace_folder(draft, output)
         except OSError as error:
             why = error.strerror or error
             raise CheckpointError(f"{self.output}: cannot be written: {why}") from None
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         wrote(self.output, what=said)
         return 0
 
@@ -193,6 +194,14 @@ class Export(RunCommand):
         return bool(inside) and all(
             file.is_file() and file.relative_to(self.output).as_posix() in names for file in inside
         )
+
+
+def _remove_earlier_drafts(output: Path) -> None:
+    """Removes drafts of dead processes under the names that version 0.1 gave them."""
+    for path in output.parent.glob(f".{glob.escape(output.name)}.*"):
+        number = path.name.rpartition(".")[2]
+        if number.isdecimal() and path.is_dir() and process_started(int(number)) is None:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def usual_dtype(published: Mapping[str, Any]) -> Literal["float32", "bfloat16", "float16"]:

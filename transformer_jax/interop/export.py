@@ -15,6 +15,7 @@ from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.hf_checkpoint import parameter_shapes
 from transformer_jax.interop.tensor_layouts import to_hf
 from transformer_jax.interop.tensor_writer import write_tensors
+from transformer_jax.numerics import all_finite
 from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["hf_tensors", "with_post_processor", "write_folder", "write_model"]
@@ -216,7 +217,14 @@ def write_folder(
         import ml_dtypes
 
         kinds = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-        tensors = {name: array.astype(kinds[dtype]) for name, array in tensors.items()}
+        with np.errstate(over="ignore"):
+            tensors = {name: array.astype(kinds[dtype]) for name, array in tensors.items()}
+        for name, array in tensors.items():
+            if not all_finite(array):
+                raise ConfigError(
+                    f"{name} has numbers beyond the largest of {dtype}: export in float32 or "
+                    f"bfloat16"
+                )
     own = dict(ids or {}) if fields is None else {}
     for name in own.keys() & fit.fields.keys():  # RoBERTa counts positions from its padding on
         if own[name] != fit.fields[name]:

@@ -333,7 +333,8 @@ def convert(
     output: str | os.PathLike[str],
     *,
     overwrite: bool,
-    change: Callable[[Any], Any] = lambda params: params,
+    change: Callable[[Any, Any], tuple[Any, Any]] = lambda params, fields: (params, fields),
+    more: Callable[[RunDirectory], None] = lambda run: None,
 ) -> int:
     """A run directory with the model of a Hugging Face folder; returns how many parameters it has.
 
@@ -341,7 +342,8 @@ def convert(
         path: The folder.
         output: The run to create, on this machine.
         overwrite: Whether a run that is there gives way.
-        change: Makes the parameters of the run from those of the folder.
+        change: Makes the parameters and the ``config.json`` of the run from those of the folder.
+        more: Writes further files of the run.
 
     Raises:
         CheckpointError: The folder is damaged, or the run cannot be written.
@@ -356,26 +358,27 @@ def convert(
     source = HFRunDirectory(path)
     fields = source.read_config()
     tokenizer = None if source.folder.model.kind == "image" else source.load_tokenizer()
-    describe: dict[str, Any] = {"config": fields}
+    describe: dict[str, Any] = {}
     if tokenizer is not None:
         sizes = source.folder.model.config
         check_vocabulary(tokenizer, sizes.vocab_size, sizes.decoder().vocab_size, where=path)
         fields |= {"special": source.tokenizer_file()[1]}
-        describe = {"config": fields, "tokenizer": tokenizer.sha256}
+        describe = {"tokenizer": tokenizer.sha256}
     RunDirectory.check_free(output, overwrite=overwrite)  # before anything is loaded
-    params = change(source.load_params().params)
+    params, fields = change(source.load_params().params, fields)
     dense = fields.get("sentence", {}).get("dense")
     if dense is not None:  # a run that gives way to this one is there until all is read
         read_dense(source.path, dense, source.folder.model.config.d_model)
         dense["sha256"] = digest(dense_tensors(source.path, dense))
-    run = RunDirectory.create(output, overwrite=overwrite)
-    run.write(run.config, json.loads(json.dumps(fields)))
-    if tokenizer is not None:
-        tokenizer.save(run.tokenizer)
-        copy_template(source.path, run.path)
-    if dense is not None:
-        copy_dense(source.path, dense, run.path)
-    save_converted(run, params, describe)
+    with RunDirectory.whole(output, overwrite=overwrite) as run:
+        run.write(run.config, json.loads(json.dumps(fields)))
+        if tokenizer is not None:
+            tokenizer.save(run.tokenizer)
+            copy_template(source.path, run.path)
+        if dense is not None:
+            copy_dense(source.path, dense, run.path)
+        more(run)
+        save_converted(run, params, describe | {"config": fields})
     import jax
 
     return sum(leaf.size for leaf in jax.tree.leaves(params))

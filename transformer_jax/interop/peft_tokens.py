@@ -6,31 +6,21 @@ alone or by the name of each table; an output layer that is that table needs no 
 """
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.interop.family import Model, ModelFamily
+from transformer_jax.interop.peft_config import INDICES, PeftConfig
+from transformer_jax.interop.peft_modules import BaseModules, bare_name
 
-__all__ = ["BEFORE", "INDICES", "bare_name", "read_rows", "row_tensors"]
+__all__ = ["BEFORE", "read_rows", "row_tensors"]
 
 BEFORE = "base_model.model."
-INDICES = "trainable_token_indices"
 _DELTA = ".token_adapter.trainable_tokens_delta"
-
-
-def bare_name(name: str) -> str:
-    """A name without the prefix that bare models lack.
-
-    Example:
-        >>> bare_name("transformer.wte.weight"), bare_name("lm_head.weight")
-        ('wte.weight', 'lm_head.weight')
-    """
-    return re.sub(r"^(transformer|model|bert|roberta|distilbert|electra)\.", "", name)
 
 
 def row_tensors(
@@ -63,46 +53,96 @@ def row_tensors(
     return tensors, indices or None
 
 
+class StoredRows(NamedTuple):
+    """The trained rows of a folder.
+
+    Attributes:
+        rows: By the parameter of their table.
+        tokens: Their ids, the same of each table.
+        tables: Whole tables by bare name of their module, where tables that are one in the base
+            have rows of their own, or tables have rows of other tokens than each other.
+        modules: The bare names of all modules with rows.
+        rest: The tensors that are no rows.
+    """
+
+    rows: dict[str, np.ndarray]
+    tokens: tuple[int, ...]
+    tables: dict[str, np.ndarray]
+    modules: set[str]
+    rest: dict[str, np.ndarray]
+
+
 def read_rows(
-    folder: Path,
-    fields: Mapping[str, Any],
+    config: PeftConfig,
     tensors: Mapping[str, np.ndarray],
-    tables: Mapping[str, str],
-    sizes: Mapping[str, tuple[int, ...]],
-) -> tuple[dict[str, np.ndarray], tuple[int, ...], dict[str, np.ndarray]]:
-    """The trained rows of a folder, their tokens, and the tensors that are none.
+    base: BaseModules,
+    kernels: Mapping[str, np.ndarray],
+) -> StoredRows:
+    """Reads the trained rows of a folder.
 
     Args:
-        folder: For messages.
-        fields: Of ``adapter_config.json``.
+        config: The configuration of the adapter.
         tensors: Those without adapters, by name.
-        tables: For bare names of tensors of the base: the parameter of ours.
-        sizes: Shapes of the parameters.
+        base: The modules of the base.
+        kernels: The parameters of the base.
 
     Raises:
-        CheckpointError: Rows fit nothing of the base, or the tokens are no list of ids.
-        ConfigError: Tables have rows of other tokens than each other.
+        CheckpointError: Rows are missing or fit nothing of the base, or the tokens are no list of
+            ids.
     """
+    folder, said = config.folder, config.fields.get(INDICES)
     rest = {name: array for name, array in tensors.items() if not name.endswith(_DELTA)}
-    rows: dict[str, np.ndarray] = {}
-    found: set[tuple[int, ...]] = set()
+    rows: dict[str, tuple[tuple[int, ...], np.ndarray]] = {}
     for name in tensors.keys() - rest:
-        module = name.removesuffix(_DELTA)
-        ids, table = _ids_of(folder, fields.get(INDICES), module), tables.get(bare_name(module))
-        if table is None or tensors[name].shape != (len(ids), *sizes[table][1:]):
+        whole = name.removesuffix(_DELTA)
+        module, ids = bare_name(whole), _ids_of(folder, said, whole)
+        table = base.table_of(module)
+        if table is None or tensors[name].shape != (len(ids), *kernels[table].shape[1:]):
             raise CheckpointError(f"{folder}: the tensor {name} fits nothing of the base")
-        if max(ids) >= sizes[table][0]:
+        if max(ids) >= len(kernels[table]):
             raise CheckpointError(
-                f"{folder}: trains the row of token {max(ids)}, and {module} of the base has "
-                f"{plural(sizes[table][0], 'row')}: take the base whose vocabulary has grown"
+                f"{folder}: trains the row of token {max(ids)}, and {whole} of the base has "
+                f"{plural(len(kernels[table]), 'row')}: take the base whose vocabulary has grown"
             )
-        rows[table] = tensors[name].astype(np.float32)
-        found.add(ids)
-    if len(found) > 1:
+        rows[module] = ids, tensors[name].astype(np.float32)
+    _refuse_missing(config, rows, base)
+    if base.biased and rows.keys() & {base.head, base.embedding if base.tied else base.head}:
         raise ConfigError(
-            f"{folder}: {INDICES} has other tokens for each table: one list for all is what is read"
+            f"{folder}: trains rows of an output layer with a bias, which PEFT leaves out until "
+            f"they are merged: merge it with PEFT (merge_and_unload), and use that"
         )
-    return rows, next(iter(found), ()), rest
+    kinds = {ids for ids, _ in rows.values()}
+    apart = len(kinds) > 1 or (base.tied and base.head in rows) or set(base.side_tables) & set(rows)
+    if not apart:
+        own = {str(base.table_of(name)): values for name, (_, values) in rows.items()}
+        return StoredRows(own, next(iter(kinds), ()), {}, set(rows), rest)
+    tables = {}
+    for module, (ids, values) in rows.items():
+        tables[module] = np.array(kernels[str(base.table_of(module))], np.float32)
+        tables[module][list(ids)] = values
+    return StoredRows({}, (), tables, set(rows), rest)
+
+
+def _refuse_missing(
+    config: PeftConfig, rows: Mapping[str, tuple[tuple[int, ...], Any]], base: BaseModules
+) -> None:
+    """Refuses tokens of a table that has no rows in the file, and rows of two that must agree."""
+    folder, said = config.folder, config.fields.get(INDICES)
+    names = list(said) if isinstance(said, Mapping) else [base.embedding] if said else []
+    for name in names:
+        one = [module for module in rows if f".{module}".endswith(f".{bare_name(name)}")]
+        shares = base.tied and base.head is not None and base.head.endswith(name)
+        same = isinstance(said, Mapping) and rows.get(base.embedding, ((),))[0] == tuple(said[name])
+        if not one and not (shares and same):
+            raise CheckpointError(
+                f"{folder}: {INDICES} names tokens of {name}, and the file has no rows of it: "
+                f"fetch it anew, or leave them out"
+            )
+    both = [rows[name][0] for name in (base.embedding, str(base.head)) if name in rows]
+    if config.fields.get("ensure_weight_tying") and base.tied and len(set(both)) > 1:
+        raise CheckpointError(
+            f"{folder}: ensure_weight_tying is true, and {INDICES} has other tokens for each table"
+        )
 
 
 def _ids_of(folder: Path, said: Any, module: str) -> tuple[int, ...]:

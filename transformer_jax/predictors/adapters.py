@@ -11,18 +11,22 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
+from transformer_jax.devices import default_device
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.interop.export_plan import choose_family, unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, model_of
 from transformer_jax.interop.peft import is_peft_folder, read_peft
+from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.inference import mesh_of, shard_parameters
 from transformer_jax.predictors.checkpoint_names import of_training
 from transformer_jax.predictors.runs import (
+    abstract_model,
     chosen_checkpoint,
     family,
     is_ngram_run,
     load,
+    model_config,
     open_directory,
 )
 from transformer_jax.storage.copies import fetched
@@ -39,6 +43,7 @@ from transformer_jax.training.trees import flatten_dict
 
 __all__ = [
     "check_adapter",
+    "has_new_head",
     "load_adapted",
     "load_merged",
     "merge_into",
@@ -49,6 +54,7 @@ __all__ = [
 ]
 
 Adapters = Mapping[str, str | os.PathLike[str]]
+HEAD = "head/table"  # of an output layer that is not tied
 
 
 def named_family(base: RunDirectory) -> tuple[ModelFamily, Model]:
@@ -158,8 +164,9 @@ def open_adapters(paths: Adapters, base: RunDirectory, params: PyTree) -> dict[s
         own = sorted(one for one in adapter.itself if not one.startswith("value/"))
         if own:
             raise ConfigError(
-                f"{paths[name]}: was trained with parameters of its own beside its adapters "
-                f"({own[0]}): load that run itself, or merge it with the command merge"
+                f"{paths[name]}: has parameters of its own beside its adapters ({own[0]}), and "
+                f"prompts that choose adapters share them: merge it with the command merge, and "
+                f"use the result"
             )
     return found
 
@@ -236,16 +243,30 @@ def load_merged(
     """
     check_adapter(adapter)  # before the base is loaded
     (graph, params), tokenizer = load(path, checkpoint, kind="decoder", change=change)
-    whole, _ = merge_into(open_directory(path), params, adapter)
+    run = open_directory(path)
+    whole, _ = merge_into(run, params, adapter)
+    if has_new_head(whole, params):
+        config = change(model_config(run))
+        head = dataclasses.replace(config.head, tie_word_embeddings=False)
+        model = abstract_model(run, dataclasses.replace(config, head=head))
+        graph = nnx.graphdef(with_attention_kernels(model, default_device()))
     if (mesh := mesh_of(params)) is not None:
         return (graph, shard_parameters(graph, whole, mesh)), tokenizer
     return (graph, jax.device_put(whole)), tokenizer
 
 
+def has_new_head(whole: PyTree, params: PyTree) -> bool:
+    """Whether merging gave an output layer a table of its own, which it shared before."""
+    return HEAD in flatten_dict(whole) and HEAD not in flatten_dict(params)
+
+
 def merge_into(
     base: RunDirectory, params: PyTree, path: str | os.PathLike[str]
 ) -> tuple[dict[Any, Any], int]:
-    """Parameters with an adapter merged into them, and how many maps it changes.
+    """Parameters with an adapter merged into them, and how many maps and tables it changes.
+
+    An adapter in PEFT's format may change one of a table and an output layer that is tied to it:
+    then there is a ``head/table``, and the model is no longer tied (:func:`has_new_head`).
 
     Raises:
         CheckpointError: As of :func:`open_adapter`.
@@ -256,7 +277,9 @@ def merge_into(
     itself = {
         name: value for name, value in adapter.itself.items() if not name.startswith("value/")
     }
-    if missing := sorted(set(itself) - set(leaves)):
+    # A folder in PEFT's format may change an output layer that is the table in the base.
+    new = {HEAD} if is_peft_folder(check_adapter(path)) else set()
+    if missing := sorted(set(itself) - set(leaves) - new):
         raise ConfigError(
             f"{path}: was trained with parameters of its own beside its adapters ({missing[0]}), "
             f"which {base.path} lacks: load or merge that run alone"
@@ -267,4 +290,4 @@ def merge_into(
             f"ones: export {base.path} to a Hugging Face folder, and use that"
         )
     adapter = dataclasses.replace(adapter, itself=itself)
-    return merge_adapter(adapter, params), len(adapter.params)
+    return merge_adapter(adapter, params), len(adapter.params) + len(itself) * bool(new)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,33 @@ import numpy as np
 from jaxtyping import PyTree
 
 from transformer_jax.chat.template import ChatTemplate, find_template
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_dict import from_dict
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint
-from transformer_jax.interop.hf_run_directory import HFRunDirectory, convert, save_converted
+from transformer_jax.interop.hf_run_directory import (
+    HFRunDirectory,
+    convert,
+    republished,
+    save_converted,
+)
 from transformer_jax.interop.peft import is_peft_folder, write_peft
 from transformer_jax.predictors.adapters import (
     check_adapter,
+    has_new_head,
     merge_into,
     named_family,
     open_adapter,
 )
-from transformer_jax.predictors.runs import chosen_checkpoint, is_ngram_run, open_directory
+from transformer_jax.predictors.runs import (
+    chosen_checkpoint,
+    family,
+    is_ngram_run,
+    open_directory,
+)
 from transformer_jax.training.adapters import is_adapter_run, merge_adapter, of_run
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.trees import flatten_dict
@@ -78,7 +92,8 @@ def write_merged(
             f"the base has none: use the run that it started from"
         )
     params = frozen if unmerge else run.load_params(which, average=average).params
-    _write_run(run, output, params, find_template(run.path), overwrite=overwrite)
+    template = find_template(run.path)
+    _write_run(run, output, params, _fields_of(run), template, overwrite=overwrite)
     return len(adapter.params)
 
 
@@ -116,19 +131,45 @@ def write_with_adapter(
         return write_merged(folder, output, overwrite=overwrite)
     changed = 0
 
-    def change(params: PyTree) -> PyTree:
+    def change(params: PyTree, fields: Mapping[str, Any]) -> tuple[PyTree, dict[str, Any]]:
         nonlocal changed
         whole, changed = merge_into(run, params, adapter)
-        return whole
+        new = has_new_head(whole, params)
+        return whole, _untied(run, fields) if new else dict(fields)
 
     template = find_template(run.path)
     if isinstance(run, HFRunDirectory):
         run.refuse_steps(which, average)
-        convert(run.path, output, overwrite=overwrite, change=change)
-        _write_template(RunDirectory(output), template)
+        more = lambda made: _write_template(made, template)
+        convert(run.path, output, overwrite=overwrite, change=change, more=more)
     else:
-        params = change(run.load_params(which, average=average).params)
-        _write_run(run, output, params, template, overwrite=overwrite)
+        fields = _fields_of(run)
+        params, fields = change(run.load_params(which, average=average).params, fields)
+        _write_run(run, output, params, fields, template, overwrite=overwrite)
+    return changed
+
+
+def _fields_of(run: RunDirectory) -> dict[str, Any]:
+    """The ``config.json`` of a run without what its training began with."""
+    fields: dict[str, Any] = json.loads(json.dumps(run.read_config()))
+    fields.pop("lora", None)
+    for own in (fields, fields.get("task") or {}):
+        for name in _START:
+            own.pop(name, None)
+    return fields
+
+
+def _untied(run: RunDirectory, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``config.json`` of the same model with an output layer that has a table of its own."""
+    model = json.loads(json.dumps(fields["model"]))
+    model["head"]["tie_word_embeddings"] = False
+    changed = {**fields, "model": model}
+    if (published := changed.get("published")) is not None:
+        config = from_dict(TransformerConfig, model)
+        record = republished(published, family(run), config)
+        # A family whose output layer is always its table has no configuration for this model.
+        changed = {name: value for name, value in changed.items() if name != "published"}
+        changed |= {} if record is None else {"published": record}
     return changed
 
 
@@ -136,25 +177,21 @@ def _write_run(
     run: RunDirectory,
     output: str | os.PathLike[str],
     params: PyTree,
+    fields: dict[str, Any],
     template: ChatTemplate | None,
     *,
     overwrite: bool,
 ) -> None:
     """Writes weights as a run with the model and the data of another."""
-    fields: dict[str, Any] = json.loads(json.dumps(run.read_config()))
-    fields.pop("lora", None)
-    for own in (fields, fields.get("task") or {}):
-        for name in _START:
-            own.pop(name, None)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
     tokenizer = run.load_tokenizer()
-    made = RunDirectory.create(output, overwrite=overwrite)
-    made.write(made.config, fields)
-    tokenizer.save(made.tokenizer)
-    _write_template(made, template)
-    if (dense := fields.get("sentence", {}).get("dense")) is not None:
-        copy_dense(run.path, dense, made.path)
-    save_converted(made, params, {"config": fields, "tokenizer": tokenizer.sha256})
+    with RunDirectory.whole(output, overwrite=overwrite) as made:
+        made.write(made.config, fields)
+        tokenizer.save(made.tokenizer)
+        _write_template(made, template)
+        if (dense := fields.get("sentence", {}).get("dense")) is not None:
+            copy_dense(run.path, dense, made.path)
+        save_converted(made, params, {"config": fields, "tokenizer": tokenizer.sha256})
 
 
 def _write_template(run: RunDirectory, template: ChatTemplate | None) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "BACKENDS",
     "FOLDER",
     "Backend",
+    "draft_place",
     "read_copy",
     "url_of",
     "url_of_folder",
@@ -33,7 +34,7 @@ BACKENDS = {"s3": Backend("s3fs", "s3"), "gs": Backend("gcsfs", "gcs")}
 # As a path, s3://bucket/run is s3:/bucket/run.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
 _OF_PATHS = re.compile(rf"\b({'|'.join(BACKENDS)}):/(?!/)")
-_WORKING, _READ = "runs", "read"
+_WORKING, _READ, _DRAFTS = "runs", "read", "drafts"
 
 
 def url_of(path: str | os.PathLike[str]) -> str | None:
@@ -101,6 +102,19 @@ def working_copy(path: str | os.PathLike[str]) -> Path:
 def read_copy(url: str) -> Path:
     """The local place of what is downloaded from a URL to be read."""
     return _folder(_READ, url)
+
+
+def draft_place(folder: Path) -> Path:
+    """The folder beside which a draft of a run lies; drafts of working copies are not published.
+
+    Args:
+        folder: The run directory on this machine.
+    """
+    try:
+        inside = folder.relative_to(os.path.realpath(_cache() / _WORKING))
+    except ValueError:
+        return folder
+    return _cache() / _DRAFTS / inside
 
 
 def url_of_folder(folder: str | os.PathLike[str]) -> str | None:

@@ -15,7 +15,8 @@ from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.modules.lora import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.modules.replace import replaced
 from transformer_jax.modules.stack import Stack
-from transformer_jax.training.lora import merged, split_adapters
+from transformer_jax.numerics import all_finite
+from transformer_jax.training.lora import merged, not_finite, split_adapters
 from transformer_jax.training.state import digest
 from transformer_jax.training.stored import load_parts
 from transformer_jax.training.trainable_tokens import put_in, split_rows
@@ -209,6 +210,7 @@ def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
         adapters: Adapters of its linear maps.
 
     Raises:
+        CheckpointError: An adapter is beyond the range of float32 once it is scaled.
         ConfigError: There is no linear map where one has an adapter.
     """
     unstack = lambda path, module: module.unstacked() if isinstance(module, Stack) else None
@@ -224,6 +226,7 @@ def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
             *_stacked(
                 module.kernel[...],
                 [(adapter.params.get(path), adapter.scales.get(path, 1.0)) for adapter in adapters],
+                path,
             ),
         )
 
@@ -233,7 +236,7 @@ def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
     return made
 
 
-def _stacked(kernel: Any, adapters: list[tuple[Any, float]]) -> tuple[Any, Any, Any]:
+def _stacked(kernel: Any, adapters: list[tuple[Any, float]], name: str) -> tuple[Any, Any, Any]:
     """A, B and gains of several adapters of a kernel, after zeros for none."""
     (D, F), own = kernel.shape, [one for one, _ in adapters if one is not None]
     rank = max(one["lora_a"].shape[1] for one in own)
@@ -244,10 +247,13 @@ def _stacked(kernel: Any, adapters: list[tuple[Any, float]]) -> tuple[Any, Any, 
         if one is None:
             continue
         r = one["lora_a"].shape[1]
-        a[i, :, :r], b[i, :r] = one["lora_a"], scale * one["lora_b"]
+        with np.errstate(over="ignore"):  # refused below
+            a[i, :, :r], b[i, :r] = one["lora_a"], scale * one["lora_b"]
         if "lora_magnitude" in one:
             A, B, magnitude = (jnp.asarray(one[leaf]) for leaf in LEAVES)
             gain[i] = column_gain(kernel, A, B, scale, magnitude)
             b[i] *= gain[i]
+        if not (all_finite(b[i]) and all_finite(gain[i])):
+            raise CheckpointError(not_finite(name))
     magnitudes = any("lora_magnitude" in one for one in own)
     return jnp.asarray(a), jnp.asarray(b), jnp.asarray(gain) if magnitudes else None

@@ -11,11 +11,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
-from transformer_jax.errors import ConfigError, at_least
+from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.functional.low_rank import Variant, lora_scale, low_rank_kernel
 from transformer_jax.modules.lora import LEAVES, LoRALinear, adapter_parameters, init_adapter
 from transformer_jax.modules.parameters import LAYERS, is_matrix
 from transformer_jax.modules.replace import replaced
+from transformer_jax.numerics import all_finite
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.training.partition import Partition, overlay, where
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
@@ -26,6 +27,7 @@ __all__ = [
     "find_targets",
     "lora",
     "merged",
+    "not_finite",
     "split_adapters",
     "with_adapters",
 ]
@@ -265,6 +267,9 @@ def merged(params: PyTree, frozen: PyTree, scale: float | Mapping[str, float]) -
         frozen: The other parameters.
         scale: What the adapters' products are multiplied by, of all or by path of the map.
 
+    Raises:
+        CheckpointError: A merged kernel is not finite.
+
     Example:
         >>> adapter = {"lora_a": np.ones((2, 1)), "lora_b": np.ones((1, 2))}
         >>> merged({"up": adapter}, {"up": {"kernel": np.eye(2), "bias": np.zeros(2)}}, 0.5)["up"]
@@ -277,8 +282,19 @@ def merged(params: PyTree, frozen: PyTree, scale: float | Mapping[str, float]) -
         kernel = leaves[f"{name}/kernel"]
         arrays = [np.asarray(adapter[leaf], np.float32) for leaf in LEAVES if leaf in adapter]
         whole, own = np.asarray(kernel, np.float32), _scale_of(scale, name)
-        leaves[f"{name}/kernel"] = _merged_kernel(whole, arrays, own)
+        changed = _merged_kernel(whole, arrays, own)
+        if not all_finite(changed):
+            raise CheckpointError(not_finite(name))
+        leaves[f"{name}/kernel"] = changed
     return unflatten_dict(leaves)
+
+
+def not_finite(name: str) -> str:
+    """Returns the message about an adapter that overflows, by the path of its map or table."""
+    return (
+        f"{name}: its adapter makes weights beyond the range of float32: it is damaged, or its "
+        f"alpha is far too large"
+    )
 
 
 def _merged_kernel(kernel: np.ndarray, arrays: list[np.ndarray], scale: float) -> np.ndarray:

@@ -1,17 +1,19 @@
 """Run directories, which hold all that is needed to use or resume a run."""
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError, command, no_such_run
 from transformer_jax.old_names import current_settings, earlier_settings
-from transformer_jax.output_files import is_draft
-from transformer_jax.storage.urls import with_urls, working_copy
+from transformer_jax.output_files import draft_folder, is_draft, replace_folder, restore_folder
+from transformer_jax.storage.urls import draft_place, with_urls, working_copy
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK, check_lock, of_a_lock
 from transformer_jax.training.published import run_storage
@@ -80,6 +82,43 @@ class RunDirectory:
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
         return run
+
+    @classmethod
+    @contextlib.contextmanager
+    def whole(
+        cls, path: str | os.PathLike[str], *, overwrite: bool = False
+    ) -> Iterator["RunDirectory"]:
+        """Context with a run that is written beside its place, and renamed when it is complete.
+
+        A process that is killed leaves nothing at ``path`` that looks like a run, and a run that
+        is to give way stays until then. Training, whose runs are there to be resumed, uses
+        :meth:`create`.
+
+        Args:
+            path: The directory; missing or empty.
+            overwrite: Whether an existing run is replaced.
+
+        Raises:
+            ConfigError: ``path`` is not free.
+            CheckpointError: It cannot be written, or another process uses it.
+        """
+        run = cls(path)
+        target = Path(os.path.realpath(run.path))  # a link stays one
+
+        def check() -> None:
+            cls.check_free(path, overwrite=overwrite)
+            check_lock(run.path)
+
+        try:
+            restore_folder(target)
+            check()
+            with draft_folder(draft_place(target)) as draft:
+                yield cls(draft)
+                check()  # another process may have begun a run there meanwhile
+                replace_folder(draft, target)
+            run_storage(run.path).publish()
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
 
     def has_begun(self) -> bool:
         """Whether training has begun; a run without its first files is empty."""

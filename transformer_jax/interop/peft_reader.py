@@ -1,0 +1,304 @@
+"""Adapters read from folders in the format of PEFT.
+
+Tensors lie there as PyTorch's linear maps do, ``lora_A`` as [r, in] and ``lora_B`` as [out, r],
+also where the base holds a kernel the other way (GPT-2). Several maps of ours that are one tensor
+there, such as GPT-2's queries, keys and values, have one adapter there: they share its ``A``, and
+each has its outputs of ``B``. Adapters of tables, and of an output layer, become the tables.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
+from transformer_jax.interop.peft_base import as_of_unchanged_base, largest_rank
+from transformer_jax.interop.peft_config import CONFIG, PeftConfig, read_peft_config
+from transformer_jax.interop.peft_modules import (
+    BaseModules,
+    bare_name,
+    check_saved,
+    check_targets,
+)
+from transformer_jax.interop.peft_tables import Leaves, TableChanges
+from transformer_jax.interop.peft_tokens import BEFORE, read_rows
+from transformer_jax.interop.tensor_layouts import from_hf
+from transformer_jax.numerics import all_finite
+from transformer_jax.training.adapters import Adapter
+from transformer_jax.training.lora import not_finite
+
+__all__ = ["LEAVES", "WEIGHTS", "is_peft_folder", "kernel_norms", "read_peft"]
+
+WEIGHTS = "adapter_model.safetensors"
+LEAVES = {"lora_A.weight": "a", "lora_B.weight": "b", "lora_magnitude_vector": "magnitude"}
+_OF_TABLES = {"lora_embedding_A": "table_a", "lora_embedding_B": "table_b"}
+_BASE = ".base_layer."  # of a module with an adapter, in the names of its own tensors
+
+
+def is_peft_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds an adapter in PEFT's format."""
+    return os.path.isfile(Path(path) / CONFIG)
+
+
+def read_peft(
+    path: str | os.PathLike[str],
+    family: ModelFamily,
+    model: Model,
+    kernels: Mapping[str, np.ndarray],
+) -> Adapter:
+    """Reads the adapter of a folder, for a model of a published family.
+
+    Args:
+        path: The folder.
+        family: Of the base.
+        model: The base as one of ours.
+        kernels: The parameters of the base by name.
+
+    Returns:
+        The adapter. Where it changes one of a table and the output layer that is tied to it,
+        ``itself`` has the ``head/table`` that the base lacks.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or a tensor is missing or fits nothing of
+            the base.
+        ConfigError: It is an adapter of a kind that is not computed here, or its configuration
+            contradicts its tensors.
+    """
+    folder = Path(path)
+    config = read_peft_config(folder)
+    tensors, checksum = _tensors(folder)
+    base = BaseModules(family, model)
+    modules, others = _grouped(folder, tensors)
+    names = base.names(modules)
+    check_targets(config, modules, base, names)
+    adapters = {bare_name(name): leaves for name, leaves in modules.items()}
+    trained = read_rows(config, others, base, kernels)
+    plain, replaced = _plain_names(folder, trained.rest, set(adapters))
+    saved = check_saved(config, plain, base, names)
+    itself, tables = _themselves(folder, plain, base, kernels)
+    if twice := trained.modules & {*tables, *adapters}:
+        raise CheckpointError(
+            f"{folder}: trains rows of {min(twice)}, and changes all of it as well"
+        )
+    own = {name: table for name, table in tables.items() if f"{name}.weight" in saved}
+    own |= trained.tables
+    put = {name: table for name, table in tables.items() if name not in own}
+    for name, leaves in adapters.items():
+        _check_leaves(config, names[name], leaves, _weight_shape(name, base, kernels))
+    in_tables = {name: leaves for name, leaves in adapters.items() if name not in base.linear}
+    found, scales = {}, {}
+    for name in adapters.keys() - in_tables.keys():
+        whole, known = names[name], {**kernels, **itself}
+        of = _of_published(
+            config, whole, adapters[name], base.linear[name], known, began=name in replaced
+        )
+        for mapping, parts in _split(of, base.linear[name], known):
+            at = mapping.name.removesuffix("/kernel")
+            found[at], scales[at] = parts, config.scale(whole)
+    itself |= TableChanges(config, base, names, kernels, in_tables, own, put).tables()
+    for name, array in itself.items():
+        if not all_finite(array):
+            raise CheckpointError(f"{folder}: {not_finite(name)}")
+    # What was computed anew cannot go back under the configuration that it came with.
+    shared = base.tied and any(name in own for name in (base.embedding, base.head))
+    same = not (in_tables or shared or trained.tables) and config.initialization is None
+    origin = {"peft": dict(config.fields)} if same else _origin(config)
+    return Adapter(found, scales, itself, checksum, origin, trained.rows, trained.tokens)
+
+
+def _origin(config: PeftConfig) -> dict[str, Any]:
+    """What stays true of an adapter whose tensors are no longer those of its file."""
+    variant = "rslora" if config.fields.get("use_rslora") else "lora"
+    return {"variant": variant, "task_type": config.fields.get("task_type")}
+
+
+def _tensors(folder: Path) -> tuple[dict[str, np.ndarray], str | None]:
+    """The tensors of a folder, and the checksum of the base if they were written here."""
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder}: has no {WEIGHTS}; other formats run code and are not read"
+        )
+    try:
+        with safe_open(path, "np") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            base = (file.metadata() or {}).get("base_sha256")
+    except (OSError, SafetensorError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged: {' '.join(str(error).split())}") from None
+    for name, array in tensors.items():
+        if not all_finite(array):
+            raise CheckpointError(f"{path}: the tensor {name} holds NaN or infinity")
+    return tensors, base
+
+
+def _grouped(
+    folder: Path, tensors: Mapping[str, np.ndarray]
+) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Adapters by module, and the other tensors."""
+    modules: dict[str, dict[str, np.ndarray]] = {}
+    others: dict[str, np.ndarray] = {}
+    leaves = LEAVES | _OF_TABLES
+    for name, array in tensors.items():
+        if not name.startswith(BEFORE):
+            raise CheckpointError(f"{folder}: the tensor {name} is none of PEFT's")
+        plain = name.removeprefix(BEFORE)
+        ends = [end for end in leaves if plain.endswith(f".{end}")]
+        if ends:
+            module = plain.removesuffix(f".{ends[0]}")
+            modules.setdefault(module, {})[leaves[ends[0]]] = array
+        else:
+            others[plain] = array
+    return modules, others
+
+
+def _plain_names(
+    folder: Path, tensors: Mapping[str, np.ndarray], adapted: set[str]
+) -> tuple[dict[str, np.ndarray], set[str]]:
+    """Tensors of no adapter by bare names, and the modules whose base is stored beside one."""
+    plain: dict[str, np.ndarray] = {}
+    replaced = set()
+    for name, array in tensors.items():
+        module, inside, leaf = name.rpartition(_BASE)
+        if not inside:
+            module, _, leaf = name.rpartition(".")
+        elif bare_name(module) in adapted:
+            replaced.add(bare_name(module))
+        if bool(inside) != (bare_name(module) in adapted):
+            why = "no adapter" if inside else f"an adapter, beside which it is called {_BASE[1:-1]}"
+            raise CheckpointError(f"{folder}: the tensor {name}: {module} has {why}")
+        plain[f"{bare_name(module)}.{leaf}"] = array
+    return plain, replaced
+
+
+def _themselves(
+    folder: Path,
+    tensors: Mapping[str, np.ndarray],
+    base: BaseModules,
+    kernels: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Parameters that are stored themselves, and tables by bare name of their module."""
+    found: dict[str, np.ndarray] = {}
+    tables: dict[str, np.ndarray] = {}
+    for name, array in tensors.items():
+        module = name.removesuffix(".weight")
+        table = base.table_of(module)
+        if name not in base.parameters and table is None:
+            raise CheckpointError(f"{folder}: the tensor {name} fits nothing of the base")
+        mappings = base.parameters.get(name) or [TensorMapping(str(table), name)]
+        for mapping in mappings:
+            value = from_hf(array, mapping)
+            if value.shape != kernels[mapping.name].shape:
+                raise CheckpointError(
+                    f"{folder}: the tensor {name} is {list(array.shape)}, which does not fit the "
+                    f"base: it belongs to another model"
+                )
+            if table is None and not np.array_equal(found.get(mapping.name, value), value):
+                raise CheckpointError(
+                    f"{folder}: the tensor {name} is another than that of the same parameter"
+                )
+            if table is None:
+                found[mapping.name] = value
+            else:
+                tables[module] = value
+    return found, tables
+
+
+def _weight_shape(
+    name: str, base: BaseModules, kernels: Mapping[str, np.ndarray]
+) -> tuple[int, int]:
+    """The shape of the weight of a module with an adapter, [out, in]."""
+    if name in base.linear:
+        shapes = [kernels[mapping.name].shape for mapping in base.linear[name]]
+        return sum(shape[1] for shape in shapes), shapes[0][0]
+    rows, columns = kernels[base.table_of(name) or "embedding/table"].shape
+    return rows, columns
+
+
+def _check_leaves(config: PeftConfig, module: str, leaves: Leaves, shape: tuple[int, int]) -> None:
+    """Refuses an adapter that lacks a tensor, or has one of another shape than its configuration.
+
+    Raises:
+        CheckpointError: It does.
+        ConfigError: DoRA is of a table.
+    """
+    out, inputs = shape
+    rank, dora = config.rank(module), bool(config.fields.get("use_dora"))
+    table = "table_a" in leaves or "table_b" in leaves
+    if table and dora:
+        raise ConfigError(f"{config.folder}: {module} has DoRA of a table, which is not read here")
+    if not table:
+        rank = largest_rank(config.initialization, rank, shape)
+    wanted: dict[str, tuple[int, ...]] = {"table_a": (rank, out), "table_b": (inputs, rank)}
+    if not table:
+        wanted = {"a": (rank, inputs), "b": (out, rank)} | ({"magnitude": (out,)} if dora else {})
+    named = {leaf: end.removesuffix(".weight") for end, leaf in (LEAVES | _OF_TABLES).items()}
+    for leaf in {**wanted, **leaves}:
+        if leaf not in leaves:
+            reason = ", and use_dora is true" if leaf == "magnitude" else ""
+            raise CheckpointError(f"{config.folder}: {module} lacks its {named[leaf]}{reason}")
+        if leaf not in wanted:
+            reason = "use_dora is false" if leaf == "magnitude" else "the module is another kind"
+            raise ConfigError(f"{config.folder}: {module} has a {named[leaf]}, and {reason}")
+        if leaves[leaf].shape != wanted[leaf]:
+            raise CheckpointError(
+                f"{config.folder}: {named[leaf]} of {module} is {list(leaves[leaf].shape)}, and "
+                f"rank {rank} by {CONFIG} and the base need {list(wanted[leaf])}: they belong to "
+                f"another model, or the file was changed"
+            )
+
+
+def _of_published(
+    config: PeftConfig,
+    module: str,
+    leaves: Leaves,
+    mappings: Sequence[TensorMapping],
+    kernels: Mapping[str, np.ndarray],
+    *,
+    began: bool,
+) -> Leaves:
+    """An adapter of the base as it is published, also where it began with a change of it.
+
+    ``began`` says that the kernels are those after that change, as the folder stores them.
+    """
+    kind = config.initialization
+    if kind is None or began:
+        return leaves
+    weight = np.concatenate([np.asarray(kernels[one.name]) for one in mappings], axis=1).T
+    where = f"{config.folder}: {module}"
+    return as_of_unchanged_base(
+        where, kind, leaves, weight, config.scale(module),
+        stored_inputs_first=mappings[0].layout == "same",
+    )  # fmt: skip
+
+
+def _split(
+    leaves: Leaves, mappings: Sequence[TensorMapping], kernels: Mapping[str, np.ndarray]
+) -> list[tuple[TensorMapping, dict[str, np.ndarray]]]:
+    """The adapter of one tensor of theirs as those of the kernels of ours."""
+    found, at = [], 0
+    for mapping in mappings:
+        end = at + kernels[mapping.name].shape[1]
+        own = {
+            "lora_a": np.ascontiguousarray(leaves["a"].T, np.float32),
+            "lora_b": np.ascontiguousarray(leaves["b"][at:end].T, np.float32),
+        }
+        if "magnitude" in leaves:
+            norms = kernel_norms(kernels[mapping.name])
+            own["lora_magnitude"] = leaves["magnitude"][at:end].astype(np.float32) - norms
+        found.append((mapping, own))
+        at = end
+    return found
+
+
+def kernel_norms(kernel: np.ndarray) -> np.ndarray:
+    """Returns the length of each column of a kernel, float32.
+
+    Example:
+        >>> kernel_norms(np.array([[3.0, 0.0], [4.0, 2.0]]))
+        array([5., 2.], dtype=float32)
+    """
+    return np.linalg.norm(np.asarray(kernel, np.float32), axis=0)
