@@ -45,12 +45,21 @@ def test_each_line_is_answered(chat_run, answers, run_command, tmp_path):
     assert json.loads(saved.read_text())["messages"] == answers
     shown = [answer["content"].lstrip() for answer in answers[1::2]]
     assert "\n".join(lines) == "".join(f"{one}\n" for one in shown)
-    assert err.count("note: the answer is cut") == 2
+    cut = "note: the answer is cut: it has 12 tokens, as many as --max-new-tokens allows"
+    assert err.count("note: the answer is cut") == err.count(cut) == 2
     assert f"wrote {saved}: 4 messages" in err
     saved.write_text(saved.read_text().rstrip())
     run_command("chat", chat_run, *FLAGS, text=f"{SAID[0]}\n/save {saved}\n")
     rows = [json.loads(line)["messages"] for line in saved.read_text().splitlines()]
     assert rows == [answers, answers[:2]]  # nothing is lost
+
+
+def test_a_full_context_is_told_from_the_limit_of_tokens(chat_run, run_command):
+    flags = ("--temperature", 0, "--max-new-tokens", 500)
+    code, _, err = run_command("chat", chat_run, *flags, text=f"{'a cab ' * 20}\n")
+    assert code == 0, err
+    assert "note: the answer is cut: the context of 192 tokens is full: /reset begins" in err
+    assert "--max-new-tokens" not in err
 
 
 def test_commands_change_the_conversation(chat_run, answers, run_command):

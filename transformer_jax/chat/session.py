@@ -9,7 +9,8 @@ from transformer_jax.data.conversations import Message
 from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
-from transformer_jax.decoding.writing import GenerationSequence
+from transformer_jax.decoding.text_generation import CausalTextGenerator
+from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
 from transformer_jax.errors import DataError, plural
 
 __all__ = ["ChatModel", "ChatSession", "fit_messages"]
@@ -161,7 +162,7 @@ def _prepared(
 class Answer:
     """An answer in progress."""
 
-    language: DecoderLanguageModel
+    language: CausalTextGenerator
     sequence: GenerationSequence
     dropped: int  # oldest messages that the model does not read
 
@@ -179,13 +180,15 @@ class ChatSession:
     Attributes:
         messages: All messages so far, also those that the model no longer reads.
         finish_reason: Why the last answer ended.
+        context_full: Whether the context of the model cut the last answer, and not the limit of
+            its request.
         dropped: Number of oldest messages, after the system prompt, that the model no longer reads.
     """
 
     def __init__(self, model: ChatModel, system: str | None = None):
         self._model = model
         self.messages: list[Message] = []
-        self.dropped, self.finish_reason = 0, ""
+        self.dropped, self.finish_reason, self.context_full = 0, "", False
         self.set_system(system)
 
     def set_system(self, text: str | None) -> None:
@@ -197,6 +200,11 @@ class ChatSession:
         """Forgets the conversation, but the system prompt."""
         self.messages = self.messages[: self._start]
         self.dropped = 0
+
+    @property
+    def context(self) -> int:
+        """The most tokens that the model reads at once."""
+        return self._model.language.context
 
     @property
     def _start(self) -> int:
@@ -224,5 +232,8 @@ class ChatSession:
             yield from answer.stream()
         finally:
             sequence = answer.sequence
+            text = sequence.text if sequence.finish_reason else stable_prefix(sequence.text, ())
             self.finish_reason = sequence.finish_reason or "length"
-            self.messages.append({"role": "assistant", "content": sequence.text})
+            cut = sequence.finish_reason == "length"
+            self.context_full = cut and len(sequence.tokens) < request.max_new_tokens
+            self.messages.append({"role": "assistant", "content": text})

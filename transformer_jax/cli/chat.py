@@ -131,7 +131,7 @@ class Chat(PredictionCommand):
                 f"{plural(session.dropped, 'message')}"
             )
         if session.finish_reason == "length":
-            note("the answer is cut: it reached --max-new-tokens, or the context is full")
+            note(f"the answer is cut: {_cut_by(session, request)}")
 
     def command(self, session: "ChatSession", line: str, prepare: Any) -> bool:
         """Does what a line with a slash says; whether it ends the chat.
@@ -161,6 +161,17 @@ class Chat(PredictionCommand):
         elif name == "/save":
             _save(session, Path(rest))
         return False
+
+
+def _cut_by(session: "ChatSession", request: "GenerationRequest") -> str:
+    """The limit that cut the last answer, and what to do."""
+    if session.context_full:
+        return (
+            f"the context of {plural(session.context, 'token')} is full: /reset begins a new "
+            f"conversation, and --context may allow a longer one"
+        )
+    tokens = plural(request.max_new_tokens, "token")
+    return f"it has {tokens}, as many as --max-new-tokens allows"
 
 
 def _save(session: "ChatSession", path: Path) -> None:

@@ -14,12 +14,18 @@ __all__ = ["GenerationSequence", "continuation_text", "stable_prefix", "truncate
 def truncate_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     """``text`` up to the first of the stop strings in it, and whether there is one.
 
+    The first is the one that ends first, and of those the longest: it is the same one however many
+    characters are added to the text at a time.
+
     Example:
         >>> truncate_at_stop("one two three", ["three", "two"])
         ('one ', True)
+        >>> truncate_at_stop("abcd", ["abcd", "bc"])
+        ('a', True)
     """
-    found = [at for at in (text.find(word) for word in stop) if at >= 0]
-    return (text[: min(found)], True) if found else (text, False)
+    places = ((text.find(word), word) for word in stop)
+    found = [(at + len(word), at) for at, word in places if at >= 0]
+    return (text[: min(found)[1]], True) if found else (text, False)
 
 
 def stable_prefix(text: str, stop: Sequence[str]) -> str:
@@ -47,6 +53,8 @@ def continuation_text(
 ) -> str:
     """The text of tokens that follow a prompt, without special tokens.
 
+    It begins with the character that the prompt has some bytes of, if the tokens complete it.
+
     Args:
         tokenizer: Of the tokens.
         prompt_ids: The tokens of the prompt.
@@ -63,7 +71,12 @@ def continuation_text(
     # Not decoded alone: some tokenizers drop the blank that begins a text.
     before = tokenizer.decode(prompt_ids) if prompt_text is None else prompt_text
     whole = tokenizer.decode([*prompt_ids, *tokens])
-    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(tokens)
+    if whole.startswith(before):
+        return whole[len(before) :]
+    # A character of which the prompt has some bytes belongs to the text that completes it.
+    pairs = enumerate(zip(before, whole, strict=False))
+    same = next((i for i, (one, other) in pairs if one != other), min(len(before), len(whole)))
+    return tokenizer.decode(tokens) if before[same:].strip("\ufffd") else whole[same:]
 
 
 @dataclasses.dataclass
@@ -93,7 +106,9 @@ class GenerationSequence:
     @property
     def text(self) -> str:
         """The text written so far, up to a stop string."""
-        return truncate_at_stop(self._continuation(), self.request.stop)[0]
+        text = self._continuation()
+        before, stopped = truncate_at_stop(self._certain(text), self.request.stop)
+        return before if stopped else text
 
     @property
     def length(self) -> int:
@@ -120,7 +135,11 @@ class GenerationSequence:
         """Whether a stop string is written."""
         if not self.request.stop:
             return False
-        return truncate_at_stop(self._continuation(), self.request.stop)[1]
+        return truncate_at_stop(self._certain(self._continuation()), self.request.stop)[1]
+
+    def _certain(self, text: str) -> str:
+        """The text without the last character, if only some bytes of it may be written."""
+        return text if self.finish_reason else text.rstrip("\ufffd")
 
     def _continuation(self) -> str:
         return continuation_text(self.tokenizer, self.prompt_ids, self.tokens, self.prompt_text)
