@@ -12,7 +12,7 @@ allocator.retain_freed_memory()
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +102,7 @@ def train(vocab, width, heads, layers, hidden, context, batch, rank, base):
     rng = np.random.default_rng(0)
     tokens, targets = rng.integers(0, vocab, (2, batch, context)).astype(np.int32)
     rows = {"tokens": tokens, "targets": targets, "weights": np.ones(tokens.shape, np.float32)}
-    kept = "bfloat16" if base == "bfloat16" else "float32"
+    kept: Literal["float32", "bfloat16"] = "bfloat16" if base == "bfloat16" else "float32"
     partition = lora(LoRAConfig(rank=rank, base_dtype=kept))
     model = Decoder(config, rngs=nnx.Rngs(0))
     graph, (trained, frozen) = nnx.graphdef(model), partition.split(parameters(model), nnx.Rngs(0))

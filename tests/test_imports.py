@@ -9,7 +9,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     (
         *("errors", "old_names", "allocator", "compilation_cache", "processes", "output_files"),
-        *("keys", "devices", "numpy_files", "picture_fonts"),
+        *("keys", "devices", "numpy_files", "picture_fonts", "config_fields"),
     ),
     ("storage",),
     (
@@ -50,7 +50,7 @@ RINGS = {
     },
     "decoding": {
         *("functional", "modules", "models", "decoding", "data", "parallel"),
-        *("config", "recurrent_config", "devices", "errors", "keys", "numerics"),
+        *("config", "config_fields", "recurrent_config", "devices", "errors", "keys", "numerics"),
     },
     "devices": set(),
     "keys": set(),
@@ -58,8 +58,8 @@ RINGS = {
     "processes": set(),
     "output_files": {"output_files", "processes"},
     "storage": {"storage", "output_files", "errors"},
-    "data": {"data", "storage", "output_files", "errors"},
-    "parallel": {"functional", "modules", "parallel", "errors"},
+    "data": {"data", "storage", "output_files", "config_fields", "errors"},
+    "parallel": {"functional", "modules", "parallel", "config_fields", "errors"},
 }
 FORBIDDEN = {"torch", "transformers", "tensorflow", "pickle", "cloudpickle", "dill"}
 

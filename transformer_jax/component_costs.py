@@ -23,7 +23,7 @@ __all__ = [
 SOFTMAX = (5, 5)  # maximum, subtract, sum, divide, mask | two products, a sum, a difference, a mask
 
 
-NORMS = {"layer": (7, 12), "rms": (4, 9)}  # without gain and bias
+NORMS = {"layer": (10, 13), "rms": (4, 9)}  # without gain and bias
 
 
 # Of a recurrent cell: blocks of D columns of the products of inputs, of those of states, and more

@@ -6,7 +6,9 @@ Marian, T5, ViT and Llama; model code depends on fields, never on a model's name
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
+
+from transformer_jax.config_fields import Configuration, Count, NotNegative, Positive, Range, Rate
 
 __all__ = [
     "AttentionConfig",
@@ -29,27 +31,29 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddingConfig:
+class EmbeddingConfig(Configuration, group="embedding"):
     """Tokens to vectors."""
 
     scale: float | None = None  # factor of token embeddings; None is sqrt(embedding_size)
     layernorm_embedding: bool = False  # normalize the sum of embeddings (BERT, BART)
-    type_vocab_size: int = 0  # token types (segments); 0 is no table
+    type_vocab_size: Annotated[int, Range(0, 1 << 20)] = 0  # token types (segments); 0 is no table
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
-    embedding_size: int | None = None  # E; a linear map projects to d_model (ELECTRA)
-    dropout: float = 0.1
+    # E; a linear map projects to d_model (ELECTRA).
+    embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None
+    dropout: Rate = 0.1
     init: str | None = None  # word vectors that training begins with: a file of word2vec
 
 
 @dataclasses.dataclass(frozen=True)
-class PositionConfig:
+class PositionConfig(Configuration, group="positions"):
     """Position information: a table, RoPE, ALiBi or relative position biases."""
 
     kind: Literal[
         "none", "learned", "sinusoidal", "sinusoidal_halves", "rope", "alibi", "relative"
     ] = "sinusoidal"
-    max_length: int = 1024  # longest sequence; rows of a learned table minus the offset
-    offset: int = 0  # first row of the learned table in use (BART 2)
+    # Longest sequence; rows of a learned table minus the offset.
+    max_length: Annotated[int, Range(1, 1 << 30)] = 1024
+    offset: Annotated[int, Range(0, 1 << 20)] = 0  # first row of the learned table in use (BART 2)
     skip_padding: bool = False  # positions count non-padding tokens only (RoBERTa)
     rope_theta: float = 10_000.0
     rope_dim: int | None = None  # rotary dimensions, the first of a head; None is all
@@ -64,8 +68,9 @@ class PositionConfig:
     rope_original_max_length: int | None = None
     rope_attention_factor: float = 1.0  # factor of rotated queries and keys (YaRN, LongRoPE)
     rope_interpolation: float = 1.0  # positions are divided by it (position interpolation)
-    num_buckets: int = 32  # of relative distances (T5)
-    max_distance: int = 128  # larger distances share the last bucket (T5)
+    num_buckets: Annotated[int, Range(1, 1 << 20)] = 32  # of relative distances (T5)
+    # Larger distances share the last bucket (T5).
+    max_distance: Annotated[int, Range(1, 1 << 30)] = 128
 
     @property
     def bounded(self) -> bool:
@@ -93,28 +98,29 @@ _ROPE_METHODS = ("rope_scaling", "rope_yarn", "rope_dynamic", "rope_short_factor
 
 
 @dataclasses.dataclass(frozen=True)
-class AttentionConfig:
+class AttentionConfig(Configuration, group="attention"):
     """Multi-head attention."""
 
-    num_heads: int = 8  # N
-    num_kv_heads: int | None = None  # K; None is num_heads, fewer is GQA
-    head_dim: int | None = None  # H; None is d_model / num_heads
-    value_dim: int | None = None  # U; None is head_dim
+    num_heads: Annotated[int, Range(1, 1 << 14)] = 8  # N
+    # K; None is num_heads, fewer is GQA.
+    num_kv_heads: Annotated[int, Range(1, 1 << 14)] | None = None
+    head_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # H; None is d_model / num_heads
+    value_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # U; None is head_dim
     bias: bool = True  # of the query, key and value projections
     out_bias: bool = True
     qk_norm: bool = False  # normalize each query and key head (Qwen 3)
-    dropout: float = 0.0  # of attention weights
+    dropout: Rate = 0.0  # of attention weights
     implementation: Literal["auto", "xla", "chunked", "cudnn", "splash", "ring"] = "auto"
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreConfig:
+class ScoreConfig(Configuration, group="scores"):
     """Attention scores and sliding windows."""
 
     scale: float | None = None  # None is head_dim ** -0.5 (T5: 1)
-    attn_logit_softcapping: float | None = None  # cap * tanh(scores / cap)
-    sliding_window: int | None = None  # visible keys are fewer than this many tokens away
-    sliding_window_every: int = 1  # layers i * every have the window (Gemma 2: 2)
+    attn_logit_softcapping: Positive | None = None  # cap * tanh(scores / cap)
+    sliding_window: Count | None = None  # visible keys are fewer than this many tokens away
+    sliding_window_every: Count = 1  # layers i * every have the window (Gemma 2: 2)
     sliding_window_layers: tuple[int, ...] | None = None  # or these layers, from 0 (Qwen 2)
 
     def window_of(self, layer: int) -> int | None:
@@ -131,47 +137,49 @@ class ScoreConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class MixerConfig:
+class MixerConfig(Configuration, group="mixer"):
     """What mixes the positions of a block; restricted attention is ``scores.sliding_window``."""
 
     kind: Literal["attention", "recurrent", "convolution"] = "attention"
     cell: CellName = "lstm"  # of recurrent; an encoder's reads in both directions
-    kernel_size: int = 3  # of convolution, positions
-    dilations: tuple[int, ...] = (1,)  # of convolution: those of the layers, over and over
+    kernel_size: Annotated[int, Range(1, 1 << 16)] = 3  # of convolution, positions
+    # Of convolution: those of the layers, over and over.
+    dilations: tuple[Annotated[int, Range(1, 1 << 16)], ...] = (1,)
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedForwardConfig:
+class FeedForwardConfig(Configuration, group="feed_forward"):
     """Position-wise feed-forward network."""
 
-    d_ff: int = 2048  # F; 0 is no such sub-layer, where the mixer is not attention
+    # F; 0 is no such sub-layer, where the mixer is not attention.
+    d_ff: Annotated[int, Range(0, 1 << 22)] = 2048
     activation: Activation = "relu"
     gated: bool = False  # activation(x W) * (x V) instead of activation(x W)
     bias: bool = True
-    activation_dropout: float = 0.0  # dropout of the hidden activations
+    activation_dropout: Rate = 0.0  # dropout of the hidden activations
 
 
 @dataclasses.dataclass(frozen=True)
-class NormConfig:
+class NormConfig(Configuration, group="norm"):
     """Normalization of the residual stream."""
 
     kind: Literal["layer", "rms"] = "layer"
     placement: Literal["post", "pre", "sandwich"] = "post"
-    eps: float = 1e-5
+    eps: NotNegative = 1e-5
     gain_offset: float = 0.0  # the gain is this plus the parameter (Gemma: 1)
     bias: bool = True  # of layer norm
     final: bool | None = None  # a norm after the last block; None: unless post-norm
-    residual_dropout: float = 0.1  # of each sub-layer's output, before the residual sum
+    residual_dropout: Rate = 0.1  # of each sub-layer's output, before the residual sum
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadConfig:
+class HeadConfig(Configuration, group="head"):
     """Output head: hidden states to logits."""
 
     tie_word_embeddings: bool = True  # the output matrix is the embedding table
     bias: bool = False
     scale: float = 1.0  # factor of hidden states (T5 1.0: d_model ** -0.5)
-    final_logit_softcapping: float | None = None  # cap * tanh(logits / cap) (Gemma 2)
+    final_logit_softcapping: Positive | None = None  # cap * tanh(logits / cap) (Gemma 2)
     mlm_transform: bool = False  # dense, activation, norm before the logits (BERT)
     mlm_transform_activation: Activation | None = None  # None is feed_forward.activation
     pooler: bool = False  # dense layer on the first hidden state (BERT),
@@ -179,12 +187,12 @@ class HeadConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageConfig:
+class ImageConfig(Configuration, group="image"):
     """Images as sequences of a class embedding and patch embeddings (ViT)."""
 
-    image_size: int = 0  # pixels along each side; 0 is a text model
-    patch_size: int = 16  # pixels along each side of a patch
-    num_channels: int = 3
+    image_size: Annotated[int, Range(0, 1 << 16)] = 0  # pixels along each side; 0 is a text model
+    patch_size: Annotated[int, Range(1, 1 << 16)] = 16  # pixels along each side of a patch
+    num_channels: Annotated[int, Range(1, 1 << 16)] = 3
 
     @property
     def sequence_length(self) -> int:
@@ -193,11 +201,12 @@ class ImageConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureConfig:
+class FeatureConfig(Configuration, group="features"):
     """Frames of features in place of source tokens, such as log-mel frames of speech."""
 
-    num_features: int = 0  # numbers of a frame; 0 is a text model
-    stacked_frames: int = 4  # frames that make one position of the encoder
+    num_features: Annotated[int, Range(0, 1 << 16)] = 0  # numbers of a frame; 0 is a text model
+    # Frames that make one position of the encoder.
+    stacked_frames: Annotated[int, Range(1, 1 << 16)] = 4
 
     @property
     def width(self) -> int:
@@ -206,7 +215,7 @@ class FeatureConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ComputeConfig:
+class ComputeConfig(Configuration, group="compute"):
     """Computation settings, which change no result beyond rounding."""
 
     # Of matrix products; parameters stay float32. A run with auto takes bfloat16 on GPUs and TPUs
@@ -217,16 +226,18 @@ class ComputeConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(Configuration):
     """Model configuration; the defaults are Vaswani et al. 2017, base size."""
 
-    vocab_size: int = 37_000  # V; training sets it from the tokenizer; 0 for images
-    d_model: int = 512  # D
-    encoder_layers: int = 6  # L
-    decoder_layers: int = 6  # L
-    decoder_vocab_size: int | None = None  # None is the encoder's
-    decoder_attention_heads: int | None = None  # None is the encoder's
-    decoder_ffn_dim: int | None = None  # None is the encoder's
+    # V; training sets it from the tokenizer; 0 for images.
+    vocab_size: Annotated[int, Range(0, 1 << 26)] = 37_000
+    d_model: Annotated[int, Range(1, 1 << 20)] = 512  # D
+    encoder_layers: Annotated[int, Range(0, 1 << 12)] = 6  # L
+    decoder_layers: Annotated[int, Range(0, 1 << 12)] = 6  # L
+    decoder_vocab_size: Annotated[int, Range(1, 1 << 26)] | None = None  # None is the encoder's
+    # None is the encoder's.
+    decoder_attention_heads: Annotated[int, Range(1, 1 << 14)] | None = None
+    decoder_ffn_dim: Annotated[int, Range(1, 1 << 22)] | None = None  # None is the encoder's
     embedding: EmbeddingConfig = EmbeddingConfig()
     positions: PositionConfig = PositionConfig()
     attention: AttentionConfig = AttentionConfig()
@@ -240,6 +251,7 @@ class TransformerConfig:
     compute: ComputeConfig = ComputeConfig()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         from transformer_jax.config_checks import check
 
         check(self)

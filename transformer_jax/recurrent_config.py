@@ -1,11 +1,12 @@
 """The configuration of a recurrent translator: Cho, Sutskever, Bahdanau, Luong and in between."""
 
 import dataclasses
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from transformer_jax.config import CellName, ComputeConfig, FeatureConfig, TransformerConfig
 from transformer_jax.config_checks import check_features
-from transformer_jax.errors import ConfigError, at_least
+from transformer_jax.config_fields import Configuration, Range, Rate
+from transformer_jax.errors import ConfigError
 
 __all__ = [
     "RECURRENT_PRESETS",
@@ -19,21 +20,18 @@ __all__ = [
 
 ScoreName = Literal["dot", "scaled_dot", "general", "concat", "location"]
 
-# At least ten times the largest published value, so that a slip of the keyboard is refused.
-_LARGEST = {"vocab_size": 1 << 26, "d_model": 1 << 17, "num_layers": 1 << 8, "max_length": 1 << 20}
-
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentEmbeddingConfig:
+class RecurrentEmbeddingConfig(Configuration, group="model.embedding"):
     """Tokens to vectors."""
 
-    embedding_size: int | None = None  # E; None is d_model
+    embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None  # E; None is d_model
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
     init: str | None = None  # word vectors that training begins with: a file of word2vec
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignmentConfig:
+class AlignmentConfig(Configuration, group="model.attention"):
     """Attention of a decoder's state over the encoded states."""
 
     # How well a state fits an encoded one; none is no attention.
@@ -45,28 +43,30 @@ class AlignmentConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentHeadConfig:
+class RecurrentHeadConfig(Configuration, group="model.head"):
     """Output head: hidden states to logits."""
 
     tie_word_embeddings: bool = True  # the output matrix is the decoder's embedding table
     # Size of hidden states with attention.query previous; None is the size of embeddings.
-    maxout_size: int | None = None
+    maxout_size: Annotated[int, Range(1, 1 << 20)] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentConfig:
+class RecurrentConfig(Configuration, group="model"):
     """A translator of recurrent layers; the defaults are a small one of Luong et al. 2015."""
 
     kind: Literal["recurrent"] = "recurrent"
-    vocab_size: int = 8000  # V; training sets it from the tokenizer
-    decoder_vocab_size: int | None = None  # None is the encoder's
-    d_model: int = 256  # D, the size of a state, in the encoder of each direction
-    num_layers: int = 1  # of the encoder, and of the decoder
+    vocab_size: Annotated[int, Range(1, 1 << 26)] = 8000  # V; training sets it from the tokenizer
+    decoder_vocab_size: Annotated[int, Range(1, 1 << 26)] | None = None  # None is the encoder's
+    # D, the size of a state, in the encoder of each direction.
+    d_model: Annotated[int, Range(1, 1 << 17)] = 256
+    num_layers: Annotated[int, Range(1, 1 << 8)] = 1  # of the encoder, and of the decoder
     cell: CellName = "lstm"
     bidirectional: bool = True  # the encoder reads in both directions
     reverse_source: bool = False  # the encoder reads from the last token (Sutskever et al. 2014)
-    max_length: int = 512  # longest source or target; columns of the location score
-    dropout: float = 0.2  # of embeddings, between layers and of hidden states
+    # Longest source or target; columns of the location score.
+    max_length: Annotated[int, Range(1, 1 << 20)] = 512
+    dropout: Rate = 0.2  # of embeddings, between layers and of hidden states
     embedding: RecurrentEmbeddingConfig = RecurrentEmbeddingConfig()
     attention: AlignmentConfig = AlignmentConfig()
     head: RecurrentHeadConfig = RecurrentHeadConfig()
@@ -74,6 +74,7 @@ class RecurrentConfig:
     compute: ComputeConfig = ComputeConfig()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check(self)
 
     @property
@@ -127,17 +128,6 @@ ModelConfig: TypeAlias = TransformerConfig | RecurrentConfig  # of what is train
 
 
 def _check(config: RecurrentConfig) -> None:
-    at_least("model", config, d_model=1, num_layers=1, vocab_size=1, max_length=1)
-    at_least("model", config, decoder_vocab_size=1)
-    at_least("model.embedding", config.embedding, embedding_size=1)
-    at_least("model.head", config.head, maxout_size=1)
-    for name, largest in _LARGEST.items():
-        if getattr(config, name) > largest:
-            raise ConfigError(f"model.{name} is {getattr(config, name)}: at most {largest}")
-    if not 0.0 <= config.dropout < 1.0:
-        raise ConfigError(
-            f"model.dropout is {config.dropout}: allowed are 0 up to, not including, 1"
-        )
     for name in ("scan_layers", "remat"):
         if getattr(config.compute, name):
             raise ConfigError(

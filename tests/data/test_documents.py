@@ -163,18 +163,18 @@ def test_missing_files_and_folders_without_text_are_refused_at_once(write, tmp_p
         ({"jsonl": "x", "tfds": "x"}, r"more than one way \(data\.jsonl, data\.tfds\)"),
         ({"tfds_dir": "x"}, r"data\.tfds_dir is given without data\.tfds"),
         (
-            {"read": TextOptions(validation_size=0.6)},
-            r"data\.read\.validation_size is 0\.6: a share",
+            {"read": {"validation_size": 0.6}},
+            r"data\.read\.validation_size is 0\.6: at most 0\.5",
         ),
-        ({"read": TextOptions(validation_size=-0.1)}, r"data\.read\.validation_size is -0\.1"),
-        ({"read": TextOptions(corpus_size=0)}, r"data\.read\.corpus_size is 0: at least 1"),
-        ({"read": TextOptions(field="")}, r"data\.read\.field is empty"),
+        ({"read": {"validation_size": -0.1}}, r"data\.read\.validation_size is -0\.1"),
+        ({"read": {"corpus_size": 0}}, r"data\.read\.corpus_size is 0: at least 1"),
+        ({"read": {"field": ""}}, r"data\.read\.field is empty"),
         ({}, "no training data: give data.text, data.jsonl, data.tfds or data.corpus"),
     ],
 )
 def test_settings_that_cannot_be_are_named(settings, message):
     with pytest.raises(ConfigError, match=message):
-        open_texts(TextData(**settings))
+        open_texts(TextData(**settings | {"read": TextOptions(**settings.get("read", {}))}))
 
 
 def test_settings_come_from_the_command_line():

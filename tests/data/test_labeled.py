@@ -244,13 +244,13 @@ def test_data_is_given_once():
         ({"train": "a", "tfds": "b"}, r"more than one way \(data.train, data.tfds\)"),
         ({"train": "a", "tfds_dir": "b"}, r"data.tfds_dir is given without"),
         (
-            {"read": LabeledOptions(validation_size=0.6)},
-            r"data.read.validation_size is 0.6: a share from 0 to",
+            {"read": {"validation_size": 0.6}},
+            r"data.read.validation_size is 0.6: at most 0.5",
         ),
-        ({"read": LabeledOptions(label="")}, r"data.read.label is empty"),
+        ({"read": {"label": ""}}, r"data.read.label is empty"),
     ):
         with pytest.raises(ConfigError, match=message):
-            LabeledData(**options)
+            LabeledData(**options | {"read": LabeledOptions(**options.get("read", {}))})
     with pytest.raises(ConfigError, match=r"no training data for the task tag: give data.train"):
         open_labeled(LabeledData(), "tag")
     with pytest.raises(ConfigError, match=r"data.tfds has sentences with labels, not .* qa"):

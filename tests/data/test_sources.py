@@ -192,16 +192,16 @@ def test_a_file_of_pairs_needs_a_known_ending(write):
         ),
         ({"source": "a", "target": "b", "test": Files("c", "d", "e")}, "data.test.pairs is given"),
         ({"corpus": "phrasebook", "tfds_dir": "x"}, "without data.tfds"),
-        ({"read": ReadOptions(max_length=1)}, "data.read.max_length is 1"),
-        ({"read": ReadOptions(columns=(0, 1))}, "data.read.columns 0 1"),
-        ({"read": ReadOptions(columns=(2, 2))}, "data.read.columns 2 2"),
-        ({"read": ReadOptions(validation_size=-1)}, "data.read.validation_size is -1"),
-        ({"read": ReadOptions(corpus_size=0)}, "data.read.corpus_size is 0"),
+        ({"read": {"max_length": 1}}, "data.read.max_length is 1: at least 2"),
+        ({"read": {"columns": (0, 1)}}, "data.read.columns is (0, 1): 0 in it: at least 1"),
+        ({"read": {"columns": (2, 2)}}, "data.read.columns 2 2"),
+        ({"read": {"validation_size": -1}}, "data.read.validation_size is -1"),
+        ({"read": {"corpus_size": 0}}, "data.read.corpus_size is 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):
     with pytest.raises(ConfigError) as error:
-        PairData(**settings)
+        PairData(**settings | {"read": ReadOptions(**settings.get("read", {}))})
     assert message in str(error.value)
 
 

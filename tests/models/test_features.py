@@ -199,15 +199,16 @@ def test_stacked_frames_are_what_it_reads():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"features": FeatureConfig(-1)}, "features.num_features is -1: allowed are 0 to 65536"),
-        ({"features": FeatureConfig(3, 0)}, "features.stacked_frames is 0: allowed are 1 to"),
-        ({"features": FeatureConfig(0, 2)}, "features.stacked_frames is 2: it is for models of"),
+        ((-1,), "features.num_features is -1: at least 0"),
+        ((1 << 17,), "features.num_features is 131072: at most 65536"),
+        ((3, 0), "features.stacked_frames is 0: at least 1"),
+        ((0, 2), "features.stacked_frames is 2: it is for models of"),
     ],
 )
 @pytest.mark.parametrize("make", [transformer, recurrent])
 def test_features_that_cannot_be_are_refused(make, change, message):
     with pytest.raises(ConfigError, match=message):
-        make(**change)
+        make(features=FeatureConfig(*change))
 
 
 @pytest.mark.parametrize(

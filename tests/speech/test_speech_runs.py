@@ -367,7 +367,7 @@ def test_bad_recordings_end_a_run_in_one_line_before_its_first_step(
         (["--data.read.max-length", "600"], "data.read.max_length is 600, but the model has"),
         (["--init-from", "x"], "init_from: a speech recognizer starts from no encoder"),
         (["--loop.best-checkpoint-metric", "bleu"], "this run has valid_loss, wer, cer, sacrebleu"),
-        (["--data.audio.num-mels", "0"], "data.audio.num_mels is 0: allowed are 1 to"),
+        (["--data.audio.num-mels", "0"], "data.audio.num_mels is 0: at least 1"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(speech, tmp_path, command, flags, message):

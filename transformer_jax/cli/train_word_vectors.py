@@ -47,8 +47,6 @@ class Train:
 
     def __call__(self) -> int:
         """Trains, and prints progress on standard error."""
-        self.text.check()
-        self.training.check()
         say("train: starting")
         from transformer_jax.word_vectors.run import train_word_vectors
 

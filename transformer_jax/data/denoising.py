@@ -2,10 +2,12 @@
 
 import dataclasses
 import hashlib
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int
 
+from transformer_jax.config_fields import Configuration, Range, Share
 from transformer_jax.data import noise as noises
 from transformer_jax.data.loader import Batch
 from transformer_jax.data.plan import Batching, Shape
@@ -18,26 +20,23 @@ __all__ = ["DenoisingPlan", "NoiseConfig", "NoisyBatch", "check_tokenizer", "num
 
 
 @dataclasses.dataclass(frozen=True)
-class NoiseConfig:
+class NoiseConfig(Configuration, group="noise"):
     """What noise changes in a text, in this order; the target is the text as it was."""
 
-    sentence_permutation: float = 1.0  # probability that the sentences are put in random order
-    document_rotation: float = 0.0  # probability that the text begins at a random token
-    token_deletion: float = 0.0  # fraction of the tokens that are deleted
-    token_masking: float = 0.0  # fraction of the tokens that become the mask token
-    text_infilling: float = 0.3  # fraction of the tokens in spans that become one mask token each
+    sentence_permutation: Share = 1.0  # probability that the sentences are put in random order
+    document_rotation: Share = 0.0  # probability that the text begins at a random token
+    token_deletion: Share = 0.0  # fraction of the tokens that are deleted
+    token_masking: Share = 0.0  # fraction of the tokens that become the mask token
+    text_infilling: Share = 0.3  # fraction of the tokens in spans that become one mask token each
     # T5, and none of the above: fraction of the tokens in spans that become sentinels. The target
     # is these spans.
-    span_corruption: float = 0.0
-    mean_span_length: float = 3.0  # of text infilling (Poisson) and span corruption
+    span_corruption: Share = 0.0
+    # Of text infilling (Poisson) and span corruption.
+    mean_span_length: Annotated[float, Range(1, 1000)] = 3.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         shares = [f.name for f in dataclasses.fields(self) if f.name != "mean_span_length"]
-        for name in shares:
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"noise.{name} is {getattr(self, name)}: from 0 to 1")
-        if not 1.0 <= self.mean_span_length <= 1000.0:
-            raise ConfigError(f"noise.mean_span_length is {self.mean_span_length}: from 1 to 1000")
         given = [name for name in shares if getattr(self, name)]
         if not given:
             raise ConfigError("noise is 0 everywhere: there would be nothing to restore")

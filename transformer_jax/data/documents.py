@@ -8,8 +8,9 @@ import pathlib
 import platform
 import stat
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
+from transformer_jax.config_fields import Configuration, Count, Range
 from transformer_jax.data import tfds
 from transformer_jax.data.document_stream import (
     DocumentStream,
@@ -36,18 +37,19 @@ _ENDINGS = (".txt", ".txt.gz", ".md")
 
 
 @dataclasses.dataclass(frozen=True)
-class TextOptions:
+class TextOptions(Configuration, group="data.read"):
     """How documents are read."""
 
     documents: Literal["file", "blank", "line"] = "file"  # a text file, or what blank lines part
     field: str = "text"  # the JSONL key or TFDS feature that holds the text
     lowercase: bool = False  # lower-case everything
-    validation_size: float = 0.1  # share taken for validation where none is given, 0 to 0.5
-    corpus_size: int = 20_000  # documents of the corpus in-context
+    # Share taken for validation where none is given, 0 to 0.5.
+    validation_size: Annotated[float, Range(0, 0.5)] = 0.1
+    corpus_size: Count = 20_000  # documents of the corpus in-context
 
 
 @dataclasses.dataclass(frozen=True)
-class TextData:
+class TextData(Configuration, group="data"):
     """Where documents come from; give one of corpus, text, jsonl, tfds."""
 
     corpus: Literal["python-docs", "python-library", "in-context"] | None = None  # built-in
@@ -60,6 +62,7 @@ class TextData:
     read: TextOptions = TextOptions()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(self)
 
 
@@ -94,12 +97,6 @@ def check(data: TextData) -> None:
     if data.tfds_dir is not None and data.tfds is None:
         raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
     read = data.read
-    if not 0 <= read.validation_size <= 0.5:
-        raise ConfigError(
-            f"data.read.validation_size is {read.validation_size}: a share from 0 to 0.5"
-        )
-    if read.corpus_size < 1:
-        raise ConfigError(f"data.read.corpus_size is {read.corpus_size}: at least 1")
     if not read.field:
         raise ConfigError("data.read.field is empty: name the field that holds the text")
 

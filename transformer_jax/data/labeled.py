@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from transformer_jax.config_fields import Configuration
 from transformer_jax.data import tfds
 from transformer_jax.data.labeled_files import (
     LabeledOptions,
@@ -41,7 +42,7 @@ _HELD_OUT = " (held out)"
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledData:
+class LabeledData(Configuration, group="data"):
     """Where examples and their labels come from; give train or tfds."""
 
     train: str | None = None  # training file: .tsv, .jsonl, .conllu or .json (SQuAD); .gz too
@@ -52,6 +53,7 @@ class LabeledData:
     read: LabeledOptions = LabeledOptions()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(self)
 
 
@@ -78,10 +80,6 @@ def check(data: LabeledData) -> None:
     if data.tfds_dir is not None and data.tfds is None:
         raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
     read = data.read
-    if not 0 <= read.validation_size <= 0.5:
-        raise ConfigError(
-            f"data.read.validation_size is {read.validation_size}: a share from 0 to 0.5"
-        )
     for name in ("text", "text_pair", "label", "tag"):
         if not getattr(read, name):
             raise ConfigError(f"data.read.{name} is empty: name the column or field that holds it")

@@ -4,8 +4,9 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
+from transformer_jax.config_fields import Configuration, Range
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -45,7 +46,7 @@ _COLUMNS = {"form": 1, "upos": 3, "xpos": 4}  # of CoNLL-U, from 0
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledOptions:
+class LabeledOptions(Configuration, group="data.read"):
     """How examples and their labels are read."""
 
     text: str = "text"  # TSV column, by its name or its number from 1; JSONL key; TFDS feature
@@ -56,7 +57,8 @@ class LabeledOptions:
     format: Literal["auto", "tsv", "jsonl", "conllu", "squad"] = "auto"  # auto goes by the name
     tag: str = "upos"  # tags: the CoNLL-U column, upos or xpos; the JSONL key of a list
     lowercase: bool = False  # lower-case the text, not the labels
-    validation_size: float = 0.1  # share of training for validation where none is given, 0 to 0.5
+    # Share of training for validation where none is given, 0 to 0.5.
+    validation_size: Annotated[float, Range(0, 0.5)] = 0.1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int, UInt64
 
+from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.data.shapes import choose_shapes
 from transformer_jax.errors import ConfigError, DataError, plural
 
@@ -242,15 +243,15 @@ class BucketPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Batching:
+class Batching(Configuration, group="batching"):
     """Batches of similar lengths under a budget of tokens."""
 
-    max_tokens: int = 4096  # maximum tokens of a side of a batch, with padding, over all devices
-    num_buckets: int = 6  # maximum number of batch shapes
-    required_batch_size_multiple: int = 8  # the rows of a batch are a multiple of it
-    seed: int = 1  # random seed of the order
+    max_tokens: Count = 4096  # maximum tokens of a side of a batch, with padding, over all devices
+    num_buckets: Count = 6  # maximum number of batch shapes
+    required_batch_size_multiple: Count = 8  # the rows of a batch are a multiple of it
+    seed: Amount = 1  # random seed of the order
     # Padded lengths are multiples of it, or of 8 where below it; None follows from the task.
-    pad_to_multiple_of: int | None = None
+    pad_to_multiple_of: Count | None = None
 
     def plan(
         self,

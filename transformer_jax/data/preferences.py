@@ -17,8 +17,9 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
+from transformer_jax.config_fields import Configuration, Range
 from transformer_jax.data.conversations import Message, check_asked, check_messages
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
@@ -71,21 +72,16 @@ def answer_text(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class PreferenceOptions:
+class PreferenceOptions(Configuration, group="data.read"):
     """How preferences are read."""
 
     lowercase: bool = False  # lower-case prompts and completions
-    validation_size: float = 0.1  # share of training for validation where none is given, 0 to 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.validation_size <= 0.5:
-            raise ConfigError(
-                f"data.read.validation_size is {self.validation_size}: a share from 0 to 0.5"
-            )
+    # Share of training for validation where none is given, 0 to 0.5.
+    validation_size: Annotated[float, Range(0, 0.5)] = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class PreferenceData:
+class PreferenceData(Configuration, group="data"):
     """Where preferences, or prompts, come from."""
 
     train: str | None = None  # training file, .jsonl; .gz too

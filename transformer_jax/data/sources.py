@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
+from transformer_jax.config_fields import Amount, Configuration, Count, Range
 from transformer_jax.data import aligned, tables, tfds
 from transformer_jax.data.pairs import Pairs, collect, hold_out
 from transformer_jax.errors import ConfigError, DataError
@@ -21,23 +22,23 @@ class Files:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadOptions:
+class ReadOptions(Configuration, group="data.read"):
     """How pairs are read."""
 
     fields: tuple[str, str] | None = None  # JSONL keys (source target); TFDS, corpus: languages
-    columns: tuple[int, int] | None = None  # of TSV, from 1; None is 1 2 of exactly two
+    columns: tuple[Count, Count] | None = None  # of TSV, from 1; None is 1 2 of exactly two
     format: Literal["auto", "tsv", "jsonl"] = "auto"  # of a file of pairs; auto goes by its name
     lowercase: bool = False  # lower-case both sides
-    max_length: int = 256  # longest sentence in tokens, with its end token
+    max_length: Annotated[int, Range(2)] = 256  # longest sentence in tokens, with its end token
     too_long: Literal["drop", "truncate"] = "drop"  # what becomes of longer ones (always counted)
-    validation_size: int = 1000  # pairs held out of training where none are given; at most 1/10
-    corpus_size: int = 20_000  # training pairs of the built-in corpus
+    validation_size: Amount = 1000  # pairs held out of training where none are given; at most 1/10
+    corpus_size: Count = 20_000  # training pairs of the built-in corpus
     # What every source begins with, such as T5's 'translate English to German: '.
     source_prefix: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class PairData:
+class PairData(Configuration, group="data"):
     """Where sentence pairs come from; give one of corpus, source and target, pairs, tfds."""
 
     corpus: Literal["phrasebook"] | None = None  # built-in: Portuguese-English, made on the spot
@@ -51,6 +52,7 @@ class PairData:
     read: ReadOptions = ReadOptions()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(self)
 
 
@@ -82,10 +84,7 @@ def check(data: PairData) -> None:
     if data.tfds_dir is not None and data.tfds is None:
         raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
     read = data.read
-    for name, least in (("max_length", 2), ("validation_size", 0), ("corpus_size", 1)):
-        if getattr(read, name) < least:
-            raise ConfigError(f"data.read.{name} is {getattr(read, name)}: at least {least}")
-    if read.columns is not None and (min(read.columns) < 1 or read.columns[0] == read.columns[1]):
+    if read.columns is not None and read.columns[0] == read.columns[1]:
         raise ConfigError(
             f"data.read.columns {read.columns[0]} {read.columns[1]}: two different numbers from 1"
         )

@@ -1,12 +1,14 @@
 """Texts and their summaries, from JSONL."""
 
 import dataclasses
+from typing import Annotated
 
+from transformer_jax.config_fields import Amount, Configuration, Range
 from transformer_jax.data.pairs import Pairs, hold_out
 from transformer_jax.data.sentences import sentences
 from transformer_jax.data.tables import parse_object, texts_field
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import ConfigError, DataError, at_least
+from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "Summaries",
@@ -19,27 +21,25 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class SummaryOptions:
+class SummaryOptions(Configuration, group="data.read"):
     """How texts and summaries are read."""
 
     fields: tuple[str, str] = ("source", "target")  # JSONL keys: a text or a list of texts each
     lowercase: bool = False  # lower-case everything
-    max_length: int = 512  # most tokens of a text and of a summary; longer ones are truncated
-    validation_size: int = 1000  # texts held out of training where none are given; at most 1/10
+    # Most tokens of a text and of a summary; longer ones are truncated.
+    max_length: Annotated[int, Range(2)] = 512
+    validation_size: Amount = 1000  # texts held out of training where none are given; at most 1/10
     source_prefix: str = ""  # what every text begins with for the model, such as 'summarize: '
 
 
 @dataclasses.dataclass(frozen=True)
-class SummaryData:
+class SummaryData(Configuration, group="data"):
     """Where texts and summaries come from: JSONL files (.gz is unpacked)."""
 
     train: str | None = None  # texts to train on
     valid: str | None = None  # validation texts; without them a part of training is held out
     test: str | None = None  # test texts
     read: SummaryOptions = SummaryOptions()
-
-    def __post_init__(self) -> None:
-        at_least("data.read", self.read, max_length=2, validation_size=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
+from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.decoding.lengths import LengthLimit, Normalization, check_normalization
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.errors import ConfigError
@@ -109,14 +110,14 @@ class BeamSearchConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationBatching:
+class TranslationBatching(Configuration, group="batching"):
     """Which shapes are compiled; a line's length is rounded up by itself, not by its neighbors."""
 
     source_lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # to round up to
     # Lines at once, the rest of a batch filled up; None is up to 32, without beams up to 128.
     rows: tuple[int, ...] | None = None
-    tokens: int = 8192  # at most so many source tokens at once, where one line leaves the choice
-    window: int = 4096  # lines read ahead and sorted by length; order is kept
+    tokens: Count = 8192  # at most so many source tokens at once, where one line leaves the choice
+    window: Count = 4096  # lines read ahead and sorted by length; order is kept
     too_long: Literal["truncate", "error"] = "truncate"  # lines beyond the longest shape
 
     def __post_init__(self) -> None:
@@ -126,8 +127,6 @@ class TranslationBatching:
                 continue
             if not sizes or sizes[0] < 1 or any(b <= a for a, b in itertools.pairwise(sizes)):
                 raise ConfigError(f"{name} is {sizes}: must be increasing numbers from 1 on")
-        if self.window < 1:
-            raise ConfigError(f"window is {self.window}: must be at least 1 line")
 
     def allowed_rows(self, size: int, beams: int = 1) -> tuple[int, ...]:
         """The numbers of lines of ``size`` source tokens that are done at once, rising.
@@ -144,18 +143,18 @@ class TranslationBatching:
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchingConfig:
+class BatchingConfig(Configuration, group="batching"):
     """Which shapes are compiled, and what happens where a context is full."""
 
     rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # texts at once, the rest of a batch filled up
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # of prompts
     caches: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # of keys
-    chunk: int = 16  # tokens between two looks at a text that is shown or may meet a stop string
-    tokens: int = 4096  # at most so many are scored at once
+    chunk: Count = 16  # tokens between two looks at a text that is shown or may meet a stop string
+    tokens: Count = 4096  # at most so many are scored at once
     too_long: Literal["truncate", "error"] = "truncate"  # the start of prompts beyond the context
     # What happens when the context is full: continue with its latter half, or stop.
     full: Literal["slide", "stop"] = "slide"
-    num_draft_tokens: int = 0  # draft tokens of prompt lookup at once; 0 is off
+    num_draft_tokens: Amount = 0  # draft tokens of prompt lookup at once; 0 is off
 
     def for_platform(self, platform: str) -> "BatchingConfig":
         """The same with at least two rows on a GPU.

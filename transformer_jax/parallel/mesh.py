@@ -14,6 +14,7 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
+from transformer_jax.config_fields import Configuration
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.coordinator import (
     bind_address,
@@ -44,7 +45,7 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig:
+class MeshConfig(Configuration, group="mesh"):
     """How many devices share each kind of work; their product is the number of devices."""
 
     data: int = -1  # groups that each read their own rows; -1 is as many as the rest leaves
@@ -54,7 +55,7 @@ class MeshConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class DistributedConfig:
+class DistributedConfig(Configuration, group="distributed"):
     """Which of several processes this is; all None is what the launcher's environment says."""
 
     coordinator_address: str | None = None  # host:port of process 0

@@ -1,12 +1,22 @@
 """Settings of the runs that follow preferences or rewards, and the named runs."""
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import (
+    Amount,
+    Configuration,
+    Count,
+    NotNegative,
+    Positive,
+    Range,
+    Rate,
+    Share,
+)
 from transformer_jax.data.preference_examples import Truncation
 from transformer_jax.data.preferences import PreferenceData, PreferenceKind
-from transformer_jax.errors import ConfigError, at_least
+from transformer_jax.errors import ConfigError
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.encoder_settings import EncoderTraining
@@ -63,23 +73,24 @@ def _numbers(config: Any, names: tuple[str, ...]) -> dict[str, float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignConfig:
+class AlignConfig(Configuration, group="align"):
     """The method of learning from preferences."""
 
     method: Literal["dpo", "ipo", "kto", "simpo", "reward"] = "dpo"
     # Weight of the KL divergence from the reference; of simpo the scale of rewards. None is 0.1,
     # and 2 of simpo.
     beta: float | None = None
-    label_smoothing: float | None = None  # dpo: probability that a preference is wrong; None is 0
+    # Dpo: probability that a preference is wrong; None is 0.
+    label_smoothing: Annotated[float, Range(0, below=0.5)] | None = None
     margin: float | None = None  # simpo: by how much the chosen one is to be better; None is 1
-    desirable_weight: float | None = None  # kto: of desirable completions; None is 1
-    undesirable_weight: float | None = None  # kto: of the others; None is 1
+    desirable_weight: NotNegative | None = None  # kto: of desirable completions; None is 1
+    undesirable_weight: NotNegative | None = None  # kto: of the others; None is 1
     # Of dpo, ipo and kto: log-probabilities of the reference are computed once before the first
     # step, or its parameters are kept and computed with in every step. None is precomputed.
     reference: Literal["precomputed", "frozen"] | None = None
     # Most tokens of a prompt with its completion; None is what the model has positions for, up to
     # 512.
-    max_length: int | None = None
+    max_length: Annotated[int, Range(4)] | None = None
     # The two rows of a pair that is too long have one prompt, or each row loses of its prompt what
     # its own completion needs, as in runs of version 0.1.
     truncation: Truncation = "pair"
@@ -89,7 +100,7 @@ class AlignConfig:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        at_least("align", self, max_length=4, desirable_weight=0, undesirable_weight=0)
+        super().__post_init__()
         _check_methods(self, self.names)
         if self.reference is not None and not self.has_reference:
             raise ConfigError(
@@ -141,34 +152,31 @@ class PreferenceRun(StartConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicyConfig:
+class PolicyConfig(Configuration, group="align"):
     """The method of learning from rewards of the policy's own samples."""
 
     method: Literal["ppo", "grpo"] = "grpo"
-    max_prompt_length: int = 64  # most tokens of a prompt; a longer one loses its beginning
-    max_new_tokens: int = 32  # most tokens of a completion, its end included
-    group_size: int = 4  # completions of each prompt
-    updates: int = 2  # optimizer updates on the samples of a step
-    clip: float = 0.2  # most change of a token's probability, as a fraction, by one step
-    kl_coefficient: float = 0.05  # weight of the KL penalty at the first step; 0 is no penalty
+    max_prompt_length: Count = 64  # most tokens of a prompt; a longer one loses its beginning
+    max_new_tokens: Count = 32  # most tokens of a completion, its end included
+    group_size: Count = 4  # completions of each prompt
+    updates: Count = 2  # optimizer updates on the samples of a step
+    clip: Positive = 0.2  # most change of a token's probability, as a fraction, by one step
+    # Weight of the KL penalty at the first step; 0 is no penalty.
+    kl_coefficient: NotNegative = 0.05
     # Nats of a completion that the policy may be away from the reference, on average; the weight
     # follows. None keeps the weight.
-    kl_target: float | None = None
-    kl_horizon: float = 0.1  # how fast the weight follows: at most a fifth of it a step
-    value_weight: float | None = None  # ppo: weight of the loss of the value head; None is 0.5
-    value_clip: float | None = None  # ppo: most change of a value by one step; None is 0.2
-    discount: float | None = None  # ppo: of later rewards; None is 1
-    gae_decay: float | None = None  # ppo: lambda of advantage estimation; None is 0.95
+    kl_target: Positive | None = None
+    kl_horizon: NotNegative = 0.1  # how fast the weight follows: at most a fifth of it a step
+    # Ppo: weight of the loss of the value head; None is 0.5.
+    value_weight: NotNegative | None = None
+    value_clip: Positive | None = None  # ppo: most change of a value by one step; None is 0.2
+    discount: Share | None = None  # ppo: of later rewards; None is 1
+    gae_decay: Share | None = None  # ppo: lambda of advantage estimation; None is 0.95
 
     names: ClassVar[tuple[str, ...]] = ("value_weight", "value_clip", "discount", "gae_decay")
 
     def __post_init__(self) -> None:
-        at_least(
-            "align", self, max_prompt_length=1, max_new_tokens=1, updates=1, kl_coefficient=0,
-            kl_horizon=0,
-        )  # fmt: skip
-        if self.kl_target is not None and not self.kl_target > 0:
-            raise ConfigError(f"align.kl_target is {self.kl_target}: above 0")
+        super().__post_init__()
         if self.kl_target is not None and not self.kl_coefficient:
             raise ConfigError(
                 "align.kl_target is given and align.kl_coefficient is 0: a weight of 0 never grows"
@@ -198,22 +206,18 @@ class RewardConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicyTraining:
+class PolicyTraining(Configuration, group="training"):
     """Training settings: duration, batch size, seed."""
 
     # Passes over the prompts; None is as many as give 1000 steps, 10 to 50.
-    epochs: int | None = None
-    steps: int | None = None  # the last step; None goes by epochs
-    batch_size: int = 8  # prompts of a step, over all devices
-    gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
-    ema_decay: float | None = None  # decay of the moving average of the parameters; None keeps none
-    seed: int = 1  # of samples, dropout and order
+    epochs: Count | None = None
+    steps: Count | None = None  # the last step; None goes by epochs
+    batch_size: Count = 8  # prompts of a step, over all devices
+    gradient_accumulation_steps: Count = 1  # parts that a batch is computed in, one after another
+    ema_decay: Rate | None = None  # decay of the moving average of the parameters; None keeps none
+    seed: Amount = 1  # of samples, dropout and order
 
     mode: ClassVar[Literal["jit"]] = "jit"
-
-    def __post_init__(self) -> None:
-        names = ("epochs", "steps", "batch_size", "gradient_accumulation_steps")
-        at_least("training", self, **dict.fromkeys(names, 1), seed=0)
 
     @property
     def row_unit(self) -> int:

@@ -1,13 +1,13 @@
 """Settings of the runs of encoders, and the named runs."""
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import Amount, Configuration, Count, NotNegative, Range, Rate
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.data.labeled import LabeledData
 from transformer_jax.data.labeled_files import LabeledTask
-from transformer_jax.errors import at_least
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig, read_run
@@ -32,35 +32,23 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderTraining:
+class EncoderTraining(Configuration, group="training"):
     """Training settings: duration, batch size, seed."""
 
     # Passes over the training examples; None is as many as give 1000 steps, 10 to 50.
-    epochs: int | None = 3
-    steps: int | None = None  # the last step; None goes by epochs
-    max_tokens: int = 1024  # of a batch, padding included, over all devices
-    num_buckets: int = 6  # shapes of batches
+    epochs: Count | None = 3
+    steps: Count | None = None  # the last step; None goes by epochs
+    max_tokens: Count = 1024  # of a batch, padding included, over all devices
+    num_buckets: Count = 6  # shapes of batches
     # Divides the rows of every batch: choose a multiple of the numbers of devices to come.
-    required_batch_size_multiple: int = 8
+    required_batch_size_multiple: Count = 8
     # Padded lengths are multiples of it, or of 8 where they are below it; None is 4 (8 in
     # pre-training) on CPUs, 64 on GPUs and 128 on TPUs.
-    pad_to_multiple_of: int | None = None
-    gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
-    ema_decay: float | None = None  # decay of the moving average of the parameters; None keeps none
-    seed: int = 1  # of parameters, dropout, order and masks
+    pad_to_multiple_of: Count | None = None
+    gradient_accumulation_steps: Count = 1  # parts that a batch is computed in, one after another
+    ema_decay: Rate | None = None  # decay of the moving average of the parameters; None keeps none
+    seed: Amount = 1  # of parameters, dropout, order and masks
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
-
-    def __post_init__(self) -> None:
-        sizes = (
-            "epochs",
-            "steps",
-            "max_tokens",
-            "num_buckets",
-            "required_batch_size_multiple",
-            "pad_to_multiple_of",
-            "gradient_accumulation_steps",
-        )
-        at_least("training", self, **dict.fromkeys(sizes, 1), seed=0)
 
     @property
     def row_unit(self) -> int:
@@ -78,24 +66,17 @@ class PretrainTraining(EncoderTraining):
     """Training settings, with the length of texts."""
 
     # Passes over the training text; None is as many as give 1000 steps, 10 to 50.
-    epochs: int | None = 10
-    max_tokens: int = 4096  # of a batch, padding included, over all devices
-    num_buckets: int = 4  # shapes of batches
-    sequence_length: int = 128  # most tokens of a text, with [CLS] and [SEP]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("training", self, sequence_length=1)
+    epochs: Count | None = 10
+    max_tokens: Count = 4096  # of a batch, padding included, over all devices
+    num_buckets: Count = 4  # shapes of batches
+    sequence_length: Count = 128  # most tokens of a text, with [CLS] and [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainEvaluation:
+class PretrainEvaluation(Configuration, group="evaluation"):
     """Evaluation settings."""
 
-    characters: int = 1_000_000  # of validation and test texts, at most: their beginning
-
-    def __post_init__(self) -> None:
-        at_least("evaluation", self, characters=1)
+    characters: Count = 1_000_000  # of validation and test texts, at most: their beginning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,23 +101,19 @@ class PretrainRun(StartConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskConfig(StartConfig):
+class TaskConfig(StartConfig, group="task"):
     """The task of labeled examples, and the initialization."""
 
     kind: LabeledTask = "classify"
-    max_length: int = 128  # most tokens of an example, with [CLS] and [SEP]
-    doc_stride: int = 64  # qa: tokens that windows over a long context share
+    max_length: Annotated[int, Range(8)] = 128  # most tokens of an example, with [CLS] and [SEP]
+    doc_stride: Count = 64  # qa: tokens that windows over a long context share
     labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
     # Of a decoder: the factor of the language-modelling loss beside that of the task; None is 0.5
     # (Radford et al. 2018), or 0 where the output layer is not the embedding table.
-    lm_loss_weight: float | None = None
+    lm_loss_weight: NotNegative | None = None
 
     prefix: ClassVar[str] = "task."
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("task", self, max_length=8, doc_stride=1, lm_loss_weight=0)
 
 
 @dataclasses.dataclass(frozen=True)

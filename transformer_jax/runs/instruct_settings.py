@@ -1,7 +1,7 @@
 """Settings of the runs of instruction tuning, and the named runs."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from transformer_jax.chat.store import TooLong
 from transformer_jax.config import (
@@ -12,7 +12,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError, at_least
+from transformer_jax.config_fields import Amount, Configuration, Count, Range
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.runs.language_settings import LanguageRun, LanguageTraining
 from transformer_jax.runs.settings import TokenizerConfig, read_run
@@ -33,21 +33,16 @@ class ChatOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class ChatData:
+class ChatData(Configuration, group="data"):
     """Where conversations come from."""
 
     train: str | None = None  # a file of JSON lines with "messages" (.gz is unpacked)
     valid: str | None = None  # likewise; None holds out some of train
-    validation_size: float = 0.05  # share of train that is held out, 0 to 0.5
+    # Share of train that is held out, 0 to 0.5.
+    validation_size: Annotated[float, Range(0, 0.5)] = 0.05
     # Conversations longer than a row: without their first tokens, left out, or refused.
     too_long: TooLong = "truncate"
     read: ChatOptions = ChatOptions()
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.validation_size <= 0.5:
-            raise ConfigError(
-                f"data.validation_size is {self.validation_size}: a share from 0 to 0.5"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,18 +58,15 @@ class ChatConfig:
 class InstructTraining(LanguageTraining):
     """Training settings: duration, batch size, seed."""
 
-    epochs: int | None = 3  # passes over the conversations
+    epochs: Count | None = 3  # passes over the conversations
     layout: Literal["packed"] = "packed"  # conversations are packed, and do not see each other
 
 
 @dataclasses.dataclass(frozen=True)
-class InstructEvaluation:
+class InstructEvaluation(Configuration, group="evaluation"):
     """Settings of the evaluation at the end of a run."""
 
-    sample: int = 100  # tokens of an answer that is shown in the end; 0 is none
-
-    def __post_init__(self) -> None:
-        at_least("evaluation", self, sample=0)
+    sample: Amount = 100  # tokens of an answer that is shown in the end; 0 is none
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,9 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.config_fields import Amount, Configuration, Count, NotNegative, Rate
 from transformer_jax.data.documents import TextData
-from transformer_jax.errors import ConfigError, at_least
+from transformer_jax.errors import ConfigError
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig, read_run
@@ -36,26 +37,20 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageTraining:
+class LanguageTraining(Configuration, group="training"):
     """Training settings: duration, batch size, seed."""
 
     # Passes over the training text; None is as many as give 1000 steps, 10 to 50.
-    epochs: int | None = 10
-    steps: int | None = None  # the last step; None goes by epochs
-    batch_size: int = 32  # of a batch, over all devices
-    sequence_length: int = 256  # tokens of a row
+    epochs: Count | None = 10
+    steps: Count | None = None  # the last step; None goes by epochs
+    batch_size: Count = 32  # of a batch, over all devices
+    sequence_length: Count = 256  # tokens of a row
     # Documents apart, or one stream cut anywhere.
     layout: Literal["packed", "contiguous"] = "packed"
-    gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
-    ema_decay: float | None = None  # decay of the moving average of the parameters; None keeps none
-    seed: int = 1  # of parameters, dropout and order
+    gradient_accumulation_steps: Count = 1  # parts that a batch is computed in, one after another
+    ema_decay: Rate | None = None  # decay of the moving average of the parameters; None keeps none
+    seed: Amount = 1  # of parameters, dropout and order
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
-
-    def __post_init__(self) -> None:
-        sizes = dict.fromkeys(
-            ("epochs", "steps", "batch_size", "sequence_length", "gradient_accumulation_steps"), 1
-        )
-        at_least("training", self, **sizes, seed=0)
 
     @property
     def row_unit(self) -> int:
@@ -69,20 +64,13 @@ class LanguageTraining:
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageEvaluation:
+class LanguageEvaluation(Configuration, group="evaluation"):
     """Settings of the evaluation at the end of a run."""
 
-    ngram_orders: tuple[int, ...] = (1, 5)  # orders of the n-gram baselines; empty is none
-    ngram_tokens: int = 4_000_000  # training tokens, at most, that these are counted from
-    sample: int = 200  # tokens that the model writes in the end; 0 is none
-    characters: int = 5_000_000  # of validation and test texts, at most: their beginning
-
-    def __post_init__(self) -> None:
-        if any(order < 1 for order in self.ngram_orders):
-            raise ConfigError(
-                f"evaluation.ngram_orders is {self.ngram_orders}: orders of at least 1"
-            )
-        at_least("evaluation", self, ngram_tokens=1, sample=0, characters=1)
+    ngram_orders: tuple[Count, ...] = (1, 5)  # orders of the n-gram baselines; empty is none
+    ngram_tokens: Count = 4_000_000  # training tokens, at most, that these are counted from
+    sample: Amount = 200  # tokens that the model writes in the end; 0 is none
+    characters: Count = 5_000_000  # of validation and test texts, at most: their beginning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,16 +97,13 @@ class LanguageRun(StartConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class NgramConfig:
+class NgramConfig(Configuration, group="model"):
     """An n-gram model."""
 
     kind: Literal["ngram"] = "ngram"
-    order: int = 5  # 1 is a bag of words
+    order: Count = 5  # 1 is a bag of words
     smoothing: Literal["kneser-ney", "add-k"] = "kneser-ney"
-    k: float = 1.0  # of add-k
-
-    def __post_init__(self) -> None:
-        at_least("model", self, order=1, k=0)
+    k: NotNegative = 1.0  # of add-k
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, TypeVar
 
 from transformer_jax.config_dict import from_dict
+from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.data.plan import Batching
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training.run_directory import RunDirectory
@@ -25,18 +26,19 @@ Kind = TypeVar("Kind", bound=Any)
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenizerConfig:
+class TokenizerConfig(Configuration, group="tokenizer"):
     """Tokenizer settings; source and target share one vocabulary."""
 
     kind: Literal["bpe", "wordpiece", "unigram", "bytes", "characters"] = "bpe"
     # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
-    vocab_size: int | None = 8000
+    vocab_size: Count | None = 8000
     path: str | None = None  # a tokenizer.json to load instead of learning one
     add_tokens: tuple[str, ...] = ()  # words that become one token each, wherever text has them
     # Tokens that no text becomes, such as the roles of a chat: '<|im_start|>' '<|im_end|>'.
     add_special_tokens: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         added = [*self.add_tokens, *self.add_special_tokens]
         for token in added:
             if not token.strip() or added.count(token) > 1:
@@ -50,7 +52,7 @@ class TokenizerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class StartConfig:
+class StartConfig(Configuration, group=""):
     """What a run starts from, and which of its parameters are trained or drawn anew."""
 
     # A run of this package or a Hugging Face folder to start from: its parameters, its sizes and
@@ -62,7 +64,7 @@ class StartConfig:
     # Tokens whose rows are trained although their table is frozen, by freeze or beside adapters;
     # those that the run adds are among them.
     trainable_tokens: tuple[str, ...] = ()
-    reinit_last: int = 0  # top layers to reinitialize
+    reinit_last: Amount = 0  # top layers to reinitialize
     reinit_head: bool = False  # reinitialize the output layer, or the head of labels
 
     # What messages put before the names of these settings, and the parts that freeze may name.
@@ -70,8 +72,7 @@ class StartConfig:
     parts: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        if self.reinit_last < 0:
-            raise ConfigError(f"{self.prefix}reinit_last is {self.reinit_last}: at least 0")
+        super().__post_init__()
         named = ("none", "embeddings", *self.parts)
         if self.freeze not in named and not self.freeze.isdecimal():
             raise ConfigError(

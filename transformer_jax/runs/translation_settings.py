@@ -13,8 +13,9 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.config_dict import from_dict
+from transformer_jax.config_fields import Amount, Configuration, Count, Rate
 from transformer_jax.data.sources import PairData, ReadOptions
-from transformer_jax.errors import CheckpointError, ConfigError, at_least
+from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
@@ -31,38 +32,24 @@ __all__ = ["RUNS", "RecurrentRun", "Run", "TrainingConfig", "read_as"]
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Configuration, group="training"):
     """Training settings: duration, batch size, seed."""
 
     # Passes over the training pairs; None is as many as give 1000 steps, 10 to 50.
-    epochs: int | None = 10
-    steps: int | None = None  # the last step; None goes by epochs
-    max_tokens: int = 4096  # most tokens of a side of a batch, padding included, over all devices
-    num_buckets: int = 6  # shapes of batches
+    epochs: Count | None = 10
+    steps: Count | None = None  # the last step; None goes by epochs
+    max_tokens: Count = 4096  # most tokens of a side of a batch, padding included, over all devices
+    num_buckets: Count = 6  # shapes of batches
     # Divides the rows of every batch: choose a multiple of the numbers of devices to come.
-    required_batch_size_multiple: int = 8
+    required_batch_size_multiple: Count = 8
     # Padded lengths are multiples of it, or of 8 where they are below it; None is 4 (8 in
     # pre-training) on CPUs, 64 on GPUs and 128 on TPUs.
-    pad_to_multiple_of: int | None = None
-    gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
-    label_smoothing: float = 0.1  # probability spread over the vocabulary
-    ema_decay: float | None = None  # decay of the moving average of the parameters; None keeps none
-    seed: int = 1  # of parameters, dropout and order
+    pad_to_multiple_of: Count | None = None
+    gradient_accumulation_steps: Count = 1  # parts that a batch is computed in, one after another
+    label_smoothing: Rate = 0.1  # probability spread over the vocabulary
+    ema_decay: Rate | None = None  # decay of the moving average of the parameters; None keeps none
+    seed: Amount = 1  # of parameters, dropout and order
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
-
-    def __post_init__(self) -> None:
-        sizes = dict.fromkeys(
-            (
-                "epochs",
-                "max_tokens",
-                "num_buckets",
-                "required_batch_size_multiple",
-                "pad_to_multiple_of",
-                "gradient_accumulation_steps",
-            ),
-            1,
-        )
-        at_least("training", self, **sizes, steps=1, seed=0)
 
     @property
     def row_unit(self) -> int:

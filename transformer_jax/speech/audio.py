@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
+from transformer_jax.config_fields import Configuration, Range
 from transformer_jax.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.functional import spectrogram
 
@@ -24,26 +25,20 @@ _MOST_SAMPLES = 1 << 28  # of a resampled recording: 1 GiB, 4.6 hours at 16,000 
 
 
 @dataclasses.dataclass(frozen=True)
-class AudioConfig:
+class AudioConfig(Configuration, group="data.audio"):
     """How waveforms become log-mel frames."""
 
-    sample_rate: int = 16_000  # samples a second
+    sample_rate: Annotated[int, Range(1, 1 << 20)] = 16_000  # samples a second
     resample: bool = False  # resample files of another rate, which are else refused
-    frame_length_ms: float = 25.0
-    frame_shift_ms: float = 10.0  # from the beginning of a frame to that of the next
-    num_mels: int = 80  # mel filters, the numbers of a frame
+    frame_length_ms: Annotated[float, Range(above=0, most=10_000)] = 25.0
+    # From the beginning of a frame to that of the next.
+    frame_shift_ms: Annotated[float, Range(above=0, most=10_000)] = 10.0
+    num_mels: Annotated[int, Range(1, 1 << 20)] = 80  # mel filters, the numbers of a frame
     low_frequency: float = 20.0  # of the filters, Hz
     high_frequency: float | None = None  # None is half the sample rate
 
     def __post_init__(self) -> None:
-        for name in ("sample_rate", "num_mels"):
-            value = getattr(self, name)
-            if not 1 <= value <= 1 << 20:
-                raise ConfigError(f"data.audio.{name} is {value}: allowed are 1 to {1 << 20}")
-        for name in ("frame_length_ms", "frame_shift_ms"):
-            value = getattr(self, name)
-            if not 0 < value <= 10_000:
-                raise ConfigError(f"data.audio.{name} is {value}: above 0 and at most 10000")
+        super().__post_init__()
         if self.shift < 1 or self.length < 2:
             raise ConfigError(
                 f"data.audio.frame_length_ms {self.frame_length_ms} and frame_shift_ms "

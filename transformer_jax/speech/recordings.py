@@ -5,11 +5,12 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float32, Int, UInt8
 
+from transformer_jax.config_fields import Amount, Configuration, Range
 from transformer_jax.data.pairs import Pairs, hold_out
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import open_arrays, write_arrays
@@ -42,18 +43,18 @@ _NAMES = ("features", "offsets", "digests")
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeechReadOptions:
+class SpeechReadOptions(Configuration, group="data.read"):
     """How recordings and their texts are read."""
 
     lowercase: bool = False  # lower-case the texts
     # Longest recording in positions of stacked frames, and longest text in tokens; others are
     # dropped and counted.
-    max_length: int = 512
-    validation_size: int = 1000  # recordings held out where none are given; at most a tenth
+    max_length: Annotated[int, Range(2)] = 512
+    validation_size: Amount = 1000  # recordings held out where none are given; at most a tenth
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeechData:
+class SpeechData(Configuration, group="data"):
     """Manifests of recordings: lines of a path and its text, as .tsv or .jsonl (path, text)."""
 
     train: str | None = None  # training recordings; paths are relative to the manifest
@@ -64,11 +65,7 @@ class SpeechData:
     normalization: Normalization = Normalization()
 
     def __post_init__(self) -> None:
-        for name, least in (("max_length", 2), ("validation_size", 0)):
-            if getattr(self.read, name) < least:
-                raise ConfigError(
-                    f"data.read.{name} is {getattr(self.read, name)}: at least {least}"
-                )
+        super().__post_init__()
         mean, std = self.normalization.mean, self.normalization.std
         if len(mean) != len(std) or not all(0 < value < float("inf") for value in std):
             raise ConfigError(

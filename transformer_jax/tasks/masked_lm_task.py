@@ -3,10 +3,11 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import Configuration, Range
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PairBatch, SentenceObjective
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits
@@ -15,7 +16,7 @@ from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import SentenceStore, build_sentences
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.errors import plural
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.tasks.batching import TokenCache, has_dropout
 from transformer_jax.tasks.language_model_task import as_documents
@@ -33,18 +34,13 @@ __all__ = ["MaskingConfig", "build_sentence_store", "masked_lm", "pretraining_pl
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskingConfig:
+class MaskingConfig(Configuration, group="masking"):
     """What is masked, and what is predicted of sentence pairs."""
 
-    mlm_probability: float = 0.15  # of the tokens of a text that are masked
+    # Of the tokens of a text that are masked.
+    mlm_probability: Annotated[float, Range(above=0, below=1)] = 0.15
     whole_word_mask: bool = False  # mask all tokens of a word together
     sentence_objective: SentenceObjective = "nsp"  # the second one: NSP, SOP or none
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.mlm_probability < 1.0:
-            raise ConfigError(
-                f"masking.mlm_probability is {self.mlm_probability}: above 0 and below 1"
-            )
 
 
 def masked_lm(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.errors import ConfigError, NumericsError, Stopped, command, plural
 from transformer_jax.training.activity import working
 from transformer_jax.training.checkpoint import Checkpointer, Score
@@ -31,38 +32,26 @@ __all__ = ["FitResult", "Loop", "LoopConfig", "fit"]
 
 
 @dataclasses.dataclass(frozen=True)
-class LoopConfig:
+class LoopConfig(Configuration, group="loop"):
     """Intervals of evaluations and checkpoints, and early stopping."""
 
     # Steps between evaluations; 0 is at the end only, None ten times in a run or every 1000 steps.
-    evaluate_every: int | None = 1000
+    evaluate_every: Amount | None = 1000
     # Steps between checkpoints; 0 is at the end only, None as often as evaluations.
-    checkpoint_every: int | None = 1000
-    keep_last: int = 3  # newest checkpoints that are kept, beside the best
+    checkpoint_every: Amount | None = 1000
+    keep_last: Count = 3  # newest checkpoints that are kept, beside the best
     # The metric of the best checkpoint; None is the first of the task.
     best_checkpoint_metric: str | None = None
-    patience: int | None = None  # evaluations without a new best before stopping; None is never
-    max_nonfinite_steps: int = 20  # consecutive non-finite steps before giving up
+    patience: Count | None = None  # evaluations without a new best before stopping; None is never
+    max_nonfinite_steps: Count = 20  # consecutive non-finite steps before giving up
     tensorboard: bool = False  # also write TensorBoard files
     profile: str | None = None  # first and last step of a device profile, such as 10:15
     # Seconds after which a step that has not finished has the stacks of its threads written; 0 is
     # never.
-    hang_seconds: int = 600
+    hang_seconds: Amount = 600
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("evaluate_every", 0),
-            ("checkpoint_every", 0),
-            ("keep_last", 1),
-            ("hang_seconds", 0),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"loop.{name} is {value}: at least {least}")
-        if self.patience is not None and self.patience < 1:
-            raise ConfigError(f"loop.patience is {self.patience}: at least 1, or None")
-        if self.max_nonfinite_steps < 1:
-            raise ConfigError(f"loop.max_nonfinite_steps is {self.max_nonfinite_steps}: at least 1")
+        super().__post_init__()
         profile_window(self.profile)
 
     def for_steps(self, steps: int) -> "LoopConfig":

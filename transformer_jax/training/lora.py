@@ -1,9 +1,8 @@
 """Training of adapters alone: a partition, its settings, and plain weights again (row B39)."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
-from transformer_jax.errors import CheckpointError, ConfigError, at_least
+from transformer_jax.config_fields import Amount, Configuration, Positive, Rate
+from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.functional.low_rank import Variant, lora_scale, low_rank_kernel
 from transformer_jax.modules.lora import LEAVES, LoRALinear, adapter_parameters, init_adapter
 from transformer_jax.modules.parameters import LAYERS, is_matrix
@@ -48,31 +48,20 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class LoRAConfig:
+class LoRAConfig(Configuration, group="lora"):
     """Adapters (LoRA): the model stays as it is, and low-rank changes of some maps are trained."""
 
-    rank: int = 0  # of the adapters, such as 8; 0 trains the model itself
-    alpha: float = 16.0  # adapters are multiplied by alpha / rank, rslora's by alpha / sqrt(rank)
-    dropout: float = 0.0  # share of the adapters' inputs that is dropped
+    rank: Amount = 0  # of the adapters, such as 8; 0 trains the model itself
+    # Adapters are multiplied by alpha / rank, rslora's by alpha / sqrt(rank).
+    alpha: Positive = 16.0
+    dropout: Rate = 0.0  # share of the adapters' inputs that is dropped
     # attention, mlp, all-linear, or names of linear maps such as query or feed_forward/up
     targets: tuple[str, ...] = ("attention",)
     variant: Variant = "lora"  # rslora scales by 1 / sqrt(rank), dora trains magnitudes too
-    base_dtype: str = "float32"  # of the matrices that stay as they are: float32 or bfloat16
+    base_dtype: Literal["float32", "bfloat16"] = "float32"  # of the matrices that stay as they are
 
     def __post_init__(self) -> None:
-        at_least("lora", self, rank=0)
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(
-                f"lora.dropout is {self.dropout}: allowed are 0 up to, not including, 1"
-            )
-        if not (math.isfinite(self.alpha) and self.alpha > 0.0):
-            raise ConfigError(f"lora.alpha is {self.alpha}: it must be above 0")
-        if self.variant not in ("lora", "rslora", "dora"):
-            raise ConfigError(f"lora.variant is {self.variant}: allowed are lora, rslora and dora")
-        if self.base_dtype not in ("float32", "bfloat16"):
-            raise ConfigError(
-                f"lora.base_dtype is {self.base_dtype}: allowed are float32 and bfloat16"
-            )
+        super().__post_init__()
         if not self.targets:
             raise ConfigError(f"lora.targets is empty: give {', '.join(TARGETS)} or names of maps")
 

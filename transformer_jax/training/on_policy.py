@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from transformer_jax.config_fields import Configuration, Count, NotNegative, Positive, Share
 from transformer_jax.decoding.generate import generate, row_keys
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import SearchPrompts, prefill
-from transformer_jax.errors import ConfigError, at_least
+from transformer_jax.errors import ConfigError
 from transformer_jax.functional import policy_gradients as gradients
 from transformer_jax.functional.partitioning import constrain_rows
 from transformer_jax.training.preference_objectives import Policies, token_log_probs
@@ -68,27 +69,22 @@ Reward = Callable[[Policies, Samples], Float[Array, " B"]]
 
 
 @dataclasses.dataclass(frozen=True)
-class OnPolicy:
+class OnPolicy(Configuration, group="align"):
     """How a policy learns from its own samples."""
 
     method: Literal["ppo", "grpo"] = "grpo"
-    length: int = 32  # most tokens of a completion, its end included
-    group_size: int = 4  # completions of each prompt
-    clip: float = 0.2  # most change of a token's probability, as a fraction, by one batch
-    value_weight: float = 0.5  # weight of the loss of PPO's value head
-    value_clip: float = 0.2  # most change of a value by one batch
-    discount: float = 1.0  # of later rewards
-    gae_decay: float = 0.95  # lambda of generalized advantage estimation
+    length: Count = 32  # most tokens of a completion, its end included
+    group_size: Count = 4  # completions of each prompt
+    clip: Positive = 0.2  # most change of a token's probability, as a fraction, by one batch
+    value_weight: NotNegative = 0.5  # weight of the loss of PPO's value head
+    value_clip: Positive = 0.2  # most change of a value by one batch
+    discount: Share = 1.0  # of later rewards
+    gae_decay: Share = 0.95  # lambda of generalized advantage estimation
 
     def __post_init__(self) -> None:
-        fewest = 2 if self.method == "grpo" else 1
-        at_least("align", self, length=1, group_size=fewest, value_weight=0)
-        for name in ("clip", "value_clip"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"align.{name} is {getattr(self, name)}: above 0")
-        for name in ("discount", "gae_decay"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"align.{name} is {getattr(self, name)}: from 0 to 1")
+        super().__post_init__()
+        if self.method == "grpo" and self.group_size < 2:
+            raise ConfigError(f"align.group_size is {self.group_size}: at least 2 with grpo")
 
 
 class KLControl(NamedTuple):

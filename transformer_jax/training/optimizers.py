@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import optax
 import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
 
+from transformer_jax.config_fields import Configuration, NotNegative, Range, Rate
 from transformer_jax.errors import ConfigError
 from transformer_jax.modules.parameters import Parameters, is_matrix, is_projection, map_parameters
 from transformer_jax.training.layerwise import scale_by_layer
@@ -26,20 +27,25 @@ __all__ = ["OptimizerConfig", "adamw", "learning_rate", "make_optimizer", "weigh
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Configuration, group="optimizer"):
     """The optimizer; the defaults are those of Vaswani et al. 2017, with clipping."""
 
     name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"] = "adam"
-    learning_rate: float | None = None  # at the peak; None (noam only): (d_model * warmup) ** -0.5
+    # At the peak; None (noam only): (d_model * warmup) ** -0.5.
+    learning_rate: NotNegative | None = None
     schedule: ScheduleConfig = ScheduleConfig()
-    beta1: float | None = None  # momentum; None: adam(w), lion, sgd 0.9, muon 0.95
-    beta2: float | None = None  # None: adam(w) 0.98, lion, muon 0.99, adafactor 0.8 (an exponent)
-    eps: float | None = None  # None: adam(w), muon 1e-9, adafactor 1e-30
-    weight_decay: float = 0.0  # times the learning rate; of kernels and tables, not of vectors
-    max_grad_norm: float | None = 1.0  # longest gradient, all parameters together; None is no limit
-    layer_decay: float = 1.0  # the rate of each layer is so much times that of the layer above
+    beta1: Rate | None = None  # momentum; None: adam(w), lion, sgd 0.9, muon 0.95
+    beta2: Rate | None = None  # None: adam(w) 0.98, lion, muon 0.99, adafactor 0.8 (an exponent)
+    eps: Rate | None = None  # None: adam(w), muon 1e-9, adafactor 1e-30
+    # Times the learning rate; of kernels and tables, not of vectors.
+    weight_decay: NotNegative = 0.0
+    # Longest gradient, all parameters together; None is no limit.
+    max_grad_norm: Annotated[float, Range(above=0, most=math.inf)] | None = 1.0
+    # The rate of each layer is so much times that of the layer above.
+    layer_decay: Annotated[float, Range(above=0, most=1)] = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check(self)
 
 
@@ -81,30 +87,11 @@ _DEFAULTS: dict[str, dict[str, float]] = {
 
 def _check(config: OptimizerConfig) -> None:
     name = config.name
-    if name not in _DEFAULTS:
-        raise ConfigError(f"optimizer.name is {name}: allowed are {', '.join(_DEFAULTS)}")
     for field in ("beta1", "beta2", "eps"):
-        value = getattr(config, field)
-        if value is None:
-            continue
-        if field not in _DEFAULTS[name]:
+        if getattr(config, field) is not None and field not in _DEFAULTS[name]:
             raise ConfigError(f"optimizer.{field} is given, but {name} has none: leave it out")
-        if not (0.0 <= value < 1.0):
-            raise ConfigError(
-                f"optimizer.{field} is {value}: allowed are 0 up to, not including, 1"
-            )
     if name == "adam" and config.weight_decay:
         raise ConfigError("optimizer.weight_decay with adam: choose adamw")
-    if not (math.isfinite(config.weight_decay) and config.weight_decay >= 0.0):
-        raise ConfigError(f"optimizer.weight_decay is {config.weight_decay}: must be 0 or more")
-    if config.max_grad_norm is not None and not config.max_grad_norm > 0.0:
-        raise ConfigError(
-            f"optimizer.max_grad_norm is {config.max_grad_norm}: it must be above 0, or None"
-        )
-    if not 0.0 < config.layer_decay <= 1.0:
-        raise ConfigError(
-            f"optimizer.layer_decay is {config.layer_decay}: above 0, and 1 is the same for all"
-        )
     check_schedule(config.schedule, config.learning_rate)
 
 

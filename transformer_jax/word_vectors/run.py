@@ -58,8 +58,6 @@ def train_word_vectors(
         UserError: A setting, a text or the folder cannot be as it is.
     """
     text, training = text or TextConfig(), training or Word2VecConfig()
-    text.check()
-    training.check()
     output = Path(output)
     if not texts:
         raise ConfigError("no text files: name one or more to train on")

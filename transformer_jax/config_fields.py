@@ -1,0 +1,263 @@
+"""Choices and ranges of settings, declared with the field and checked wherever one is made.
+
+A field's type says what it may hold: ``Literal`` its choices, ``Annotated[int, Range(1)]`` its
+range. A dataclass that derives from :class:`Configuration` refuses anything else when it is made,
+from Python, flags and JSON alike. Relations between fields are checked by the dataclass itself.
+"""
+
+import dataclasses
+import difflib
+import functools
+import math
+import numbers
+import os
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.old_names import VALUES
+
+__all__ = [
+    "Amount",
+    "Configuration",
+    "Count",
+    "Misfit",
+    "NotNegative",
+    "Positive",
+    "Range",
+    "Rate",
+    "Share",
+    "field_types",
+    "misfit",
+    "nearest",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The range of a number: a bound that is None is none. Infinity needs ``most=math.inf``.
+
+    Example:
+        >>> [Range(0, below=1).refusal(value) for value in (0.0, 0.5, 1.0)]
+        [None, None, 'allowed are 0 up to, not including, 1']
+    """
+
+    least: int | float | None = None
+    most: int | float | None = None
+    above: int | float | None = None
+    below: int | float | None = None
+
+    def refusal(self, value: Any) -> str | None:
+        """Returns what is allowed instead of a value outside of the range; None for one inside."""
+        inside = (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+        if inside and (math.isfinite(value) or self.most == math.inf):
+            return None
+        if inside:
+            return "a finite number is needed"
+        if self.below is not None:
+            return f"allowed are {self.least:g} up to, not including, {self.below:g}"
+        if self.above is not None:
+            end = "" if self.most in (None, math.inf) else f" and at most {self.most:g}"
+            return f"above {self.above:g}{end}"
+        if self.most is not None and value > self.most:
+            return f"at most {self.most}"
+        return f"at least {self.least}"
+
+
+Count = Annotated[int, Range(1)]
+Amount = Annotated[int, Range(0)]
+Positive = Annotated[float, Range(above=0)]
+NotNegative = Annotated[float, Range(0)]
+Rate = Annotated[float, Range(0, below=1)]
+Share = Annotated[float, Range(0, 1)]
+
+
+class Misfit(NamedTuple):
+    """Why a value cannot be that of a field.
+
+    Attributes:
+        allowed: What is allowed.
+        kind: Whether the value is of another kind than any that is allowed.
+    """
+
+    allowed: str
+    kind: bool
+
+    def __str__(self) -> str:
+        """The end of a message."""
+        return f"{self.allowed} is needed" if self.kind else self.allowed
+
+
+def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
+    """Returns why a value cannot be of a type; None if it can.
+
+    Types other than choices, numbers, texts, truth values, tuples and dataclasses admit anything.
+
+    Args:
+        value: The value.
+        kind: The type of a field, with its ranges.
+        none: The name of None.
+
+    Example:
+        >>> str(misfit(0, Count | None)), str(misfit(1.5, Count)), misfit(None, Count | None)
+        ('at least 1, or None', 'a whole number is needed', None)
+        >>> str(misfit("cosin", Literal["linear", "cosine"]))
+        'allowed are linear, cosine; did you mean cosine?'
+    """
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        found = misfit(value, parts[0], none)
+        if found is None or (isinstance(value, float) and math.isnan(value)):
+            ranges = (part for part in parts[1:] if isinstance(part, Range))
+            refused = [said for one in ranges if (said := one.refusal(value)) is not None]
+            return Misfit(refused[0], False) if refused else found
+        return found
+    if origin in (typing.Union, types.UnionType):
+        return _misfit_of_all(value, parts, none)
+    if origin is Literal:
+        return None if _is_choice(value, parts) else Misfit(_choices(value, parts), False)
+    if origin is tuple:
+        return _misfit_of_tuple(value, parts, none)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return None if isinstance(value, kind) else Misfit(f"an object ({kind.__name__})", True)
+    for known, fits, name in _KINDS:
+        if kind is known:
+            return None if fits(value) else Misfit(name.format(none=none), True)
+    return None
+
+
+def nearest(value: Any, choices: Iterable[Any], path: str = "") -> str:
+    """Returns a question that names the most similar choice; empty if none is similar.
+
+    Args:
+        value: What was given.
+        choices: What is allowed.
+        path: The setting, which may have had other values in earlier versions.
+
+    Example:
+        >>> nearest("bf16", ["float32", "bfloat16"]), nearest("x", ["float32"])
+        ('; did you mean bfloat16?', '')
+    """
+    names = [str(choice) for choice in choices]
+    earlier = VALUES.get(f"model.{path}", {}).get(value) if isinstance(value, str) else None
+    near = [earlier] if earlier else difflib.get_close_matches(str(value).lower(), names, 1, 0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+class Configuration:
+    """A base of configuration dataclasses, whose fields are checked when one is made.
+
+    A subclass names the group of its settings, ``class NormConfig(Configuration, group="norm")``,
+    which messages put before the name of a field; ``group="--"`` names flags. A subclass with a
+    ``__post_init__`` of its own calls that of its base first.
+    """
+
+    group: ClassVar[str] = ""
+
+    def __init_subclass__(cls, group: str | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if group is not None:
+            cls.group = group
+
+    def __post_init__(self) -> None:
+        """Refuses a value that its field does not admit; a list becomes a tuple.
+
+        Raises:
+            ConfigError: Names the field, its value and what is allowed.
+        """
+        cls: Any = type(self)
+        for name, kind in field_types(cls).items():
+            value = getattr(self, name)
+            if isinstance(value, list) and _holds_tuples(kind):
+                value = tuple(value)
+                object.__setattr__(self, name, value)
+            if (found := misfit(value, kind)) is not None:
+                path = _path(self.group, name)
+                hint = "" if "did you mean" in found.allowed else nearest(value, (), path)
+                shown = repr(value)[:80] if found.kind else _shown(value)
+                raise ConfigError(f"{path} is {shown}: {found}{hint}")
+
+
+@functools.cache
+def field_types(cls: Any) -> dict[str, Any]:
+    """Returns the types of a dataclass's fields, with their ranges, by name."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _path(group: str, name: str) -> str:
+    if group == "--":
+        return f"--{name.replace('_', '-')}"
+    return f"{group}.{name}" if group else name
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) and value else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _is_choice(value: Any, choices: Sequence[Any]) -> bool:
+    return any(type(value) is type(choice) and value == choice for choice in choices)
+
+
+def _choices(value: Any, choices: Sequence[Any]) -> str:
+    return f"allowed are {', '.join(map(str, choices))}{nearest(value, choices)}"
+
+
+def _misfit_of_all(value: Any, parts: Sequence[Any], none: str) -> Misfit | None:
+    found = [misfit(value, part, none) for part in parts]
+    if None in found:
+        return None
+    wrong = [one for one in found if one is not None]
+    ranges = [one.allowed for one in wrong if not one.kind]
+    if not ranges:
+        return Misfit(" or ".join(dict.fromkeys(one.allowed for one in wrong)), True)
+    optional = f", or {none}" if types.NoneType in parts else ""
+    text, question, hint = ranges[0].partition("; did you mean")
+    return Misfit(f"{text}{optional}{question}{hint}", False)
+
+
+def _misfit_of_tuple(value: Any, parts: Sequence[Any], none: str) -> Misfit | None:
+    if not isinstance(value, tuple):
+        return Misfit("a list", True)
+    each = [parts[0]] * len(value) if parts[1:] == (...,) else list(parts)
+    if len(each) != len(value):
+        return Misfit(f"a list of {len(each)} values", True)
+    for one, kind in zip(value, each, strict=True):
+        if (found := misfit(one, kind, none)) is not None:
+            return Misfit(f"{_shown(one)} in it: {found}", False)
+    return None
+
+
+def _holds_tuples(kind: Any) -> bool:
+    return typing.get_origin(kind) is tuple or any(map(_holds_tuples, typing.get_args(kind)))
+
+
+# Types, what is of them, and their names.
+_KINDS: tuple[tuple[Any, Any, str], ...] = (
+    (bool, lambda value: isinstance(value, bool), "true or false"),
+    (int, lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    (
+        float,
+        lambda value: (
+            isinstance(value, numbers.Real)
+            and not isinstance(value, bool)
+            and value == value  # NaN is no number
+            and not (isinstance(value, int) and abs(value) > 1e308)  # what no float can be
+        ),
+        "a number",
+    ),
+    (str, _is_text, "text"),
+    (types.NoneType, lambda value: value is None, "{none}"),
+)
