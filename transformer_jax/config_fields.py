@@ -61,11 +61,13 @@ class Range:
             return None
         if inside:
             return "a finite number is needed"
-        if self.below is not None:
-            return f"allowed are {self.least:g} up to, not including, {self.below:g}"
         if self.above is not None:
-            end = "" if self.most in (None, math.inf) else f" and at most {self.most:g}"
-            return f"above {self.above:g}{end}"
+            ends = f" and below {self.below:g}" if self.below is not None else ""
+            if self.most not in (None, math.inf):
+                ends += f" and at most {self.most:g}"
+            return f"above {self.above:g}{ends}"
+        if self.below is not None:
+            return f"allowed are {self.least or 0:g} up to, not including, {self.below:g}"
         if self.most is not None and value > self.most:
             return f"at most {self.most}"
         return f"at least {self.least}"

@@ -44,7 +44,7 @@ def test_a_command_writes_a_picture_and_its_figures(tmp_path, capsys):
         ),
         (["recall", "--parameters", "3"], "--parameters is 3: from "),
         (["gradients", "--lags", "x"], "--lags"),
-        (["gradients", "--kernel-scale", "-1"], "--kernel-scale is -1.0: a positive number"),
+        (["gradients", "--kernel-scale", "-1"], "--kernel-scale is -1.0: above 0"),
         (["lengths", "--scores", "location"], "location"),
         (["lengths", "--seeds", "0"], "--seeds is 0: at least 1"),
         (["rewards", "--methods", "dpo"], "dpo"),

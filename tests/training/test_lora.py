@@ -361,7 +361,6 @@ def test_a_step_moves_adapters_and_nothing_else():
         ({"rank": -1}, "rank is -1: at least 0"),
         ({"rank": 2, "alpha": 0.0}, "alpha is 0.0"),
         ({"rank": 2, "dropout": 1.0}, "dropout is 1.0"),
-        ({"rank": 2, "base_dtype": "int8"}, "allowed are float32, bfloat16"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(fields, message):

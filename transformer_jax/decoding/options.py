@@ -121,6 +121,7 @@ class TranslationBatching(Configuration, group="batching"):
     too_long: Literal["truncate", "error"] = "truncate"  # lines beyond the longest shape
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("source_lengths", "rows"):
             sizes = getattr(self, name)
             if sizes is None:

@@ -21,6 +21,7 @@ ScoreChoice = Literal["none", "dot", "general", "concat"]
 MethodName = Literal["grpo", "ppo"]
 
 _LONGEST = 8_192  # positions of a text: attention takes their square in memory
+LearningRate = Annotated[float, Range(above=0, most=1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,7 @@ class RecallSettings(Configuration, group="--"):
     # Most optimizer steps of a model at a distance; it stops once it recalls all.
     steps: Count = 600
     batch_size: Count = 16  # texts of a step
-    learning_rate: Annotated[float, Range(above=0, most=1)] = 2e-3  # of Adam, for every model
+    learning_rate: LearningRate = 2e-3  # of Adam, for every model
     eval_texts: Count = 512  # new texts that accuracy is measured on
     seeds: Count = 1  # how often each model is trained anew
     seed: Amount = 0  # the first of the seeds
@@ -61,7 +62,7 @@ class GradientSettings(Configuration, group="--"):
     parameters: Count = 20_000  # of each model, as nearly as its size allows
     steps: Count = 1_500  # most optimizer steps of a model; it stops once it recalls all
     batch_size: Count = 16  # texts of a step
-    learning_rate: Annotated[float, Range(above=0, most=1)] = 2e-3  # of Adam, for every model
+    learning_rate: LearningRate = 2e-3  # of Adam, for every model
     seeds: Count = 1  # models of each kind, over which a mean is taken
     seed: Amount = 0  # the first of the seeds
 
@@ -84,8 +85,7 @@ class LengthSettings(Configuration, group="--"):
     parameters: Count = 60_000  # of each translator, as nearly as its size allows
     steps: Count = 1_500  # optimizer steps
     batch_size: Count = 64  # sentences of a step
-    # Of Adam at the beginning; it falls to 0 as a cosine.
-    learning_rate: Annotated[float, Range(above=0, most=1)] = 3e-3
+    learning_rate: LearningRate = 3e-3  # of Adam at the beginning; it falls to 0 as a cosine
     eval_sentences: Count = 100  # new sentences of each length
     seeds: Count = 1  # how often each translator is trained anew
     seed: Amount = 0  # the first of the seeds
@@ -109,7 +109,7 @@ class RewardSettings(Configuration, group="--"):
     steps: Count = 150  # batches of samples; each is learnt from in two updates
     batch_size: Count = 8  # prompts of a step
     group_size: Annotated[int, Range(2)] = 4  # texts of each prompt
-    learning_rate: Annotated[float, Range(above=0, most=1)] = 2e-3  # of Adam
+    learning_rate: LearningRate = 2e-3  # of Adam
     seeds: Count = 3  # how often each policy is trained anew
     seed: Amount = 0  # the first of the seeds
 

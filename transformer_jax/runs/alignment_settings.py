@@ -197,7 +197,7 @@ class PolicyConfig(Configuration, group="align"):
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardConfig:
+class RewardConfig(Configuration, group="reward"):
     """What samples are rewarded by; give one of them."""
 
     # A Python file with reward(prompt, completion) -> float. It is run: use files that you trust.

@@ -117,7 +117,7 @@ class TaskConfig(StartConfig, group="task"):
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetuneRun:
+class FinetuneRun(Configuration):
     """One run of an encoder on labeled examples."""
 
     task: TaskConfig = TaskConfig()

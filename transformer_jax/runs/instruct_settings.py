@@ -26,7 +26,7 @@ __all__ = ["RUNS", "ChatConfig", "ChatData", "InstructRun", "read"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ChatOptions:
+class ChatOptions(Configuration, group="data.read"):
     """How conversations are read."""
 
     lowercase: bool = False  # lower-case every message
@@ -46,7 +46,7 @@ class ChatData(Configuration, group="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class ChatConfig:
+class ChatConfig(Configuration, group="chat"):
     """How conversations are written."""
 
     # A built-in chat template (chatml, llama-3, ...), a file or a folder; None is that of

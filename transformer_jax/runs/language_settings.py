@@ -107,7 +107,7 @@ class NgramConfig(Configuration, group="model"):
 
 
 @dataclasses.dataclass(frozen=True)
-class NgramRun:
+class NgramRun(Configuration):
     """One n-gram model."""
 
     model: NgramConfig = NgramConfig()

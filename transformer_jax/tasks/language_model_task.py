@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import Configuration
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.language_model_plans import (
@@ -34,7 +35,7 @@ __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class Rows(Configuration, group="training"):
     """Rows of equal length that the tokens of documents are put into."""
 
     batch_size: int = 32  # of a batch, over all devices

@@ -12,6 +12,7 @@ from jaxtyping import Float, PyTree
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import Configuration
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.preference_examples import (
     CompletionStore,
@@ -48,7 +49,7 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class CompletionRows:
+class CompletionRows(Configuration, group="align"):
     """How prompts with completions become rows of batches."""
 
     first: int  # the start token

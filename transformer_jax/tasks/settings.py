@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import Configuration
 from transformer_jax.data.denoising import NoiseConfig
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.summaries import SummaryOptions
@@ -166,7 +167,7 @@ class SpeechSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModelSettings:
+class LanguageModelSettings(Configuration, group=""):
     """A decoder, and the token before the first token of a text."""
 
     model: TransformerConfig

@@ -14,6 +14,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
+from transformer_jax.config_fields import Amount, Configuration, Count, Rate
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.keys import SCHEME, key_for, training_key
 from transformer_jax.modules.parameters import Parameters
@@ -65,7 +66,7 @@ Optimizer: TypeAlias = (
 
 
 @dataclasses.dataclass
-class Trainer:
+class Trainer(Configuration, group="training"):
     """Trains a task on a mesh; its directory is enough to resume and use the run.
 
     A run that is interrupted and resumed ends with the same state, bit by bit.
@@ -84,20 +85,22 @@ class Trainer:
         loop: Intervals of evaluations and checkpoints, and when to stop.
 
     Raises:
-        ConfigError: ``loop.best_checkpoint_metric`` is not a metric of the task.
+        ConfigError: A value is out of range, or ``loop.best_checkpoint_metric`` is not a metric of
+            the task.
     """
 
     task: Task
     directory: str | Path
     optimizer: Optimizer
     mesh: Mesh | None = None
-    seed: int = 0
-    accumulation: int = 1
-    ema_decay: float | None = None
+    seed: Amount = 0
+    accumulation: Count = 1
+    ema_decay: Rate | None = None
     mode: Literal["jit", "pmap"] = "jit"
     loop: LoopConfig = LoopConfig()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.run = RunDirectory(self.directory)
         self.on = make_mesh() if self.mesh is None else self.mesh
         known = {metric.name: metric for metric in self.task.metrics}
