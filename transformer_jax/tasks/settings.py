@@ -1,18 +1,16 @@
 """What ``config.json`` holds of library tasks: all that ``transformer_jax.load`` needs."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Literal
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Configuration
+from transformer_jax.config_fields import Amount, Configuration, Count, NotNegative
 from transformer_jax.data.denoising import NoiseConfig
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.summaries import SummaryOptions
 from transformer_jax.decoding.lengths import LengthLimit
 from transformer_jax.decoding.options import BeamSearchConfig
-from transformer_jax.errors import ConfigError, at_least
 from transformer_jax.evaluation.words import Tokenize, choose_tokenize
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.speech.audio import AudioConfig
@@ -39,27 +37,20 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationConfig:
+class EvaluationConfig(Configuration, group="evaluation"):
     """What is translated to see how good the model is."""
 
-    sentences: int = 200  # validation sentences translated greedily while training; 0 is none
-    shown: int = 3  # of these, how many are shown with their references at each evaluation
-    num_beams: int = 4  # for the test sets in the end; 1 is greedy search
+    sentences: Amount = 200  # validation sentences translated greedily while training; 0 is none
+    shown: Amount = 3  # of these, how many are shown with their references at each evaluation
+    num_beams: Count = 4  # for the test sets in the end; 1 is greedy search
     # A translation has at most max_len_a * source tokens + max_len_b tokens, here and wherever the
     # run is used; None follows from the training pairs.
-    max_len_a: float | None = None
-    max_len_b: int | None = None
+    max_len_a: NotNegative | None = None
+    max_len_b: Count | None = None
     # How sacreBLEU splits words, and error rates of scripts without blanks: 13a, intl, zh, char,
     # ja-mecab, ko-mecab (packages: sacrebleu[ja], sacrebleu[ko]), flores101, flores200, spm,
     # spBLEU-1K (they download a model once) or none. None follows from the script of the targets.
     tokenize: Tokenize | None = None
-
-    def __post_init__(self) -> None:
-        at_least("evaluation", self, sentences=0, shown=0, num_beams=1, max_len_b=1)
-        if self.max_len_a is not None and not 0 <= self.max_len_a < math.inf:
-            raise ConfigError(
-                f"evaluation.max_len_a is {self.max_len_a}: must be finite, at least 0"
-            )
 
     @property
     def limit(self) -> LengthLimit:
@@ -88,12 +79,12 @@ class EvaluationConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class SummaryEvaluation:
+class SummaryEvaluation(Configuration, group="evaluation"):
     """What is summarized to see how good the model is."""
 
-    texts: int = 100  # validation texts summarized greedily while training; 0 is none
-    shown: int = 1  # of these, how many are shown with their references at each evaluation
-    num_beams: int = 4  # for the test texts in the end; 1 is greedy search
+    texts: Amount = 100  # validation texts summarized greedily while training; 0 is none
+    shown: Amount = 1  # of these, how many are shown with their references at each evaluation
+    num_beams: Count = 4  # for the test texts in the end; 1 is greedy search
     # Most tokens of a summary, here and wherever the run is used; None follows from the training
     # summaries.
     max_length: int | None = None

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sources import ReadOptions, Splits
 from transformer_jax.data.store import encode_texts

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.accounting import training_flops
-from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.data.loader import make_batch
 from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.sources import Pairs, ReadOptions, Splits
