@@ -8,6 +8,7 @@ from Python, flags and JSON alike. Relations between fields are checked by the d
 import dataclasses
 import difflib
 import functools
+import itertools
 import math
 import numbers
 import os
@@ -147,10 +148,12 @@ def nearest(value: Any, choices: Iterable[Any], path: str = "") -> str:
         >>> nearest("bf16", ["float32", "bfloat16"]), nearest("x", ["float32"])
         ('; did you mean bfloat16?', '')
     """
-    names = [str(choice) for choice in choices]
+    names = {str(choice).lower(): str(choice) for choice in choices}
     earlier = VALUES.get(f"model.{path}", {}).get(value) if isinstance(value, str) else None
-    near = [earlier] if earlier else difflib.get_close_matches(str(value).lower(), names, 1, 0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+    if earlier is not None:
+        return f"; did you mean {earlier}?"
+    near = difflib.get_close_matches(str(value).lower(), names, 1, 0.5)
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 class Configuration:
@@ -218,6 +221,10 @@ def _choices(value: Any, choices: Sequence[Any]) -> str:
 
 
 def _misfit_of_all(value: Any, parts: Sequence[Any], none: str) -> Misfit | None:
+    choices = [part for part in parts if typing.get_origin(part) is Literal]
+    if len(choices) > 1:  # are named together
+        together: Any = Literal[tuple(itertools.chain(*map(typing.get_args, choices)))]
+        parts = [together, *(part for part in parts if part not in choices)]
     found = [misfit(value, part, none) for part in parts]
     if None in found:
         return None

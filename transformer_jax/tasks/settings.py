@@ -87,15 +87,12 @@ class SummaryEvaluation(Configuration, group="evaluation"):
     num_beams: Count = 4  # for the test texts in the end; 1 is greedy search
     # Most tokens of a summary, here and wherever the run is used; None follows from the training
     # summaries.
-    max_length: int | None = None
+    max_length: Count | None = None
     # How ROUGE splits words: latin, as rouge-score does, or as sacreBLEU does with 13a, intl, zh,
     # char, ja-mecab ... None follows from the script of the summaries.
     tokenize: Literal["latin"] | Tokenize | None = None
-    lead: int = 1  # sentences of the baseline that takes the first ones
-    oracle: int = 3  # most sentences of the extractive oracle
-
-    def __post_init__(self) -> None:
-        at_least("evaluation", self, texts=0, shown=0, num_beams=1, max_length=1, lead=1, oracle=1)
+    lead: Count = 1  # sentences of the baseline that takes the first ones
+    oracle: Count = 3  # most sentences of the extractive oracle
 
     @property
     def limit(self) -> LengthLimit:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer_jax.config_fields import Amount, Configuration, Count
-from transformer_jax.errors import ConfigError, NumericsError, Stopped, command, plural
+from transformer_jax.errors import NumericsError, Stopped, command, plural
 from transformer_jax.training.activity import working
 from transformer_jax.training.checkpoint import Checkpointer, Score
 from transformer_jax.training.compilation import CompiledStep
