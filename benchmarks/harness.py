@@ -25,7 +25,7 @@ from typing import Any
 
 __all__ = ["Bench", "Case", "Limits", "Row", "environment", "table", "tell"]
 
-_LEAST = 15.0  # seconds for a set-up, however much time its table has taken
+_LEAST = 30.0  # seconds for a set-up, however much time its table has taken
 
 TREE = Path(__file__).resolve().parents[1]  # this checkout
 
@@ -131,9 +131,10 @@ class Worker:
         """Asks the process to end, and ends it if it does not."""
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write('{"do": "exit"}\n')
-            self.process.stdin.close()
-            self.process.wait(20)
+            if self.alive:
+                self.process.stdin.write('{"do": "exit"}\n')
+                self.process.stdin.close()
+                self.process.wait(20)
         except (OSError, subprocess.TimeoutExpired):
             self.kill()
         self._forget()
@@ -171,7 +172,7 @@ class Limits:
 
         Example:
             >>> [Limits(60.0, 120.0).within(spent) for spent in (0.0, 80.0, 500.0)]
-            [60.0, 40.0, 15.0]
+            [60.0, 40.0, 30.0]
         """
         if self.patience is None or self.table is None:
             return self.patience

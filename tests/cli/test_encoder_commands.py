@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
+import transformer_jax as tj
 from tests.drawing import drawn
 from transformer_jax.cli.main import COMMANDS
 from transformer_jax.config import AttentionConfig
@@ -379,6 +380,16 @@ def test_attention_of_an_encoder(pretrained, tasks, run_command, tmp_path):
 
 
 @pytest.mark.slow
+def test_attention_of_encoders_in_python(pretrained, tasks):
+    for run, texts in ((pretrained, ["The BANK"]), (tasks("pair"), ["The bank", "a cat"])):
+        attention = tj.load(run).attention(*texts)
+        weights = attention.weights["encoder"]
+        assert weights.shape[2:] == (len(attention.tokens),) * 2
+        assert attention.tokens.count("[SEP]") == len(texts)
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+        assert attention.png().startswith(b"\x89PNG")
+
+
 def test_attention_of_an_encoder_of_pairs(tasks, run_command, tmp_path):
     page = tmp_path / "map.html"
     run_command("attention", tasks("pair"), "i\tran", "--json", "--output", page)

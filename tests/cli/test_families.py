@@ -1,5 +1,6 @@
 """Training by ``transformer-jax``: the same entry points as ``python -m experiments.*``."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -59,6 +60,36 @@ def test_pretrain_finds_the_family_by_the_name_of_the_run():
         for name in runs:
             assert families._found("pretrain", [name]).begin == module.FAMILY.begin
     assert families._found("finetune", ["tag"]).begin == encoder_only.FAMILY.begin
+
+
+@pytest.mark.parametrize("command", families.COMMANDS)
+def test_examples_of_help_are_whole(command, capfd):
+    """A line that ends with a backslash is followed by the rest of the command."""
+    if len(families.COMMANDS[command]) == 1:
+        return  # the help of that program is its own
+    assert main([command, "--help"]) == 0
+    lines = [line.strip() for line in capfd.readouterr().out.splitlines()]
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        assert not line.endswith("\\") or after.startswith("--"), line
+    joined = " ".join(lines)
+    if command == "finetune":
+        assert r"--task.init-from runs/small \ --data.train reviews.tsv" in joined
+        assert r"--init-from runs/bart-mini \ --data.train texts.jsonl" in joined
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["win-rate"], "The file is run: use files that you trust"),
+        (["prefer"], "The file is run: use files that you trust"),
+        (["align", "grpo"], "It is run: use files that you trust"),
+        (["launch"], "What process 0 prints is shown with [0] before each line; --all-output"),
+    ],
+)
+def test_help_says_what_has_to_be_known(words, says, capfd):
+    with contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+    assert says in " ".join(capfd.readouterr().out.replace("│", " ").split())
 
 
 def test_a_command_runs_as_the_family_does(tmp_path, monkeypatch, capfd):

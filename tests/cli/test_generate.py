@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from transformer_jax.cli.attention import self_attention_of
 from transformer_jax.cli.main import main
 from transformer_jax.cli.output import escaped, waiting
 from transformer_jax.cli.prompt import unescaped
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.old_names import REQUESTS
+from transformer_jax.predictors.attention import decoder_attention
 from transformer_jax.predictors.runs import load, load_language
 
 PROMPTS = ["a cab", "", "bad dad", "fed", "a", "abc", "cafe, a"]
@@ -567,8 +567,8 @@ def test_the_page_of_a_text_shows_the_weights_of_the_forward_pass(
     assert not np.triu(weights, 1).any()
     model, tokenizer = load(decoder_run, kind="decoder")
     [first] = tokenizer.encode("\n")
-    maps = self_attention_of(model, tokenizer, text, first=first)
-    np.testing.assert_allclose(maps.weights, weights, atol=1e-6)
+    attention = decoder_attention(model, tokenizer, text, first=first)
+    np.testing.assert_allclose(attention.weights["decoder"], weights, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,10 @@ def test_every_name_is_there_and_nothing_is_imported_before_it_is_asked_for():
     assert done.stdout == "[]\n"
 
 
-def test_what_readme_says_of_python_runs_as_written(published, trained_run, lesson):
+def test_what_readme_says_of_python_runs_as_written(
+    published, trained_run, lesson, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     section = README.split("## Python API")[1].split("\n## ")[0]
     code, layers = re.findall("```python\n(.*?)```", section, re.DOTALL)
     for path, there in (

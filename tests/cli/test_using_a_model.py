@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.cli.attention import attention_of
 from transformer_jax.cli.output import TextOutput
 from transformer_jax.cli.translate import Translate, traced
 from transformer_jax.config import TransformerConfig
@@ -28,6 +27,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.keys import key_for
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.predictors.attention import translation_attention
 from transformer_jax.predictors.runs import chosen_checkpoint, load
 
 GREEDY = BeamSearchConfig(num_beams=1)
@@ -339,7 +339,7 @@ def test_the_page_shows_the_weights_of_the_forward_pass(
     assert lines == [lesson[1][1], ""]
     assert png.read_bytes().startswith(b"\x89PNG")
     kinds = held_kinds(page)
-    maps, _ = attention_of(teacher, lesson[1][0])
+    maps = translation_attention(teacher, lesson[1][0]).maps
     assert list(kinds) == [each.kind for each in maps] == ["encoder", "decoder", "cross"]
     for each in maps:
         np.testing.assert_allclose(kinds[each.kind], each.weights, atol=1e-6)
@@ -365,7 +365,7 @@ def test_maps_reproduce_what_the_forward_pass_computed(trained_run, lesson, impl
         0
     ]
     translator = Translator((graph, params), tokenizer)
-    maps, _ = attention_of(translator, lesson[0][0])
+    maps = translation_attention(translator, lesson[0][0]).maps
     [ids], _ = translator.encode([lesson[0][0]])
     model = nnx.merge(graph, params)
     source = jnp.array([ids])
@@ -400,7 +400,8 @@ def encoder_from_maps(params, config: TransformerConfig, x, maps):
 
 
 def test_a_given_translation_is_what_is_looked_at(teacher, lesson):
-    maps, text = attention_of(teacher, lesson[0][0], "The cat.")
+    attention = translation_attention(teacher, lesson[0][0], "The cat.")
+    maps, text = attention.maps, attention.text
     assert text == "The cat."
     written = teacher.tokenizer.convert_ids_to_tokens(
         [*teacher.tokenizer.encode("The cat."), teacher.tokenizer.eos]
@@ -418,7 +419,7 @@ def test_a_given_translation_is_what_is_looked_at(teacher, lesson):
         (["O gato", "--layer", "1", "--all-layers"], 2, "exclude each other"),
         (["  "], 2, "the sentence is empty"),
         (["O gato", "--target", " "], 2, "the target is empty"),
-        (["O gato", "--target", "cat " * 99], 3, "--target has"),
+        (["O gato", "--target", "cat " * 99], 3, "the target has"),
         (["O gato", "--num-beams", "1", "--output", "/proc/x/y.html"], 2, "cannot be written"),
         (["O gato", "--picture", "crss"], 2, "--picture"),
     ],

@@ -298,8 +298,16 @@ def test_unsupported_cases_run_on_xla_and_the_reason_is_logged_once(caplog):
     assert lines == [
         "attention by xla instead of chunked: it takes no bias",
         "attention by xla instead of splash: 5 queries and 7 keys are not both multiples of 128",
-        "attention by xla instead of cudnn: it needs bfloat16 or float16, not float32",
+        "attention by xla instead of cudnn: it needs a GPU, and there is none",
     ]
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
+def test_cudnn_without_a_gpu_says_that_there_is_none():
+    half = jnp.ones((1, 4, 2, 8), jnp.bfloat16)
+    message = "implementation cudnn needs a GPU with cuDNN, and there is no GPU: use auto"
+    with pytest.raises(ArgumentError, match=message):
+        attend(half, half, half, implementation="cudnn")
 
 
 def test_unknown_name_is_refused_with_the_allowed():

@@ -227,6 +227,10 @@ def test_attention_has_a_column_for_each_position(which, request, speech, comman
     weights = np.array(maps["cross"]["weights"])
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-2)
     assert ("encoder" in maps) == (which == "transformer")
+    attention = tj.load(run).attention(path)
+    assert (attention.title, attention.text) == (str(path), "".join(lines))
+    assert list(attention.tokens) == maps["cross"]["columns"]
+    np.testing.assert_allclose(attention.weights["cross"], weights, atol=1e-6)
     code, _, err = command("attention", run, speech / "train.tsv", "--output", out)
     assert code == 3
     assert "the name ends in none of .wav, .npy, .npz" in err

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 
 import jax
 import jax.numpy as jnp
@@ -177,6 +178,11 @@ def test_kto_refuses_micro_batches_for_its_reference_point_is_that_of_a_batch():
     objective = objectives.preference("kto")
     with pytest.raises(ConfigError, match="compares all rows"):
         make_step(objective, optax.adam(1e-2), lambda *parts: None, accumulation=2)
+
+
+def test_the_tokens_of_preferences_are_told_as_a_mean(capsys):
+    preference_task.encode_splits(PreferenceSplits(planted(18, 0), None), TOKENIZER, ROWS)
+    assert re.search(r": 18 pairs of \d+ tokens on average$", capsys.readouterr().err.strip())
 
 
 @pytest.mark.slow

@@ -11,11 +11,16 @@ from flax import nnx
 from transformer_jax.config_dict import from_dict
 from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.predictors.attention import (
+    TextAttention,
+    one_text,
+    translation_attention,
+)
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.generation_settings import generated
 from transformer_jax.predictors.length_limits import length_limit, warn_if_limited
 from transformer_jax.predictors.results import GeneratedText
-from transformer_jax.predictors.runs import load, open_directory
+from transformer_jax.predictors.runs import as_trained, load, open_directory
 from transformer_jax.speech.audio import AudioConfig
 from transformer_jax.speech.features import Normalization, check_features, read_features
 from transformer_jax.speech.transcriber import Recording, Transcriber
@@ -76,6 +81,7 @@ class SpeechPredictor(Predictor):
         loaded = load(path, checkpoint, kind="speech")
         self._transcriber, self.audio = load_transcriber(path, checkpoint, loaded=loaded)
         self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
+        self._prepare_target = as_trained(path)
         self._limit = length_limit(path)
 
     def __call__(
@@ -122,6 +128,26 @@ class SpeechPredictor(Predictor):
             done = self._transcriber.translate(recordings, search)
         found: list[GeneratedText] = [generated(each.hypotheses) for each in done]
         return found[0] if one else found
+
+    def attention(
+        self, speech: Speech, target: str | None = None, *, num_beams: int | None = None
+    ) -> TextAttention:
+        """Returns the attention weights of every layer and head over a recording.
+
+        Args:
+            speech: A recording, as of a call.
+            target: Its text; None is that of beam search.
+            num_beams: Beam width, 4 by default.
+
+        Raises:
+            ConfigError: The model has no attention.
+            DataError: The recording cannot be read, or it or the target is too long.
+        """
+        recording = self._recording(speech, 1)
+        given = None if target is None else self._prepare_target(one_text(target, "target"))
+        beams = {} if num_beams is None else {"num_beams": num_beams}
+        search = BeamSearchConfig(**beams, **self._limit._asdict())
+        return translation_attention(self._transcriber, recording, given, search)
 
     def _recording(self, speech: Speech, number: int) -> Recording:
         if isinstance(speech, np.ndarray):

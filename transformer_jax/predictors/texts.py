@@ -14,6 +14,7 @@ from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.rewards import Rewarded, Rewards
 from transformer_jax.encoding.vectors import Layers, Pool
 from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.predictors.attention import TextAttention, encoder_attention, one_text
 from transformer_jax.predictors.base import Predictor, listed, truncation
 from transformer_jax.predictors.encoders import (
     load_task,
@@ -92,6 +93,20 @@ class Embedding:
         if self._dense is not None and pooling is None and layers == "last" and len(found):
             found = self._dense(found)
         return np.asarray(found[0] if isinstance(texts, str) else found)
+
+    def attention(self, text: str, text_pair: str | None = None) -> TextAttention:
+        """Returns the attention weights of every layer and head over a text or a pair of texts.
+
+        Args:
+            text: The text.
+            text_pair: The second text of a pair.
+
+        Raises:
+            ArgumentError: A text is no string, or empty.
+            DataError: The texts are longer than the model reads.
+        """
+        given = [one_text(text), *([] if text_pair is None else [one_text(text_pair)])]
+        return encoder_attention(self._vectors, [self._line(each) for each in given])
 
 
 class EncoderPredictor(Embedding, Predictor):
@@ -173,6 +188,16 @@ class _Task(Embedding, Predictor):
         if self._decodes:
             raise ConfigError("a fine-tuned decoder has no encoder: there are no vectors of texts")
         return super().embed(texts, layers=layers, pooling=pooling)
+
+    def attention(self, text: str, text_pair: str | None = None) -> TextAttention:
+        """Returns the attention of the encoder below the head, see :meth:`Embedding.attention`.
+
+        Raises:
+            ConfigError: The model is a fine-tuned decoder.
+        """
+        if self._decodes:
+            raise ConfigError("a fine-tuned decoder has no encoder: attention is shown of those")
+        return super().attention(text, text_pair)
 
     def _sides(
         self, texts: str | Iterable[str], pairs: str | Iterable[str] | None
