@@ -22,6 +22,7 @@ __all__ = [
     "command",
     "install",
     "no_such_run",
+    "pasted",
     "plural",
     "were",
 ]
@@ -86,7 +87,7 @@ def command(*words: str | os.PathLike[str]) -> str:
         >>> command("resume", "runs/my first")
         "`transformer-jax resume 'runs/my first'`"
     """
-    return f"`{shlex.join(['transformer-jax', *(os.fspath(word) for word in words)])}`"
+    return pasted("transformer-jax", *words)
 
 
 def install(extra: str) -> str:
@@ -96,7 +97,17 @@ def install(extra: str) -> str:
         >>> install("rouge")
         "`pip install 'transformer-jax[rouge]'`"
     """
-    return f"`{shlex.join(['pip', 'install', f'transformer-jax[{extra}]'])}`"
+    return pasted("pip", "install", f"transformer-jax[{extra}]")
+
+
+def pasted(*words: str | os.PathLike[str]) -> str:
+    """Returns a command of any program in backticks, its words quoted for a shell.
+
+    Example:
+        >>> pasted("pip", "install", "sacrebleu[ja]")
+        "`pip install 'sacrebleu[ja]'`"
+    """
+    return f"`{shlex.join([os.fspath(word) for word in words])}`"
 
 
 # Models that Hugging Face's hub knows by their bare names too, by whom they are kept.
@@ -114,7 +125,7 @@ def no_such_run(path: str | os.PathLike[str]) -> str:
     Example:
         >>> no_such_run("runs/none/best")
         'runs/none/best: no such run directory'
-        >>> no_such_run("gpt2")[-64:]
+        >>> no_such_run("gpt2")[-59:]
         '`hf download openai-community/gpt2 --local-dir models/gpt2`'
     """
     name = os.fspath(path)
@@ -128,11 +139,11 @@ def no_such_run(path: str | os.PathLike[str]) -> str:
         owner = _KEPT_BY.get(model.split("-")[0], "")
     known = f"{owner}/{model}" if owner else "openai-community/gpt2"
     folder = f"models/{known.rpartition('/')[2]}"
-    download = shlex.join(["hf", "download", known, "--local-dir", folder])
+    download = pasted("hf", "download", known, "--local-dir", folder)
     purpose = "get the folder with" if owner else "get a folder of a model's files first, such as"
     return (
         f"{found}, and no folder of a Hugging Face checkpoint; nothing is downloaded: {purpose} "
-        f"`{download}`"
+        f"{download}"
     )
 
 

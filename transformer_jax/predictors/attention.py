@@ -15,6 +15,8 @@ from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ArgumentError, ConfigError, DataError, plural
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.predictors.runs import first_token, open_directory
 from transformer_jax.visual.attention import (
     AttentionMaps,
     attention_html,
@@ -23,10 +25,13 @@ from transformer_jax.visual.attention import (
 )
 
 __all__ = [
+    "DecoderAttention",
     "TextAttention",
+    "TranslatorAttention",
     "decoder_attention",
     "encoder_attention",
     "one_text",
+    "search_of",
     "translation_attention",
 ]
 
@@ -210,6 +215,68 @@ def decoder_attention(
     written = _pieces(tokenizer, ids)
     maps = translation_maps([], written, {"decoder": np.asarray(weights)}, start=start)
     return TextAttention(text, "", maps)
+
+
+class TranslatorAttention:
+    """The attention of a predictor whose translator is an encoder-decoder."""
+
+    _limit: Any
+    _prepare: Any
+    _prepare_target: Any
+
+    def _refuse_engine(self) -> Translator:
+        raise NotImplementedError
+
+    def attention(
+        self, text: str, target: str | None = None, *, num_beams: int | None = None
+    ) -> TextAttention:
+        """Returns the attention weights of every layer and head over a sentence.
+
+        Args:
+            text: The sentence.
+            target: Its translation; None is that of beam search.
+            num_beams: Beam width, 4 by default.
+
+        Raises:
+            ArgumentError: The sentence is no string, or empty.
+            ConfigError: CTranslate2 computes the model, or the model has no attention.
+            DataError: The target is longer than the model reads.
+        """
+        translator, source = self._refuse_engine(), self._prepare(one_text(text))
+        given = None if target is None else self._prepare_target(one_text(target, "target"))
+        return translation_attention(translator, source, given, search_of(self._limit, num_beams))
+
+
+class DecoderAttention:
+    """The attention of a predictor whose model is a decoder."""
+
+    model: Any
+    tokenizer: Any
+    _path: Path
+    _prepare: Any
+
+    def attention(self, text: str) -> TextAttention:
+        """Returns the attention weights of every layer and head over a text.
+
+        Raises:
+            ArgumentError: The text is no string, or empty.
+            ConfigError: An n-gram model, or one that CTranslate2 computes.
+            DataError: The text is longer than the model reads.
+        """
+        if not isinstance(self.model, Decoder):
+            raise ConfigError(
+                f"{self._path}: attention is of decoders of this library that JAX computes"
+            )
+        graph, state = nnx.split(self.model)
+        first = first_token(open_directory(self._path), self.tokenizer)
+        model = graph, nnx.to_pure_dict(state)
+        return decoder_attention(model, self.tokenizer, self._prepare(one_text(text)), first=first)
+
+
+def search_of(limit: Any, num_beams: int | None) -> BeamSearchConfig:
+    """Beam search with the length limit of a run; None is the default width."""
+    beams: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
+    return BeamSearchConfig(**beams, **limit._asdict())
 
 
 def encoder_attention(vectors: Any, texts: Sequence[str]) -> TextAttention:

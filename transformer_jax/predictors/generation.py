@@ -21,13 +21,7 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.encoding.vectors import Layers, Pool
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.predictors.attention import (
-    TextAttention,
-    decoder_attention,
-    one_text,
-    translation_attention,
-)
+from transformer_jax.predictors.attention import DecoderAttention, TranslatorAttention
 from transformer_jax.predictors.base import Predictor, listed, truncation
 from transformer_jax.predictors.generation_settings import (
     GenerationConfig,
@@ -43,7 +37,6 @@ from transformer_jax.predictors.length_limits import length_limit, warn_if_limit
 from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.predictors.runs import (
     as_trained,
-    first_token,
     is_ngram_run,
     load,
     load_language,
@@ -61,7 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor", "generated"]
 
 
-class TranslationPredictor(Embedding, Predictor):
+class TranslationPredictor(TranslatorAttention, Embedding, Predictor):
     """A trained encoder-decoder as a function from sentences to translations.
 
     With ``engine`` CTranslate2 computes it: ``model`` is None then, and it translates only. A
@@ -206,26 +199,6 @@ class TranslationPredictor(Embedding, Predictor):
         found = [score.log_prob for score in scorer.score(read, written)]
         return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
 
-    def attention(  # type: ignore[override]
-        self, text: str, target: str | None = None, *, num_beams: int | None = None
-    ) -> TextAttention:
-        """Returns the attention weights of every layer and head over a sentence.
-
-        Args:
-            text: The sentence.
-            target: Its translation; None is that of beam search.
-            num_beams: Beam width, 4 by default.
-
-        Raises:
-            ArgumentError: The sentence is no string, or empty.
-            ConfigError: CTranslate2 computes the model, or the model has no attention.
-            DataError: The target is longer than the model reads.
-        """
-        translator = self._refuse_engine()
-        given = None if target is None else self._prepare_target(one_text(target, "target"))
-        search = BeamSearchConfig(**_given(num_beams=num_beams), **self._limit._asdict())
-        return translation_attention(translator, self._prepare(one_text(text)), given, search)
-
     def _refuse_engine(self) -> Translator:
         """The translator, which JAX computes.
 
@@ -237,7 +210,7 @@ class TranslationPredictor(Embedding, Predictor):
         return self._translator
 
 
-class LanguageModelPredictor(Predictor):
+class LanguageModelPredictor(DecoderAttention, Predictor):
     """A trained decoder, or an n-gram model, as a function from prompts to texts.
 
     With ``engine`` CTranslate2 computes it, and ``model`` is None.
@@ -389,26 +362,6 @@ class LanguageModelPredictor(Predictor):
             **settings: As of :meth:`generate`, without beams.
         """
         return iter(self._language.stream(request_of(self._prepare(prompt), settings)))
-
-    def attention(self, text: str) -> TextAttention:
-        """Returns the attention weights of every layer and head over a text.
-
-        Raises:
-            ArgumentError: The text is no string, or empty.
-            ConfigError: An n-gram model, or one that CTranslate2 computes.
-            DataError: The text is longer than the model reads.
-        """
-        if not isinstance(self.model, Decoder):
-            raise ConfigError(
-                f"{self._path}: attention is of decoders of this library that JAX computes"
-            )
-        graph, state = nnx.split(self.model)
-        return decoder_attention(
-            (graph, nnx.to_pure_dict(state)),
-            self.tokenizer,
-            self._prepare(one_text(text)),
-            first=first_token(open_directory(self._path), self.tokenizer),
-        )
 
     def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
         """The log-probability of a text and of each of its tokens, in nats, or a list of them."""

@@ -14,6 +14,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.attention import (
     TextAttention,
     one_text,
+    search_of,
     translation_attention,
 )
 from transformer_jax.predictors.base import Predictor
@@ -145,8 +146,7 @@ class SpeechPredictor(Predictor):
         """
         recording = self._recording(speech, 1)
         given = None if target is None else self._prepare_target(one_text(target, "target"))
-        beams = {} if num_beams is None else {"num_beams": num_beams}
-        search = BeamSearchConfig(**beams, **self._limit._asdict())
+        search = search_of(self._limit, num_beams)
         return translation_attention(self._transcriber, recording, given, search)
 
     def _recording(self, speech: Speech, number: int) -> Recording:
