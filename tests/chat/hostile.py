@@ -30,7 +30,6 @@ COUNTED = {
     "power": "{{ 9 ** 9 ** 9 }}",
     "range": "{{ range(10**9) | list }}",
     "deep": "{{ " + "(" * 3000 + " }}",
-    "long": "{# " + "x" * 100_000 + " #}",
     "class": "{{ ''.__class__ }}",
     "class by filter": "{{ messages | attr('__class__') }}",
     "class by format": "{{ '{0.__class__}'.format(1) }}",

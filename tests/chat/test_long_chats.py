@@ -119,10 +119,26 @@ def alternate(messages):
     ]
 
 
-def talk(count):
-    return [
-        {"role": ("user", "assistant")[i % 2], "content": f"hello there {i}"} for i in range(count)
-    ]
+@pytest.mark.parametrize("name", ["chatml", "llama-3", "phi-3", "zephyr"])
+def test_answers_are_found_in_parts_in_whatever_order_roles_speak(monkeypatch, name):
+    monkeypatch.setattr(answer_finder, "_MOST", 8)
+    encoder = ChatEncoder(tokenizer_of("bpe"), TEMPLATES[f"{name} without tags"])
+    draw, parts = random.Random(f"{SWEEP_SEED} {name} roles"), 0
+    for number in range(12):
+        roles = draw.choices("uas", [4, 1 + number, number % 3], k=draw.randint(9, 40))
+        chat = [
+            {"role": {"u": "user", "a": "assistant", "s": "system"}[role], "content": f"so {i}"}
+            for i, role in enumerate(roles)
+        ]
+        text = encoder._renderer.render(chat).text
+        starts = encoder._finder._starts_one_by_one(chat, text)
+        assert encoder._finder.starts(chat, text) == starts, roles
+        parts += encoder._finder._starts_by_parts(chat, text) == starts
+    assert parts == 12
+
+
+def talk(count, roles=("user", "assistant")):
+    return [{"role": roles[i % len(roles)], "content": f"hello there {i}"} for i in range(count)]
 
 
 @pytest.fixture
@@ -176,6 +192,9 @@ def test_twice_the_messages_are_twice_the_work(work, tmp_path, name, kind):
     assert grows(work, lambda count: encoder.encode([talk(count)])) < 2.2
     assert grows(work, lambda count: encoder.prompt(talk(count + 1))) < 2.2
     assert grows(work, lambda count: encoder.encode_answers([talk(count + 1)], ["yes"])) < 2.2
+    if name == "chatml without tags":
+        for roles in (["assistant"], ["user"] * 7 + ["assistant"], ["user", *["assistant"] * 9]):
+            assert grows(work, lambda count: encoder.encode([talk(count, roles)])) < 2.3  # noqa: B023
     # Only the room that there is has to be filled.
     assert grows(work, lambda count: fit_messages(encoder, talk(count + 1), 300, 100)) < 2.2
     file = tmp_path / "chats.jsonl"

@@ -33,6 +33,14 @@ def test_a_template_that_never_ends_or_escapes_is_refused_in_two_seconds(name):
     assert ChatTemplate("{{ messages | length }}").render(CHAT).text == "3"
 
 
+def test_what_a_template_may_compute_grows_with_the_conversation_alone():
+    with pytest.raises(ConfigError, match=r"it has 100,006 characters, and a layout of .* 100,000"):
+        ChatTemplate("{# " + "x" * 100_000 + " #}").render(CHAT)
+    special = {"eos_token": "x" * 10_001}
+    with pytest.raises(ConfigError, match=r"special tokens have 10,001 characters, .* most 10,000"):
+        ChatTemplate(HOSTILE["macros"], special).render(CHAT)
+
+
 def test_a_long_conversation_is_within_the_budget():
     words = "some words of a message " * 40
     chat = [{"role": ("user", "assistant")[i % 2], "content": words} for i in range(2000)]

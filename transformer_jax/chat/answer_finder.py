@@ -60,11 +60,14 @@ class AnswerFinder:
         begin, known = len(system), -1  # the last message whose answer is found
         found: list[int] = []
         while True:
-            end = min(begin + _MOST // 2, len(chat))
+            end = begin + _MOST // 2
+            while end < len(chat) and not _answers(chat, max(begin, known + 1), end):
+                end += _MOST // 2
+            end = min(end, len(chat))
             part = [*system, *chat[begin:end]]
             shown = self._renderer.render(part).text
             starts = self._starts_one_by_one(part, shown)
-            numbers = [i for i in range(begin, end) if chat[i]["role"] == "assistant"]
+            numbers = _answers(chat, begin, end)
             if known < 0 and starts:
                 if not text.startswith(shown[: starts[0]]):
                     return None
@@ -81,9 +84,7 @@ class AnswerFinder:
                 return found if text[found[-1] :] == shown[starts[-1] :] else None
             known = numbers[-1]
             users = [i for i in range(begin + 1, known) if chat[i]["role"] == "user"]
-            if not users:
-                return None
-            begin = users[-2] if len(users) > 1 else users[-1]
+            begin = users[-min(2, len(users))] if users else max(begin, known - 1)
 
     def _starts_one_by_one(self, chat: Sequence[Message], text: str) -> list[int]:
         found: list[int] = []
@@ -137,6 +138,12 @@ class AnswerFinder:
             self._renderer.render(_TURN, add_generation_prompt=asks).text for asks in (False, True)
         )
         return asked[_shared(plain, asked) :]
+
+
+def _answers(chat: Sequence[Message], begin: int, end: int) -> list[int]:
+    """The indices of answers among messages."""
+    numbers = range(begin, min(end, len(chat)))
+    return [i for i in numbers if chat[i]["role"] == "assistant"]
 
 
 def _shared(one: str, other: str) -> int:

@@ -21,8 +21,6 @@ from jinja2.visitor import NodeTransformer
 
 __all__ = ["ChatEnvironment", "ConversationRefused", "TemplateTooExpensive", "render"]
 
-# Longer files are no layout of a conversation.
-_MOST_CHARACTERS = 100_000
 _MOST_BASE, _MOST_EXPONENT = 10_000, 64  # of powers
 # One character becomes a text of any length.
 _TABLES = frozenset(("translate", "maketrans"))
@@ -68,7 +66,7 @@ def render(text: str, values: dict[str, Any]) -> tuple[str, list[tuple[int, int]
         The text, and the spans of its characters within ``{% generation %}`` tags.
 
     Raises:
-        TemplateTooExpensive: The template is too long, or loops or writes too much.
+        TemplateTooExpensive: The template loops or writes too much.
         ConversationRefused: The template refuses the conversation.
         jinja2.TemplateError: The template is no valid Jinja, or an expression of it fails.
         Exception: Whatever else an expression of the template raises.
@@ -90,11 +88,6 @@ def _environment() -> "ChatEnvironment":
 
 @functools.lru_cache(maxsize=8)
 def _compiled(text: str) -> jinja2.Template:
-    if len(text) > _MOST_CHARACTERS:
-        raise TemplateTooExpensive(
-            f"it has {len(text):,} characters, and a layout of conversations at most "
-            f"{_MOST_CHARACTERS:,}"
-        )
     return _environment().from_string(text)
 
 
@@ -175,7 +168,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """A slice, whose items are counted."""
         part = items[slice(*bounds)]
         size = len(part) if hasattr(part, "__len__") else 0
-        self.budget.spend(size // 64 if isinstance(part, str) else size)
+        self.budget.spend(size // (64 if isinstance(part, str) else 16))
         return part
 
     def count_turns(self, items: Any) -> Any:

@@ -22,6 +22,8 @@ __all__ = [
 ]
 
 _LAYOUTS = Path(__file__).parent / "layouts"
+# Longer texts are no layout of a conversation, and no special tokens.
+_MOST_CHARACTERS, _MOST_SPECIAL = 100_000, 10_000
 # Special tokens that templates know by name.
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -86,6 +88,7 @@ class ChatTemplate:
             >>> template.render([{"role": "user", "content": "Hi"}]).text
             '<|im_start|>user\nHi<|im_end|>\n'
         """
+        self._check_sizes()
         given = {"tools": None, "documents": None, **self.special, **variables}
         try:
             values = {"messages": _plain(messages), **_plain(given)}
@@ -101,6 +104,23 @@ class ChatTemplate:
             raise ConfigError(f"{self.name} is refused: {found.reason}")
         verb = "refuses" if found.kind == "conversation" else "fails on"
         raise DataError(f"{self.name} {verb} the conversation: {found.reason}")
+
+    def _check_sizes(self) -> None:
+        """Refuses a template that is no layout; what it may compute grows with all that it reads.
+
+        Raises:
+            ConfigError: The template, or its special tokens, are too long.
+        """
+        tokens = sum(map(len, self.special.values()))
+        for subject, size, most in (
+            ("it has", len(self.text), _MOST_CHARACTERS),
+            ("its special tokens have", tokens, _MOST_SPECIAL),
+        ):
+            if size > most:
+                raise ConfigError(
+                    f"{self.name} is refused: {subject} {size:,} characters, and a layout of "
+                    f"conversations at most {most:,}"
+                )
 
 
 def _plain(value: Any) -> Any:
