@@ -24,8 +24,11 @@ __all__ = [
     "no_such_run",
     "pasted",
     "plural",
+    "visible",
     "were",
 ]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 # The exit code of a run that saved its state and asks to be started again: EX_TEMPFAIL of sysexits.
 RESTART = 75
@@ -65,8 +68,11 @@ class NumericsError(UserError):
     exit_code = 5
 
 
-class Stopped(UserError):  # noqa: N818  (it is the user who stopped it: no error)
+class Stopped(BaseException):
     """Work ended early and in order after a signal.
+
+    Like ``KeyboardInterrupt`` it is no ``Exception``: code that takes any exception of a library
+    for damage, or goes on with the next input, does not take a signal for it.
 
     The exit code is ``128 + signal``, and 75 for SIGUSR1, the warning that time runs out.
     """
@@ -164,6 +170,16 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
         if noun.endswith("y") and noun[-2:-1] not in "aeiou":
             several = noun[:-1] + "ies"
     return f"{count:,} {noun if count == 1 else several}"
+
+
+def visible(text: str) -> str:
+    r"""Returns a text with control characters as escapes, so that a terminal shows all of it.
+
+    Example:
+        >>> print(visible("red \x1b[31m\x9b, bell \a"))
+        red \x1b[31m\x9b, bell \x07
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def were(count: int) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from transformer_jax.errors import NumericsError
 
-__all__ = ["all_finite", "refuse_nonfinite"]
+__all__ = ["all_finite", "refuse_nonfinite", "scaled_rows"]
 
 # The bits of a float's exponent, all of which are set in infinities and in what is no number.
 _EXPONENT = {
@@ -35,6 +35,22 @@ def all_finite(array: np.ndarray) -> bool:
     exponent = word(bits)
     pieces = (flat[at : at + _PIECE] for at in range(0, len(flat), _PIECE))
     return all((piece & exponent).max() < exponent for piece in pieces)
+
+
+def scaled_rows(x: np.ndarray) -> np.ndarray:
+    """Returns rows multiplied by powers of two, so that the largest magnitude of each is near 1.
+
+    Their squares neither overflow nor vanish, and nothing is rounded; rows of zeros stay.
+
+    Example:
+        >>> scaled_rows(np.array([[3e38, -1.5e38], [0.0, 0.0]], np.float32))[:, 1] < 0
+        array([ True, False])
+        >>> scaled_rows(np.array([[6.0, 8.0]]))
+        array([[0.375, 0.5  ]])
+    """
+    _, exponents = np.frexp(np.abs(x).max(-1, keepdims=True, initial=0))
+    scaled: np.ndarray = np.ldexp(x, -exponents)
+    return scaled
 
 
 def refuse_nonfinite(*values: Any) -> None:

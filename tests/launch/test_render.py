@@ -125,9 +125,43 @@ def test_what_no_cluster_knows_is_refused(kind, cluster, said):
     assert "\n" not in str(error.value)
 
 
-def test_a_line_end_in_the_command_is_refused():
-    with pytest.raises(ConfigError, match="a line end"):
-        render("slurm", ["train", "a\nb"], CASES["slurm"])
+BREAKS = ["\n", "\r", "\x1b", "\x7f", "\x85", "\u2028", "\u2029", "\udcff"]
+
+
+@pytest.mark.parametrize("case", ["slurm", "jobset", "tpu-vm", "skypilot"])
+@pytest.mark.parametrize("character", BREAKS)
+def test_a_line_end_in_the_command_is_refused(case, character):
+    with pytest.raises(ConfigError, match="the command after -- holds a line end"):
+        render(case, ["train", f"a{character}b"], CASES[case])
+
+
+@pytest.mark.parametrize("character", BREAKS)
+@pytest.mark.parametrize("folder", ["folder", "programs"])
+def test_a_line_end_in_the_name_of_a_folder_is_refused(tmp_path, monkeypatch, character, folder):
+    place = tmp_path / f"a{character}touch pwned"
+    if folder == "folder":
+        place.mkdir()
+        monkeypatch.chdir(place)
+    else:
+        monkeypatch.setattr("sys.executable", str(place / "python"))
+    with pytest.raises(ConfigError, match="folder holds a line end"):
+        render("slurm", COMMAND, CASES["slurm"])
+    assert COMMAND[0] in render("jobset", COMMAND, CASES["jobset"])
+
+
+@pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint"])
+@pytest.mark.parametrize("value", ["a\nb", "a\n", "a;b", "a\u2028b", "a b", "$(a)", ""])
+def test_options_are_names(field, value):
+    with pytest.raises(ConfigError, match=f"--{field}"):
+        render("slurm", COMMAND, Cluster("cpu", options={field: value}))
+
+
+@pytest.mark.parametrize("value", ["1:00:00\n", "\u0661:00:00", "1:00:00\nrm"])
+def test_times_and_names_are_plain(value):
+    with pytest.raises(ConfigError, match="--time"):
+        render("slurm", COMMAND, Cluster("cpu", time=value))
+    with pytest.raises(ConfigError, match="--name"):
+        render("slurm", COMMAND, Cluster("cpu", name=value))
 
 
 def test_the_command_prints_the_file(capsys):

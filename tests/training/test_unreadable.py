@@ -3,18 +3,21 @@
 The tests also run as root, whom permissions do not bind, so opening a file fails by a patch.
 """
 
+import asyncio
 import errno
 import io
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.training.test_trainer import trainer
+from transformer_jax.cli.errors import guarded, terminated
 from transformer_jax.cli.main import main
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training.manifest import UnreadableError
 from transformer_jax.training.sealed import sealed
 from transformer_jax.training.stored import load_params, weights_digest
@@ -161,3 +164,36 @@ def test_verify_names_damaged_results(run, capsys, content):
     (run / "results.json").write_bytes(content)
     assert main(["verify", str(run)]) == 4
     assert "results.json: damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("inside", ["plain", "event loop"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, monkeypatch, capsys, inside, number):
+    async def stopped():
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(5)
+
+    def read(*_):
+        asyncio.run(stopped()) if inside == "event loop" else os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("transformer_jax.training.stored.read_item", read)
+    before = contents(run)
+    for act in (lambda: load_params(run, "best"), lambda: verify(run)):
+        with terminated("stopped by a signal"):
+            code = guarded(lambda act=act: act() and 0)
+        assert code == {signal.SIGTERM: 143, signal.SIGUSR1: 75}[number]
+        assert capsys.readouterr().err == "error: stopped by a signal\n"
+    monkeypatch.setattr("transformer_jax.training.checkpoint.read_item", read)
+    with terminated("stopped by a signal"):
+        assert guarded(lambda: trainer(run).fit(steps=8) and 0) in (75, 143)
+    assert "error: stopped by a signal" in capsys.readouterr().err
+    assert contents(run) == before
+
+
+def test_a_path_that_is_not_utf_8_is_verified_and_read(trained, tmp_path, capsys):
+    run = Path(shutil.copytree(trained, tmp_path / os.fsdecode(b"r\xff")))
+    assert main(["verify", str(run)]) == 0
+    assert capsys.readouterr().out.count("\tok\n") == 3
+    assert load_params(run, "last").step == 6
+    with pytest.raises(ConfigError, match="the path is not UTF-8"):
+        trainer(run).fit(steps=8)

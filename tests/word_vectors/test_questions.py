@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from transformer_jax.encoding.vectors import cosine
 from transformer_jax.errors import DataError
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.questions import (
@@ -130,3 +131,14 @@ def test_lines_that_are_no_questions_are_refused(tmp_path, read, text, says):
     with pytest.raises(DataError) as error:
         read(tmp_path / "file")
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("size", [3e38, 1e-30, 1e-44, 1.0])
+def test_cosines_do_not_depend_on_the_size_of_vectors(size):
+    vectors = np.array([[1, 1], [1, 0], [-1, 1], [0, 0]], np.float32) * np.float32(size)
+    made = WordEmbeddings(("a", "b", "c", "zero"), vectors)
+    assert made.similarity("a", "b") == pytest.approx(0.5**0.5, abs=1e-6)
+    assert made.similarity("a", "c") == pytest.approx(0, abs=1e-6)
+    assert made.similarity("a", "zero") == 0
+    assert [word for word, _ in made.most_similar(["a"])] == ["b", "c", "zero"]
+    assert cosine(vectors, vectors[:1]) == pytest.approx([1, 0.5**0.5, 0, 0], abs=1e-6)

@@ -305,7 +305,7 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 
 
 
 def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table with rules and colors, as wide as the terminal."""
+    """The table with rules, as wide as the terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -313,8 +313,7 @@ def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(head):
         left = i < 3
-        style = "bold" if i == 3 else "dim" if i == 2 else ""
-        table.add_column(name, justify="left" if left else "right", no_wrap=i != 2, style=style)
+        table.add_column(name, justify="left" if left else "right", no_wrap=i != 2)
     previous = None
     for row in rows:
         stack = row[0].split("/")[0]
@@ -322,7 +321,7 @@ def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
             table.add_section()
         table.add_row(*row)
         previous = stack
-    console = Console()
+    console = Console(color_system=None)
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip("\n")

@@ -1,6 +1,7 @@
 """Exit codes of commands, and errors as one line on standard error."""
 
 import contextlib
+import errno
 import logging
 import os
 import platform
@@ -15,10 +16,16 @@ from types import FrameType
 from typing import Any
 
 from transformer_jax.cli.output import say
-from transformer_jax.errors import Stopped, UserError
+from transformer_jax.cli.streams import as_terminal, open_streams, silence
+from transformer_jax.errors import DataError, Stopped, UserError
 
-__all__ = ["guarded", "leave", "plain_warnings", "run_log", "terminated"]
+__all__ = ["guarded", "leave", "plain_warnings", "run_and_leave", "run_log", "terminated"]
 
+# Errors that say something about the machine, whichever file they come from.
+_MENDABLE = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EBADF),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE),
+}
 _log: Path | None = None
 
 
@@ -41,9 +48,8 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
     """
     debug = debug or os.environ.get("TRANSFORMER_JAX_DEBUG", "0") == "1"
     try:
-        with plain_warnings(), _no_signal_lost():
+        with plain_warnings(), _no_signal_lost(), as_terminal():
             code = command() or 0
-        sys.stdout.flush()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 2
         if isinstance(end.code, str):
@@ -53,10 +59,8 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
         _say("interrupted")
     except BrokenPipeError:
         code = 128 + signal.SIGPIPE
-        # Python flushes standard output once more at the end and must not fail then.
-        with open(os.devnull, "w") as sink:
-            os.dup2(sink.fileno(), sys.stdout.fileno())
-    except UserError as error:
+        silence(sys.stdout)  # Python flushes it once more at the end and must not fail then
+    except (UserError, Stopped) as error:
         if debug:
             raise
         code = error.exit_code
@@ -68,7 +72,25 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
         if debug:
             raise
         code = 1
-        _say(_of_ours(error))
+        if isinstance(error, OSError) and error.errno in _MENDABLE:
+            code = DataError.exit_code
+            _say(f"{error.filename or 'a file'}: {error.strerror}")
+        else:
+            _say(_of_ours(error))
+    return _ended(code)
+
+
+def _ended(code: int) -> int:
+    """The exit code of a command after its last output is written."""
+    try:
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+        return code or 128 + signal.SIGPIPE
+    except UserError as error:
+        _say(str(error))
+        return code or error.exit_code
     return code
 
 
@@ -180,6 +202,12 @@ def _of_ours(error: Exception) -> str:
     return f"{what}; {hint}"
 
 
+def run_and_leave(main: Callable[[], int]) -> None:
+    """Runs the ``main`` of a program, whatever its standard streams are, and exits."""
+    open_streams()
+    leave(_ended(main()))
+
+
 def leave(code: int) -> None:
     """Exit with ``code``; after a failure or a signal, do not wait for threads or processes.
 
@@ -188,8 +216,9 @@ def leave(code: int) -> None:
     files are closed before this call. A finished run does not wait for background compilation
     either.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, UserError, AttributeError):
+            stream.flush()
     if code:
         os._exit(code)
     compilation = sys.modules.get("transformer_jax.training.compilation")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.cli import training
+from transformer_jax.cli.errors import guarded
 from transformer_jax.cli.run_flags import NOTE, near
 from transformer_jax.errors import ConfigError, no_such_run
 from transformer_jax.storage.urls import url_of
@@ -43,8 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run a training command; returns its exit code."""
     given = list(arguments)
     if len(COMMANDS[given[0]]) > 1 and given[1:2] in (["-h"], ["--help"]):
-        print(f"{_examples(given[0])}\n\n{NOTE}")
-        return 0
+        return guarded(lambda: print(f"{_examples(given[0])}\n\n{NOTE}"))
     return training.main(lambda: _found(given[0], given[1:]), given)
 
 

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from transformer_jax.cli.streams import as_help
 from transformer_jax.errors import ConfigError
 
 __all__ = ["check_flags", "flags_of", "in_one_line", "positional", "refuse_flags", "together"]
@@ -138,7 +139,7 @@ def in_one_line(parse: Callable[[], T], see: str) -> T:
     """
     complaint = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
+        with contextlib.redirect_stderr(complaint), as_help():
             return parse()
     except SystemExit as end:
         if not end.code:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli.errors import guarded, leave, terminated
+from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import check_file, say, write_json, writing, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
 from transformer_jax.errors import ConfigError
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None, environment: Environment = dict
 def run_as_program(environment: Environment = dict) -> None:
     """Run the command line and exit with its code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    leave(main(environment=environment))
+    run_and_leave(lambda: main(environment=environment))
 
 
 def _run(arguments: list[str], environment: Environment) -> int:

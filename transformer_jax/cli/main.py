@@ -20,7 +20,7 @@ from transformer_jax.cli.convert import Convert
 from transformer_jax.cli.describe import Describe
 from transformer_jax.cli.diversity import DiversityCommand
 from transformer_jax.cli.embed import Embed
-from transformer_jax.cli.errors import guarded, leave, terminated
+from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.export import Export
 from transformer_jax.cli.fill_mask import FillMask
 from transformer_jax.cli.flags import check_flags, flags_of, in_one_line, together
@@ -152,7 +152,7 @@ def _parse(arguments: list[str]) -> Any:
 
 def run_as_program() -> None:
     """Run the command line and exit with its code."""
-    leave(main())
+    run_and_leave(main)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.errors import ConfigError, plural, visible
 from transformer_jax.output_files import Destination
 from transformer_jax.storage.urls import with_urls
 
@@ -35,10 +35,10 @@ def escaped(text: str) -> str:
     r"""A text escaped for one line and one cell; the escapes can be reversed.
 
     Example:
-        >>> escaped("a\tb\nC:\\new")
-        'a\\tb\\nC:\\\\new'
+        >>> escaped("a\tb\nC:\\new\x1b")
+        'a\\tb\\nC:\\\\new\\x1b'
     """
-    return text.translate(_ESCAPES)
+    return visible(text.translate(_ESCAPES))
 
 
 def tsv(*cells: str | int | float) -> bytes:
@@ -53,9 +53,15 @@ def tsv(*cells: str | int | float) -> bytes:
 
 
 def say(text: str) -> None:
-    """Print one line on standard error; lone surrogates are printed as escapes."""
-    shown = " ".join(with_urls(text).split()).encode("utf-8", "backslashreplace").decode()
-    print(shown, file=sys.stderr, flush=True)
+    """Print one line on standard error, if it can be written.
+
+    Control characters and lone surrogates are printed as escapes.
+    """
+    line = visible(" ".join(with_urls(text).split()))
+    shown = line.encode("utf-8", "backslashreplace").decode()
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(shown, file=sys.stderr, flush=True)
 
 
 def note(text: str) -> None:

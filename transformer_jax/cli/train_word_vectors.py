@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from transformer_jax.cli.errors import guarded, leave, terminated
+from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import say, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
 from transformer_jax.errors import ConfigError
@@ -82,9 +82,6 @@ COMMANDS: dict[str, Any] = {"train": Train, "resume": Resume}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of ``arguments``, or of the command line; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(HELP)
-        return 0
     with terminated("stopped by a signal: resume continues after the last whole epoch"):
         return guarded(lambda: _run(given))
 
@@ -96,10 +93,13 @@ def run_as_program() -> None:
     each other, training has 0.6 of the speed. NumPy draws the next blocks in a thread of its own.
     """
     os.environ.setdefault("PJRT_NPROC", "1")
-    leave(main())
+    run_and_leave(main)
 
 
 def _run(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help"):
+        print(HELP)
+        return 0
     if given[0] not in COMMANDS:
         raise ConfigError(f"unknown command {given[0]}: {near(given[0], COMMANDS)}")
     command = parse_flags(COMMANDS[given[0]], f"{PROGRAM} {given[0]}", given[1:])

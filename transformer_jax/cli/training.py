@@ -12,7 +12,7 @@ import tyro
 
 from transformer_jax import __version__
 from transformer_jax.allocator import retain_freed_memory
-from transformer_jax.cli.errors import guarded, leave, run_log, terminated
+from transformer_jax.cli.errors import guarded, run_and_leave, run_log, terminated
 from transformer_jax.cli.flags import flags_of
 from transformer_jax.cli.plan import plan_run, take_plan
 from transformer_jax.cli.run_command import RunCommand
@@ -304,4 +304,4 @@ def main(
 def run_as_program(family: TrainingProgram) -> None:
     """Run the command line and exit with its code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    leave(main(family))
+    run_and_leave(lambda: main(family))

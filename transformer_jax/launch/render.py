@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -17,7 +18,7 @@ __all__ = ["KINDS", "Cluster", "render"]
 
 PORT = 8476  # of process 0
 MOUNT = "/shared"  # where machines that are made for a run see the disk that they share
-_TIME = re.compile(r"(?:\d+-)?\d+:\d{2}:\d{2}|\d+")
+_TIME = re.compile(r"(?:\d+-)?\d+:\d{2}:\d{2}|\d+", re.ASCII)
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _TPU_HOST = 4  # chips of a machine of a slice of several machines
 _TPU_ALONE = 8  # chips that one machine can have, of v5e and v6e
@@ -95,8 +96,8 @@ def render(kind: str, command: list[str], cluster: Cluster) -> str:
         wanted = "; ".join(f"--{name} {allowed[name]}" for name in missing)
         raise ConfigError(f"--render {kind} also needs {wanted}")
     _check(cluster)
-    if any(ord(letter) < 32 for word in command for letter in word):
-        raise ConfigError("the command after -- holds a line end or another control character")
+    for word in command:
+        _check_line("the command after --", word)
     values = fields(cluster, _machines(cluster)) | {
         "name": cluster.name,
         "restarts": str(cluster.restarts),
@@ -107,7 +108,7 @@ def render(kind: str, command: list[str], cluster: Cluster) -> str:
     }
     name = _TEMPLATES[kind]
     text = (resources.files("transformer_jax.launch") / "templates" / name).read_text("utf-8")
-    lines = re.sub(r"(?<!\$)\{(\w+)\}", lambda found: values[found[1]], text).splitlines()
+    lines = re.sub(r"(?<!\$)\{(\w+)\}", lambda found: values[found[1]], text).split("\n")
     return "\n".join(line for line in lines if line) + "\n"
 
 
@@ -126,12 +127,39 @@ def _check(cluster: Cluster) -> None:
             f"--warning is {cluster.warning}: at most half of --time {cluster.time}, in seconds"
         )
     for flag, value in cluster.options.items():
-        if not re.fullmatch(r"[\w./:@+=,\[\]-]+", value):
+        if not re.fullmatch(r"[\w./:@+=,\[\]-]+", value, re.ASCII):
             raise ConfigError(f"--{flag} {value!r}: holds characters that no such name has")
     if cluster.nodes is not None and not 1 <= cluster.nodes <= 100_000:
         raise ConfigError(f"--nodes is {cluster.nodes}: allowed are 1 to 100,000")
     if not 1 <= cluster.warning <= 86_400:
         raise ConfigError(f"--warning is {cluster.warning}: allowed are 1 to 86,400 seconds")
+
+
+def _check_line(what: str, text: str) -> None:
+    """Refuses what would not be a part of one line of a file in UTF-8.
+
+    Raises:
+        ConfigError: It holds a control character, a line end of Unicode, or bytes that are not
+            UTF-8.
+    """
+    kinds = {unicodedata.category(letter) for letter in text}
+    if kinds & {"Cc", "Zl", "Zp", "Cs"}:
+        raise ConfigError(
+            f"{what} holds a line end, a control character or bytes that are not UTF-8, which no "
+            f"file of a cluster can: {text!r}"
+        )
+
+
+def _here() -> tuple[str, str]:
+    """The present folder and that of Python's programs, as a script names them.
+
+    Raises:
+        ConfigError: No script can name one of them.
+    """
+    folder, programs = os.getcwd(), str(Path(sys.executable).parent)
+    _check_line("the name of this folder", folder)
+    _check_line("the name of Python's folder", programs)
+    return shlex.quote(folder), shlex.quote(programs)
 
 
 def _seconds(time: str) -> int:
@@ -193,13 +221,14 @@ def _slurm(cluster: Cluster, machines: _Machines) -> dict[str, str]:
     )
     # With several tasks all see all GPUs, and each takes the one of its number.
     lines += [f"#SBATCH --{flag}={value}" for flag, value in sorted(cluster.options.items())]
+    folder, programs = _here()
     return {
         "nodes": str(machines.nodes),
         "tasks": str(cluster.tasks),
         "resources": "\n".join([*lines, "#SBATCH --exclusive", "#SBATCH --mem=0"]),
         "time": cluster.time,
-        "folder": shlex.quote(os.getcwd()),
-        "bin": shlex.quote(str(Path(sys.executable).parent)),
+        "folder": folder,
+        "bin": programs,
         "platform": "cpu" if machines.platform == "cpu" else "cuda",
     }
 

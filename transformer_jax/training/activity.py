@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from transformer_jax.errors import visible
 from transformer_jax.storage.urls import with_urls
 
 __all__ = ["Activity", "duration", "log", "said", "shown_by", "tracked", "working"]
@@ -89,7 +90,7 @@ def said() -> None:
 def log(text: str) -> None:
     """Write a line to standard error, in process 0 only."""
     if jax.process_index() == 0:
-        print(with_urls(text), file=sys.stderr, flush=True)
+        print(visible(with_urls(text)), file=sys.stderr, flush=True)
         said()
 
 
@@ -177,7 +178,7 @@ def _lines(console: Console, every: float) -> Iterator[None]:
         while not done.wait(min(every / 8, 1.0)):
             silent = time.monotonic() - _display.said
             if silent >= every and _display.stack and not _display.quiet and _speaks():
-                console.print(str(_display.stack[-1]), markup=False, soft_wrap=True)
+                console.print(visible(str(_display.stack[-1])), markup=False, soft_wrap=True)
                 said()
 
     thread = threading.Thread(target=write, name="activity", daemon=True)

@@ -26,7 +26,7 @@ from transformer_jax.training.checkpoint_items import (
     tree_of,
 )
 from transformer_jax.training.lock import check_lock
-from transformer_jax.training.orbax_items import dispose, explained, orbax, read_item
+from transformer_jax.training.orbax_items import dispose, explained, is_utf8, orbax, read_item
 from transformer_jax.training.published import DELETING, run_storage
 from transformer_jax.training.standing import PROGRESS, Standing
 from transformer_jax.training.stored import (
@@ -109,6 +109,11 @@ class Checkpointer:
         )
 
     def _prepare(self) -> None:
+        if not is_utf8(self.directory):
+            raise ConfigError(
+                f"{self.directory}: checkpoints cannot be written here, as the path is not UTF-8: "
+                f"rename the folder, or choose another --output"
+            )
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             # A folder that cannot be written gives an error before the first step.

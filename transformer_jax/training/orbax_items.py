@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from transformer_jax.errors import CheckpointError
 from transformer_jax.training import trees
 
-__all__ = ["dispose", "explained", "orbax", "read_item"]
+__all__ = ["dispose", "explained", "is_utf8", "orbax", "read_item"]
 
 
 _WRITES = re.compile("_serialize|orbax")  # in the names of its coroutines and their files
@@ -79,6 +79,28 @@ def explained(error: BaseException, what: str) -> CheckpointError:
     return CheckpointError(f"{what}: {' '.join(reason.split())}")
 
 
+def is_utf8(path: Path) -> bool:
+    """Whether a path is UTF-8, as Orbax needs."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _in_utf8(directory: Path) -> Iterator[Path]:
+    """Context with a path of an existing folder that Orbax can read: it needs UTF-8."""
+    if is_utf8(directory):
+        yield directory
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        yield Path(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
+
+
 def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Named leaves of one Orbax item, as NumPy arrays or with the sharding of each template.
 
@@ -101,9 +123,10 @@ def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
         return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
 
     handler = ocp.PyTreeCheckpointHandler(**options)
-    with contextlib.closing(ocp.Checkpointer(handler, **options)) as reader:
+    opened = contextlib.closing(ocp.Checkpointer(handler, **options))
+    with opened as reader, _in_utf8(directory) as path:
         tree = reader.restore(
-            directory,
+            path,
             args=ocp.args.PyTreeRestore(
                 trees.unflatten_dict(leaves, numbers=False),
                 restore_args=trees.unflatten_dict(

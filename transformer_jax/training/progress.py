@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from transformer_jax.errors import visible
 from transformer_jax.training.activity import duration, said, shown_by
 
 __all__ = ["Progress", "duration", "progress_line"]
@@ -117,5 +118,5 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a permanent line."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(visible(text), markup=False, soft_wrap=True)
         said()

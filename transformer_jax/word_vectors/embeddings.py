@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from transformer_jax.errors import DataError
+from transformer_jax.numerics import scaled_rows
 
 __all__ = ["WordEmbeddings"]
 
@@ -51,8 +52,9 @@ class WordEmbeddings:
     @functools.cached_property
     def unit(self) -> Float32[np.ndarray, "V D"]:
         """The vectors at length 1; a zero vector stays zero."""
-        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
-        return self.vectors / np.where(lengths > 0, lengths, 1).astype(np.float32)
+        scaled = scaled_rows(self.vectors)
+        lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
+        return scaled / np.where(lengths > 0, lengths, 1).astype(np.float32)
 
     def row(self, word: str) -> int:
         """The row of a word.
