@@ -6,7 +6,7 @@ import numpy as np
 
 from transformer_jax.errors import NumericsError
 
-__all__ = ["all_finite", "refuse_nonfinite", "scaled_rows"]
+__all__ = ["all_finite", "refuse_nonfinite", "unit_rows"]
 
 # The bits of a float's exponent, all of which are set in infinities and in what is no number.
 _EXPONENT = {
@@ -37,20 +37,23 @@ def all_finite(array: np.ndarray) -> bool:
     return all((piece & exponent).max() < exponent for piece in pieces)
 
 
-def scaled_rows(x: np.ndarray) -> np.ndarray:
-    """Returns rows multiplied by powers of two, so that the largest magnitude of each is near 1.
+def unit_rows(x: np.ndarray) -> np.ndarray:
+    """Returns rows at length 1; rows of zeros stay.
 
-    Their squares neither overflow nor vanish, and nothing is rounded; rows of zeros stay.
+    They are scaled by powers of two first, which rounds nothing: the squares of numbers near the
+    ends of the range of a type would be infinite or zero.
 
     Example:
-        >>> scaled_rows(np.array([[3e38, -1.5e38], [0.0, 0.0]], np.float32))[:, 1] < 0
-        array([ True, False])
-        >>> scaled_rows(np.array([[6.0, 8.0]]))
-        array([[0.375, 0.5  ]])
+        >>> unit_rows(np.array([[3e38, -3e38], [3e-38, 4e-38], [0.0, 0.0]], np.float32))
+        array([[ 0.70710677, -0.70710677],
+               [ 0.6       ,  0.8       ],
+               [ 0.        ,  0.        ]], dtype=float32)
     """
     _, exponents = np.frexp(np.abs(x).max(-1, keepdims=True, initial=0))
-    scaled: np.ndarray = np.ldexp(x, -exponents)
-    return scaled
+    scaled = np.ldexp(x, -exponents)
+    lengths = np.linalg.norm(scaled, axis=-1, keepdims=True)
+    units: np.ndarray = scaled / np.where(lengths > 0, lengths, 1).astype(scaled.dtype)
+    return units
 
 
 def refuse_nonfinite(*values: Any) -> None:

@@ -29,7 +29,7 @@ from transformer_jax.functional.masks import segment_mask
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.replace import with_attention_kernels
-from transformer_jax.numerics import refuse_nonfinite, scaled_rows
+from transformer_jax.numerics import refuse_nonfinite, unit_rows
 from transformer_jax.parallel.inference import MeshProgram
 
 __all__ = [
@@ -104,9 +104,7 @@ def cosine(
         >>> cosine(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]]))
         array([0.96, 0.  ])
     """
-    a, b = scaled_rows(a), scaled_rows(b)
-    size = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-    return np.asarray((a * b).sum(-1) / np.where(size > 0, size, 1.0))
+    return np.asarray((unit_rows(a) * unit_rows(b)).sum(-1))
 
 
 class Embedder:

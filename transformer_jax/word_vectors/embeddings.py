@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from transformer_jax.errors import DataError
-from transformer_jax.numerics import scaled_rows
+from transformer_jax.numerics import unit_rows
 
 __all__ = ["WordEmbeddings"]
 
@@ -52,9 +52,7 @@ class WordEmbeddings:
     @functools.cached_property
     def unit(self) -> Float32[np.ndarray, "V D"]:
         """The vectors at length 1; a zero vector stays zero."""
-        scaled = scaled_rows(self.vectors)
-        lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-        return scaled / np.where(lengths > 0, lengths, 1).astype(np.float32)
+        return unit_rows(self.vectors)
 
     def row(self, word: str) -> int:
         """The row of a word.
