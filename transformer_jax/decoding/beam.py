@@ -19,7 +19,7 @@ Reorder = Callable[[Any, Array], Any]  # cache, parents [B M] -> cache
 
 
 class Hypotheses(NamedTuple):
-    """The ``P = nbest`` best finished hypotheses of each sentence, best first."""
+    """The ``P = config.kept`` best finished hypotheses of each sentence, best first."""
 
     tokens: Int[Array, "B P T"]  # the end token included, then padding
     lengths: Int[Array, "B P"]  # tokens, the end included; 0 where there is no such hypothesis
@@ -60,8 +60,8 @@ class _Loop(NamedTuple):
 def _initial(start: Array, cache: Any, config: BeamSearchConfig, length: int) -> _Loop:
     """The state before the first token; all sentences are open."""
     B, M = start.shape[0], config.num_beams
-    out_of = jnp.full((B, config.nbest), -jnp.inf)
-    nothing = jnp.zeros((B, config.nbest), jnp.int32)
+    out_of = jnp.full((B, config.kept), -jnp.inf)
+    nothing = jnp.zeros((B, config.kept), jnp.int32)
     # All beams start equal: only the first counts, or they would stay copies of one another.
     log_probs = jnp.where(jnp.arange(M) == 0, 0.0, -jnp.inf)
     trail = jnp.zeros((length, B, M), jnp.int32)
@@ -91,7 +91,7 @@ def beam_search(
     length: int,
     max_lengths: Int[Array, " B"] | None = None,
 ) -> Hypotheses:
-    """The ``nbest`` best complete sequences that beam search finds.
+    """The ``config.kept`` best complete sequences that beam search finds.
 
     Each step scores every continuation of every live hypothesis. Continuations by an end token
     that are among the ``num_beams`` best leave the beam for the finished ones; of the others the
@@ -104,7 +104,7 @@ def beam_search(
     if a hypothesis that does not end has a better score than every one that did. With
     ``num_beams >= V ** (length - 1)`` the search is exact (row B31).
 
-    A sentence is done when no live hypothesis can reach the worst of the ``nbest`` finished ones
+    A sentence is done when no live hypothesis can reach the worst of those that are kept
     (:func:`best_possible_score`); it returns what a search to the limit would. Sentences do not
     influence one another. Ties go to the shorter, then to the better-ranked hypothesis.
 

@@ -108,6 +108,20 @@ class LineTranslator(TextGenerator[TranslationSearch]):
             yield from self._translations(window, settings, number)
             number += len(window)
 
+    def beam_config(self, config: TranslationSearch) -> BeamSearchConfig | None:
+        """Returns the beam search of a config; None where it samples."""
+        return config.config if config.key is None else None
+
+    def with_beam_config(
+        self, config: TranslationSearch, search: BeamSearchConfig
+    ) -> TranslationSearch:
+        """Returns ``config`` with another beam search."""
+        return config._replace(config=search)
+
+    def final_text(self, text: Continuation) -> str:
+        """Returns a text in one line: a line stays a line."""
+        return text.text.replace("\r", " ").replace("\n", " ")
+
     def encode(self, lines: Sequence[str], earlier: int = 0) -> tuple[list[Any], list[bool]]:
         """Each line's ids with EOS, and whether it was cut; ``earlier`` lines came before.
 
@@ -179,10 +193,8 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         self.counts["limited"] += sum(text.finish_reason == "length" for text in best)
         nothing = [Continuation("", (), 0.0, "end", 0.0)]
         for i, line in enumerate(lines):
-            texts = tuple(map(_on_one_line, found.get(i, nothing)))
+            texts = tuple(
+                dataclasses.replace(text, text=self.final_text(text))
+                for text in found.get(i, nothing)
+            )
             yield Translation(line, texts, cut[i])
-
-
-def _on_one_line(text: Continuation) -> Continuation:
-    """The same with spaces for line breaks: a line of text stays a line."""
-    return dataclasses.replace(text, text=text.text.replace("\r", " ").replace("\n", " "))

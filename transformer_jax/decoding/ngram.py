@@ -172,9 +172,9 @@ class NgramLanguageModel(CausalTextGenerator):
                 longer = dataclasses.replace(beam, tokens=list(beam.tokens))
                 self._append(longer, token, probs)
                 (done if longer.finish_reason else live).append(longer)
-            done = sorted(done, key=lambda beam: -beam.log_prob)[: config.nbest]
+            done = sorted(done, key=lambda beam: -beam.log_prob)[: config.kept]
             # A live beam only becomes less probable.
-            if len(done) == config.nbest and live and live[0].log_prob <= done[-1].log_prob:
+            if len(done) == config.kept and live and live[0].log_prob <= done[-1].log_prob:
                 break
         return done
 

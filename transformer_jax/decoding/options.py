@@ -67,7 +67,7 @@ def special_tokens(
     data_fields=["length_penalty", "max_len_a", "max_len_b"],
     meta_fields=[
         *("num_beams", "nbest", "normalization", "min_length"),
-        *("allow_unk", "unscored_eos", "early_stopping"),
+        *("allow_unk", "unscored_eos", "early_stopping", "num_finished"),
     ],
 )
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +84,7 @@ class BeamSearchConfig:
     allow_unk: bool = True  # whether the unknown token may be generated
     unscored_eos: bool = False  # whether the EOS that a length limit forces costs nothing
     early_stopping: bool = True  # False searches to the length limit, with the same result
+    num_finished: int | None = None  # finished hypotheses that are kept; None is nbest
 
     def __post_init__(self) -> None:
         if isinstance(self.length_penalty, int | float):  # else an array, or a tracer
@@ -98,6 +99,11 @@ class BeamSearchConfig:
             raise ConfigError(f"max_len_b is {self.max_len_b}: must be at least 1")
         if self.min_length < 1:
             raise ConfigError(f"min_length is {self.min_length}: must be at least 1, the EOS")
+
+    @property
+    def kept(self) -> int:
+        """Finished hypotheses that search keeps."""
+        return self.nbest if self.num_finished is None else self.num_finished
 
     @property
     def limit(self) -> LengthLimit:

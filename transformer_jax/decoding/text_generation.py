@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -19,6 +20,10 @@ __all__ = ["CausalTextGenerator", "Found", "Pending", "TextGenerator", "read_hyp
 
 # Batches in flight: the device works on one while the next is prepared.
 AHEAD = 2
+
+# Times as many hypotheses that beam search keeps where texts repeat, and beams where that is not
+# enough.
+_DEEPER, _WIDER = 16, 4
 
 # Continuations by the index of their request and their place among its samples or beams.
 Found = dict[tuple[int, int], Continuation]
@@ -47,14 +52,70 @@ class TextGenerator(abc.ABC, Generic[Config]):
     ) -> Iterator[Pending]:
         """Starts the search of one batch after another, each when the iterator advances."""
 
+    def beam_config(self, config: Config) -> BeamSearchConfig | None:
+        """Returns the beam search of a config whose texts are distinct; None of any other search.
+
+        Args:
+            config: The search settings.
+        """
+        del config
+        return None
+
+    def with_beam_config(self, config: Config, search: BeamSearchConfig) -> Config:
+        """Returns ``config`` with another beam search."""
+        raise NotImplementedError
+
+    def final_text(self, text: Continuation) -> str:
+        """Returns the text of a continuation as the caller gets it."""
+        return text.text
+
     def search_texts(
         self, sequences: Sequence[GenerationSequence], config: Config
     ) -> dict[int, list[Continuation]]:
         """The continuations of each sequence, best first, by its index.
 
+        The ``nbest`` texts of beam search are distinct: tokens of another segmentation are no other
+        text. Where hypotheses repeat one, search keeps more of them, then has more beams; there are
+        fewer texts than ``nbest`` if it finds no others.
+
         Raises:
             NumericsError: The model computed NaN or infinity.
         """
+        texts = self._search_all(sequences, config)
+        search = self.beam_config(config)
+        if search is None or search.nbest == 1:
+            return texts
+        deep = dataclasses.replace(search, num_finished=_DEEPER * search.nbest)
+        wide = dataclasses.replace(deep, num_beams=_WIDER * search.num_beams)
+        returned = {index: len(row) for index, row in texts.items()}
+        texts = {index: self._distinct(row) for index, row in texts.items()}
+        # Others may exist where as many came back as were kept, and repeated each other.
+        full = [
+            one
+            for one in sequences
+            if len(texts.get(one.index, ())) < search.nbest == returned.get(one.index)
+        ]
+        if full:
+            deeper = self._search_all(full, self.with_beam_config(config, deep))
+            texts |= {index: self._distinct(row) for index, row in deeper.items()}
+        for one in full:  # one by one: so many beams take memory
+            if len(texts[one.index]) < search.nbest:
+                found = self._search_all([one], self.with_beam_config(config, wide))
+                row = [*texts[one.index], *found.get(one.index, ())]
+                texts[one.index] = sorted(self._distinct(row), key=lambda text: -text.score)
+        return {index: row[: search.nbest] for index, row in texts.items()}
+
+    def _distinct(self, texts: Sequence[Continuation]) -> list[Continuation]:
+        """The first continuation of each text."""
+        first: dict[str, Continuation] = {}
+        for text in texts:
+            first.setdefault(self.final_text(text), text)
+        return list(first.values())
+
+    def _search_all(
+        self, sequences: Sequence[GenerationSequence], config: Config
+    ) -> dict[int, list[Continuation]]:
+        """The continuations of each sequence that a search returns, by its index."""
         found: Found = {}
         pending: collections.deque[Pending] = collections.deque()
         for started in self.searches(sequences, config):
@@ -108,6 +169,17 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
     ) -> Iterator[Pending]:
         """Starts the search of one batch after another."""
         return (self.search(batch, config) for batch in self.batches(sequences))
+
+    def beam_config(self, config: BeamSearchConfig) -> BeamSearchConfig:
+        """Returns the config, which is that of a beam search."""
+        return config
+
+    def with_beam_config(
+        self, config: BeamSearchConfig, search: BeamSearchConfig
+    ) -> BeamSearchConfig:
+        """Returns the other beam search."""
+        del config
+        return search
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """The continuations of each prompt: ``num_return_sequences``, or ``nbest``, best first.

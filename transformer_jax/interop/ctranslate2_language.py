@@ -209,13 +209,13 @@ class CTranslate2LanguageModel(ContextTextGenerator):
             config.num_beams,
             config.nbest,
             suppress=suppress,
-            exhaustive=not config.early_stopping,
+            exhaustive=not config.early_stopping or config.kept > config.num_beams,
         )
         found: Found = {}
         for (_, limit), group in alike.items():
             texts = self.engine.beam_search([ids for _, ids in group], limit, settings)
             for (one, _), hypotheses in zip(group, texts, strict=True):
-                best = sorted(hypotheses, key=lambda text: -text[1])[: config.nbest]
+                best = sorted(hypotheses, key=lambda text: -text[1])[: config.kept]
                 found |= {
                     (one.index, place): one.completed(tokens, log_prob, log_prob)
                     for place, (tokens, log_prob) in enumerate(best)

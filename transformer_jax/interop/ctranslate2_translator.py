@@ -132,7 +132,7 @@ class CTranslate2Translator(LineTranslator):
         )
         divisor, ends = self._scores(search), self.tokenizer.end_tokens
         found: Found = {}
-        later = [(list(batch), not search.early_stopping)]
+        later = [(list(batch), not search.early_stopping or search.kept > search.num_beams)]
         while later:
             part, exhaustive = later.pop()
             limit = max(one.request.max_new_tokens for one in part)
@@ -143,7 +143,7 @@ class CTranslate2Translator(LineTranslator):
             again = collections.defaultdict(list)
             for one, hypotheses in zip(part, texts, strict=True):
                 own = one.request.max_new_tokens
-                best = _ranked(hypotheses, ends, divisor)[: search.nbest]
+                best = _ranked(hypotheses, ends, divisor)[: search.kept]
                 if own < limit and any(len(tokens) > own for tokens, _ in hypotheses):
                     again[own, exhaustive].append(one)  # its own limit would change the search
                 elif not exhaustive and not _ended(best[-1][1], ends):
