@@ -1,25 +1,37 @@
 """Tokens that stand for single bytes of characters that a vocabulary lacks (byte fallback)."""
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["has_byte_fallback", "repair_byte_runs"]
+__all__ = ["repair_byte_runs", "skipped_ids"]
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
-def has_byte_fallback(decoder: Any) -> bool:
-    """Whether a decoder of a ``tokenizer.json`` joins tokens of bytes to characters.
+def skipped_ids(text: str) -> frozenset[int] | None:
+    """Returns the ids of special tokens, if the decoder joins tokens of bytes to characters.
 
-    Example:
-        >>> has_byte_fallback({"type": "Sequence", "decoders": [{"type": "ByteFallback"}]})
-        True
+    Args:
+        text: The content of a ``tokenizer.json``.
+
+    Returns:
+        None for any other decoder.
     """
+    if '"ByteFallback"' not in text:
+        return None  # most files are long, and need not be taken apart again
+    file = json.loads(text)
+    if not _has_byte_fallback(file.get("decoder")):
+        return None
+    return frozenset(one["id"] for one in file.get("added_tokens") or () if one.get("special"))
+
+
+def _has_byte_fallback(decoder: Any) -> bool:
     if not isinstance(decoder, dict):
         return False
     parts = decoder.get("decoders", ())
-    return decoder.get("type") == "ByteFallback" or any(map(has_byte_fallback, parts))
+    return decoder.get("type") == "ByteFallback" or any(map(_has_byte_fallback, parts))
 
 
 def repair_byte_runs(tokens: Sequence[str]) -> list[str]:

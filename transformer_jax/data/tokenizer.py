@@ -14,7 +14,7 @@ from jaxtyping import Bool
 
 from transformer_jax.data import backends
 from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
-from transformer_jax.data.byte_tokens import has_byte_fallback, repair_byte_runs
+from transformer_jax.data.byte_tokens import repair_byte_runs, skipped_ids
 from transformer_jax.data.files import read_file
 from transformer_jax.data.special_tokens import ROLES, SpecialNames, end_ids, role_ids, sentinel_ids
 from transformer_jax.errors import ConfigError, DataError
@@ -124,13 +124,7 @@ class Tokenizer:
         silent = {self.pad, self.bos, self.eos, *self.sentinels, *self.target_prefix_ids}
         self._special = frozenset(silent if self.mask is None else silent | {self.mask})
         self._characters = _character_ids(text)
-        file = json.loads(text)
-        # Special tokens to leave out, where the library would lose characters; None elsewhere.
-        self._skipped = (
-            frozenset(one["id"] for one in file.get("added_tokens") or () if one.get("special"))
-            if has_byte_fallback(file.get("decoder"))
-            else None
-        )
+        self._skipped = skipped_ids(text)
         self.template = _template(backend)
         self.prefix_ids, between, self.suffix_ids = self.template or SpecialTokensTemplate(
             (), (), ()
@@ -182,7 +176,7 @@ class Tokenizer:
     def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
         """The texts of many rows of ids, without special tokens."""
         kept = [[int(i) for i in ids if int(i) not in self._special] for ids in rows]
-        if self._skipped is None:
+        if self._skipped is None:  # nothing is lost
             return [self._backend.decode(ids, skip_special_tokens=True) for ids in kept]
         return [self._decode_bytes(ids, self._skipped) for ids in kept]
 
