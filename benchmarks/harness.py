@@ -25,7 +25,7 @@ from typing import Any
 
 __all__ = ["Bench", "Case", "Limits", "Row", "environment", "table", "tell"]
 
-_LEAST = 30.0  # seconds for a set-up, however much time its table has taken
+_LEAST = 30.0  # seconds for an answer, however much time its table has taken
 
 TREE = Path(__file__).resolve().parents[1]  # this checkout
 
@@ -168,7 +168,7 @@ class Limits:
     table: float | None = None  # after which no further round begins, and patience is short
 
     def within(self, spent: float) -> float | None:
-        """Seconds for the answer to the next set-up, where a table has taken some already.
+        """Seconds for the answer to the next request, where a table has taken some already.
 
         Example:
             >>> [Limits(60.0, 120.0).within(spent) for spent in (0.0, 80.0, 500.0)]
@@ -301,7 +301,8 @@ class Bench:
     def _run(self, case: Case) -> dict[str, Any] | None:
         """A measurement; None of a case that fails, which is left out."""
         try:
-            return case.worker.ask(self.limits.patience, do="run", id=case.token, times=case.times)
+            within = self.limits.within(self._spent())
+            return case.worker.ask(within, do="run", id=case.token, times=case.times)
         except RuntimeError as error:
             self.cases.remove(case)
             self._leave_out(case.name, error)

@@ -11,6 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from benchmarks.kernels import Settings as KernelBenchmark
+from benchmarks.settings import Settings as Benchmark
 from benchmarks.settings import What
 from benchmarks.word_vectors import WordVectors as WordVectorBenchmark
 from transformer_jax.cli import (
@@ -87,7 +88,7 @@ def every_flag():
     others = [module.Evaluate for module in PROGRAMS.values()]
     experiments = {*laboratory.COMMANDS.values(), *train_word_vectors.COMMANDS.values()}
     known = {*main.COMMANDS.values(), *runs, *others, *experiments, Glue, KernelBenchmark}
-    return union(known | {WordVectorBenchmark}) | OUTSIDE
+    return union(known | {WordVectorBenchmark, Benchmark}) | OUTSIDE
 
 
 def strange_flags(text, known, where):

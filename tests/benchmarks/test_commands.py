@@ -46,6 +46,28 @@ def test_every_command_runs_with_a_tiny_model(what, tmp_path):
         assert not [line for line in missing if "ompile" not in line and "PEFT" not in line]
 
 
+@pytest.mark.slow
+def test_word_vectors_are_timed_and_judged_without_the_peer(tmp_path, capfd):
+    from benchmarks.word_vectors import SIMILARITIES, main
+
+    words = ["a", "b", "c", "d", "e", "f"]
+    rng = np.random.default_rng(0)
+    lines = (" ".join(rng.choice(words, 12)) for _ in range(200))
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    (tmp_path / "questions-words.txt").write_text(": all\na b c d\nb c d e\n")
+    for name in SIMILARITIES:
+        (tmp_path / f"{name}.txt").write_text("a b 1\nb c 2\nc d 5\n")
+    output = tmp_path / "out.json"
+    flags = ["--text", str(tmp_path / "text"), "--questions", str(tmp_path), "--size", "8"]
+    flags += ["--rounds", "1", "--epochs", "1", "--seeds", "1", "--output", str(output)]
+    main([*flags, "--peers", str(tmp_path / "none")])
+    found = json.loads(output.read_text())
+    for method in ("skip-gram", "cbow"):
+        assert [row["name"] for row in found[method]["rows"]] == ["transformer_jax"]
+        assert found[method]["quality"]["transformer_jax"]["analogies_answered"]["mean"] == 2
+    assert capfd.readouterr().err.startswith("word2vec, skip-gram:\n  setting up gensim\n")
+
+
 def test_a_decoder_of_any_size_writes_its_tokens():
     """``language-decode`` calls the programs of text generation as the library does."""
     size = Settings("language-decode", tiny=True).size(**GPT2)
