@@ -164,3 +164,17 @@ def test_features_of_published_templates_are_equal_to_transformers(name):
             [chat], tools=tools, chat_template=FEATURES[name], **SPECIAL
         )
         assert ChatTemplate(FEATURES[name], SPECIAL).render(chat, tools=tools).text == theirs
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("tokenizer_config.json", b"[" * 200_000, "not JSON"),
+        ("tokenizer_config.json", b" " * (1 << 20) + b"{}", "1,048,578 bytes, and 1,048,576 are"),
+    ],
+)
+def test_a_file_that_is_no_template_is_refused_at_once(tmp_path, monkeypatch, name, content, says):
+    monkeypatch.setattr("transformer_jax.chat.template._LARGEST_FILE", 1 << 20)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"{name}: .*{says}"):
+        named_template(str(tmp_path))

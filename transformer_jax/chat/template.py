@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.chat.render_client import render_elsewhere
 from transformer_jax.data.conversations import Message
+from transformer_jax.data.files import read_file
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "special_tokens",
 ]
 
+_LARGEST_FILE = 1 << 26  # bytes, of a template and of what holds one
 _LAYOUTS = Path(__file__).parent / "layouts"
 # Longer texts are no layout of a conversation, and no special tokens.
 _MOST_CHARACTERS, _MOST_SPECIAL = 100_000, 10_000
@@ -259,13 +261,14 @@ def _special_names(fields: Mapping[str, Any]) -> dict[str, str]:
 def _json(path: Path) -> dict[str, Any]:
     try:
         fields = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON: {error}") from None
     return fields if isinstance(fields, dict) else {}
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        text = read_file(path, _LARGEST_FILE).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")

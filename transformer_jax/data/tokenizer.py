@@ -30,6 +30,7 @@ __all__ = [
     "train_tokenizer",
 ]
 
+_LARGEST_FILE = 1 << 28  # bytes
 Kind = Literal["bpe", "wordpiece", "unigram", "bytes", "characters"]
 
 
@@ -316,7 +317,7 @@ def load_tokenizer(
     """
     path = pathlib.Path(path)
     try:
-        raw = read_file(path)
+        raw = read_file(path, _LARGEST_FILE)
     except FileNotFoundError:
         raise DataError(f"{path}: no such tokenizer file") from None
     except OSError as error:

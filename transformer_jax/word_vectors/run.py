@@ -101,7 +101,7 @@ def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> Wo
         raise CheckpointError(
             f"{output}: there is nothing to resume: no {CONFIG} in this folder"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise CheckpointError(f"{output / CONFIG}: is damaged or foreign: {error}") from None
     if (output / VECTORS).exists():
         raise CheckpointError(f"{output}: there is nothing to resume: all epochs are done")
