@@ -100,10 +100,10 @@ def test_a_header_that_no_recording_has_is_refused(fields, message):
 @pytest.mark.parametrize("content", [pcm(np.zeros(160_000), 8), floating(np.zeros(2), 32)])
 def test_a_rate_of_no_recording_is_refused_at_once(rate, content):
     audio = AudioConfig(sample_rate=8000, num_mels=8, resample=True)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(DataError, match=rf"a\.wav: {rate:,} samples? a second by its header"):
         decode_features(header(content, rate=rate), ".wav", audio, "a.wav")
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(

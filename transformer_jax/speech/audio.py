@@ -93,8 +93,6 @@ def resampled(
         >>> resampled(np.zeros(800, np.float32), 8000, 16_000).shape
         (1600,)
     """
-    from scipy.signal import resample_poly
-
     common = math.gcd(rate, wanted)
     up, down = wanted // common, rate // common
     least, most = math.ceil(wanted * _SLOWEST), wanted * _FASTEST
@@ -115,6 +113,8 @@ def resampled(
             f"{len(samples) * up // down:,} at {wanted:,} a second, and {_MOST_SAMPLES:,} are "
             f"allowed: cut the recording, or leave it out"
         )
+    from scipy.signal import resample_poly  # late: it takes a while to import
+
     return np.asarray(resample_poly(samples, up, down), np.float32)
 
 
