@@ -113,6 +113,10 @@ VALUES: dict[str, dict[str, str]] = {
 # Settings that runs of earlier versions lack: a setting beside it that these runs have, and the
 # value that keeps their results. New runs store the setting.
 LATER: dict[str, tuple[str, Any]] = {
+    "data.read.normalization": ("lowercase", "none"),
+    "data.read.grouped_by": ("fields", "source"),
+    "tokenizer.allow_unknown": ("kind", True),
+    "tokenizer.allow_lossy": ("kind", True),
     "align.truncation": ("reference", "row"),
     "evaluation.max_len_a": ("sentences", 2.0),
     "evaluation.max_len_b": ("sentences", 10),
@@ -247,11 +251,21 @@ def earlier_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = dict(settings)
     for path, (beside, value) in LATER.items():
-        group, _, name = path.rpartition(".")
-        fields = found.get(group)
-        if isinstance(fields, Mapping) and beside in fields:
-            found[group] = {name: value, **fields}
+        *groups, name = path.split(".")
+        found = _completed(found, groups, beside, {name: value})
     return found
+
+
+def _completed(
+    fields: Mapping[str, Any], groups: Sequence[str], beside: str, absent: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns fields with what their group lacks, if it has the field ``beside``."""
+    if not groups:
+        return {**absent, **fields} if beside in fields else dict(fields)
+    inner = fields.get(groups[0])
+    if not isinstance(inner, Mapping):
+        return dict(fields)
+    return {**fields, groups[0]: _completed(inner, groups[1:], beside, absent)}
 
 
 def current_flags(command: str, arguments: Sequence[str], settings: Iterable[str]) -> list[str]:

@@ -220,7 +220,7 @@ def test_h18_a_masking_is_made_of_a_tokenizer():
     np.testing.assert_array_equal(whole.is_continuation, tokenizer.is_continuation)
     assert whole.mlm_probability == 0.2
     with pytest.raises(ConfigError, match=r"no \[MASK\] token"):
-        MLMMasking.of(train_tokenizer("wordpiece", text, 40))
+        MLMMasking.of(train_tokenizer("wordpiece", text, 50))
     plain = train_tokenizer("characters", text, 40, special=BERT_SPECIAL)
     with pytest.raises(ConfigError, match="do not show where words begin"):
         MLMMasking.of(plain, whole_word_mask=True)

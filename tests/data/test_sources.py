@@ -22,6 +22,7 @@ from transformer_jax.data.sources import (
     read_pairs,
 )
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.old_names import earlier_settings
 
 
 @pytest.fixture
@@ -141,11 +142,11 @@ def test_tsv_columns_are_chosen_from_one_and_all_lines_are_alike(write):
 
 
 def test_jsonl_takes_named_fields(write):
-    rows = [{"pt": "um\u2028", "en": "one", "n": 1}, {"en": "two", "pt": "dois"}]
+    rows = [{"pt": "u\u2028m", "en": "one", "n": 1}, {"en": "two", "pt": "dois"}]
     text = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     path = write("pairs.jsonl.gz", gzip.compress(text.encode()))
     pairs = read_pairs(Files(pairs=path), ReadOptions(fields=("pt", "en")))
-    assert pairs.sources == ["um\u2028", "dois"]
+    assert pairs.sources == ["u\u2028m", "dois"]
     assert pairs.targets == ["one", "two"]
 
 
@@ -262,6 +263,70 @@ def test_equal_sources_are_held_out_together():
     train, valid = hold_out(Pairs(sources, [f"t{i}" for i in range(1000)], "example"), 70)
     assert not set(train.sources) & set(valid.sources)
     assert 35 <= len(valid) <= 70
+
+
+def test_no_held_out_sentence_of_either_side_is_trained_on():
+    draw = random.Random(2)
+    sources = [f"s{draw.randint(0, 700)}" for _ in range(1000)]
+    targets = [f"t{draw.randint(0, 700)}" for _ in range(1000)]
+    train, valid = hold_out(Pairs(sources, targets, "example"), 70)
+    assert not set(train.sources) & set(valid.sources)
+    assert not set(train.targets) & set(valid.targets)
+    assert 35 <= len(valid) <= 70
+    order = draw.sample(range(1000), 1000)
+    pairs = Pairs([sources[i] for i in order], [targets[i] for i in order], "example")
+    assert sorted(hold_out(pairs, 70)[1].sources) == sorted(valid.sources)
+
+
+def test_a_run_of_earlier_versions_holds_out_what_it_held_out():
+    sources = [f"s{i // 2}" for i in range(200)]
+    pairs = Pairs(sources, ["one target"] * 200, "example")
+    assert hold_out(pairs, 10)[1] is None
+    train, valid = hold_out(pairs, 10, "source")
+    assert (len(train), len(valid)) == (190, 10)
+    read = {"fields": None, "lowercase": False}
+    assert earlier_settings({"data": {"read": read}})["data"]["read"] == read | {
+        "normalization": "none",
+        "grouped_by": "source",
+    }
+
+
+def test_given_sentences_that_are_trained_on_are_counted(write):
+    train = write("train.tsv", "um\tone\ndois\ttwo\ntr\u00eas\tthree\n")
+    valid = write("valid.tsv", "um\tone\ntre\u0302s\t3\nquatro\ttwo\nseis\tsix\n")
+    splits = load_splits(PairData(pairs=train, valid=Files(pairs=valid)))
+    said = "of 4 pairs, 2 sources, 2 targets and 1 whole pair are also in the training data"
+    assert splits.overlaps == (f"{valid}: {said}",)
+    held = PairData(pairs=train, read=ReadOptions(validation_size=1))
+    assert load_splits(held).overlaps == ()
+
+
+def test_translations_of_hugging_face_are_read(write):
+    rows = [
+        {"id": "0", "translation": {"en": "one", "fr": "un"}},
+        {"translation": {"en": "two", "fr": "deux"}},
+    ]
+    path = write("books.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    pairs = read_pairs(Files(pairs=path), ReadOptions(fields=("fr", "en")))
+    assert (pairs.sources, pairs.targets) == (["un", "deux"], ["one", "two"])
+    # Without names the order of the first line says which is which.
+    assert read_pairs(Files(pairs=path)).sources == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"translation": {"en": "one"}}, "translation holds 1 language (en)"),
+        ({"translation": {"en": "one", "fr": "un", "de": "eins"}}, "data.read.fields"),
+        ({"translation": {"en": "one", "fr": 3}}, "field 'fr' is int"),
+        ({"translation": "one"}, "no field 'source'"),
+    ],
+)
+def test_translations_that_are_no_pair_are_refused(write, line, message):
+    path = write("books.jsonl", json.dumps(line) + "\n")
+    with pytest.raises(DataError, match=re.escape(message)) as error:
+        read_pairs(Files(pairs=path))
+    assert f"{path}:1: " in str(error.value)
 
 
 def test_at_most_a_tenth_is_held_out():

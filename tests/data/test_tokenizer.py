@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import (
     BERT_SPECIAL,
     SPECIAL,
+    Tokenizer,
     load_tokenizer,
     train_tokenizer,
 )
@@ -47,10 +50,17 @@ NASTY = [
 ]
 
 
+SIZES = {"bpe": 400, "wordpiece": 200, "unigram": 320, "bytes": 260, "characters": 200}
+
+
 @pytest.fixture(scope="module")
 def made():
-    sizes = {"bpe": 400, "wordpiece": 200, "unigram": 320, "bytes": 260, "characters": 200}
-    return {kind: train_tokenizer(kind, TEXTS, sizes[kind]) for kind in KINDS}
+    return {kind: train_tokenizer(kind, TEXTS, SIZES[kind]) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return {kind: train_tokenizer(kind, TEXTS, SIZES[kind], normalization="none") for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,19 +70,54 @@ def test_u1_accents_and_casing_survive(made, kind):
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
-def test_b21_nasty_text_survives(made, kind):
+def test_b21_nasty_text_survives(made, plain, kind):
     for text in NASTY:
-        assert made[kind].decode(made[kind].encode(text)) == text
+        assert made[kind].decode(made[kind].encode(text)) == compose(text)
+        assert plain[kind].decode(plain[kind].encode(text)) == text
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60))
 @example("<eos></s> <pad>[SEP]<|endoftext|>")
-def test_b21_any_text_survives(made, text):
+def test_b21_any_text_survives(plain, text):
     for kind in LOSSLESS:
-        ids = made[kind].encode(text)
-        assert made[kind].decode(ids) == text
-        assert all(4 <= i < made[kind].vocab_size for i in ids)
+        ids = plain[kind].encode(text)
+        assert plain[kind].decode(ids) == text
+        assert all(4 <= i < plain[kind].vocab_size for i in ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_canonically_equal_texts_have_the_same_tokens(made, plain, kind):
+    text = "Une liberté égale, là-haut."
+    apart = unicodedata.normalize("NFD", text)
+    tokenizer = made[kind]
+    assert tokenizer.normalization == "nfc"
+    assert tokenizer.encode(apart) == tokenizer.encode(text)
+    assert (
+        train_tokenizer(
+            kind, [unicodedata.normalize("NFD", text) for text in TEXTS], SIZES[kind]
+        ).sha256
+        == tokenizer.sha256
+    )
+    [(ids, spans)] = tokenizer.encode_spans([apart])
+    assert ids == tokenizer.encode(text)
+    assert "".join(dict.fromkeys(apart[a:b] for a, b in spans)).count("\u0301") > 0
+    # Without it, and in files of earlier versions, they do not.
+    assert plain[kind].normalization == "none"
+    assert plain[kind].encode(apart) != plain[kind].encode(text)
+    assert Tokenizer(tokenizer.text).normalization == "nfc"
+
+
+@pytest.mark.parametrize(
+    "text", [ENGLISH, FRENCH, 'l\'eau (3,5 %) - "oui"; a##b -- c!', " two  blanks ", "déjà-vu"]
+)
+def test_joined_pieces_of_wordpiece_restore_their_text(text):
+    tokenizer = train_tokenizer("wordpiece", [*TEXTS, text], 300)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    # Words of encoders are never joined: they are the same tokens in a text and in a list.
+    encoder = train_tokenizer("wordpiece", TEXTS, 300, special=BERT_SPECIAL)
+    words = encoder.encode_batch(["A", "man", ",", "a"])
+    assert encoder.encode("A man, a") == list(itertools.chain.from_iterable(words))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -203,7 +248,7 @@ def test_a_vocabulary_too_small_is_refused(kind, size):
 
 
 def test_a_vocabulary_without_room_for_all_characters_is_refused():
-    with pytest.raises(ConfigError, match="the characters of the text alone need 17"):
+    with pytest.raises(ConfigError, match="the characters of the text alone need 19"):
         train_tokenizer("wordpiece", ["abcdef bcdefg"], 9)
 
 
@@ -214,11 +259,10 @@ def test_training_is_repeatable_in_another_process(made, kind):
         "import json, sys; from transformer_jax.data.tokenizer import train_tokenizer as t; "
         "kind, size, texts = json.loads(sys.stdin.read()); print(t(kind, texts, size).sha256)"
     )
-    sizes = {"bpe": 400, "wordpiece": 200, "unigram": 320, "bytes": 260, "characters": 200}
     wanted = made[kind].sha256
     done = subprocess.run(
         [sys.executable, "-c", code],
-        input=json.dumps([kind, sizes[kind], TEXTS]),
+        input=json.dumps([kind, SIZES[kind], TEXTS]),
         capture_output=True,
         text=True,
         check=True,

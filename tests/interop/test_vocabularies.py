@@ -379,16 +379,8 @@ def test_marian_sides_differ_and_share_ids(tmp_path):
     vocab = marian(tmp_path, source, target)
     one, other = ours(tmp_path), ours(tmp_path, "target")
     for tokenizer, data in ((one, source), (other, target)):
-        model = sentencepiece.SentencePieceProcessor(model_proto=data)
-        known = {model.id_to_piece(i) for i in range(len(model))}
-        compared = 0
         for line in [*f"{german} {english}".split(), german, english, "", " the  dogs ", "☃☃ a"]:
-            pieces = model.encode(line, out_type=str)
-            # Characters in a row that this side lacks are one unknown to it.
-            if all(len(piece) == 1 or piece in known or piece == "☃☃" for piece in pieces):
-                assert tokenizer.encode(line) == expected(data, vocab, line)
-                compared += 1
-        assert compared > 20
+            assert tokenizer.encode(line) == expected(data, vocab, line), line
     # Ids mean the same on both sides, so either decodes what the other encodes.
     line = "die Straße über Peter"
     assert one.decode(other.encode(line)) == other.decode(other.encode(line)) == line

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.speech.test_audio import SIGNAL, SMALL, pcm
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.functional.spectrogram import stack_frames
@@ -43,7 +44,7 @@ def refused(call, message, kind=DataError):
 
 
 def test_a_manifest_lists_paths_beside_it(folder):
-    found = read_manifest(str(folder / "train.tsv"), lowercase=True)
+    found = read_manifest(str(folder / "train.tsv"), prepare=Preparation(lowercase=True))
     assert found.paths == [str(folder / f"{i}.npy") for i in range(4)]
     assert found.texts == ["a one", "two", "three", "four four"]
     assert found.where(2) == f"{folder}/train.tsv:4: "

@@ -13,6 +13,7 @@ from transformer_jax.chat.encoding import ChatEncoder, EncodedChat
 from transformer_jax.data.conversations import Conversation, read_conversations
 from transformer_jax.data.documents import file_identity
 from transformer_jax.data.language_model_plans import PackingPlan, RowBatch, make_rows
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.text import local_data
@@ -45,7 +46,7 @@ def build_chats(
     *,
     limit: int,
     too_long: TooLong = "truncate",
-    lowercase: bool = False,
+    prepare: Preparation = Preparation(),
     cache: Path | None = None,
     writes: bool = True,
     flag: str = "data.train",
@@ -58,7 +59,7 @@ def build_chats(
         limit: Most tokens of a conversation.
         too_long: Longer conversations: ``truncate`` leaves out their first tokens, ``skip`` leaves
             them out, ``error`` refuses them. One of which no answer is left is skipped.
-        lowercase: Whether messages are lower-cased.
+        prepare: The preparation of messages.
         cache: Folder that keeps the arrays, memory-mapped; None keeps them in memory.
         writes: Whether missing arrays are added to the cache.
         flag: The setting of the file, for messages.
@@ -70,12 +71,12 @@ def build_chats(
     file = local_data(path, flag)
     template = encoder.template
     written = (template.text, sorted(template.special.items()), encoder.tokenizer.sha256)
-    identity = file_identity([file], flag, "chats", written, limit, too_long, lowercase)
+    identity = file_identity([file], flag, "chats", written, limit, too_long, *_identity(prepare))
     folder = None if cache is None else cache / f"chats-{identity[:24]}"
     found = None if folder is None else open_arrays(folder, _NAMES)
     if found is None:
         encoder.end_tokens  # noqa: B018  (refuses the template before a long file is read)
-        chats = _encoded(read_conversations(path, flag, lowercase=lowercase), encoder)
+        chats = _encoded(read_conversations(path, flag, prepare=prepare), encoder)
         store = _collect(f"{flag} {path}", chats, id_dtype(encoder.tokenizer), limit, too_long)
         if folder is None or not writes:
             return store
@@ -84,6 +85,12 @@ def build_chats(
         assert found is not None
     (ids, answers, offsets), counts = found
     return ChatStore(ids, offsets, answers, counts)
+
+
+def _identity(prepare: Preparation) -> list[object]:
+    """The preparation in a checksum; earlier versions did not normalize."""
+    normalization = prepare.normalization
+    return [prepare.lowercase, *[normalization] * (normalization != "none")]
 
 
 def _write(draft: Path, store: ChatStore) -> dict[str, int]:

@@ -56,7 +56,7 @@ class Analogy:
         self._answer(embeddings, sections)
         if self.output is not None:
             name, questions = next(iter(sections.items()))
-            known = [q for q in questions if all(word in embeddings.index for word in q)]
+            known = [q for q in questions if all(embeddings.find(word) is not None for word in q)]
             pairs = dict.fromkeys(pair for q in known for pair in (q[:2], q[2:]))
             if not pairs:
                 raise DataError(f"--output: no question of {name} has vectors for all its words")

@@ -63,9 +63,11 @@ class DiversityCommand(PredictionCommand):
         """Prints a row for each way, and writes the files that are asked for."""
         self.check()
         from transformer_jax.cli.request_lines import prompt_lines
-        from transformer_jax.predictors.runs import source_as_trained
+        from transformer_jax.predictors.runs import family, open_directory, preparation
 
-        prepare = source_as_trained(self.run, trim=False)
+        run = open_directory(self.run)
+        prepared = preparation(run)
+        prepare = prepared.source if family(run) == "encoder-decoder" else prepared.text
         lines = [prepare(line) for line in prompt_lines(self.file, "FILE") if line.strip()]
         if not lines:
             raise DataError(f"{self.file}: no lines: it is empty")

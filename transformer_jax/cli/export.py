@@ -25,7 +25,7 @@ __all__ = ["Export", "usual_dtype"]
 # Files that exports write.
 WRITTEN = (
     "config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json",
-    "chat_template.jinja",
+    "target_tokenizer.json", "chat_template.jinja",
     "tokenizer_config.json", "model.bin", "model*.safetensors", "model.safetensors.index.json",
     "*vocabulary.json", "*.stablehlo", "manifest.json", "adapter_config.json",
     "adapter_model.safetensors",

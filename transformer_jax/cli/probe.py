@@ -13,6 +13,7 @@ from transformer_jax.errors import ConfigError, DataError, UserError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled
+    from transformer_jax.data.preparation import Preparation
     from transformer_jax.encoding.probing import ProbeResult
     from transformer_jax.encoding.vectors import Embedder, Pool
 
@@ -48,12 +49,12 @@ class Probe(PredictionCommand):
         if self.limit < 2:
             raise ConfigError(f"--limit is {self.limit}: at least 2")
         from transformer_jax.predictors.encoders import load_vectors, pool_of, sentence_of
-        from transformer_jax.predictors.runs import open_directory
+        from transformer_jax.predictors.runs import open_directory, preparation
 
         run = open_directory(self.run)
-        read = run.read_config().get("data", {}).get("read", {})
-        lower = bool(read.get("lowercase", False)) or "lowercase" in sentence_of(run)
-        train, valid = self.examples(lower)
+        prepare = preparation(run)
+        lower = prepare.lowercase or "lowercase" in sentence_of(run)
+        train, valid = self.examples(dataclasses.replace(prepare, lowercase=lower))
         # Tagging uses one vector per word, without pooling.
         pool = "mean" if self.tagged else pool_of(self.run, self.pool)
         vectors, _ = load_vectors(self.run, self.checkpoint)
@@ -85,7 +86,7 @@ class Probe(PredictionCommand):
         """Whether the labels are tags of words."""
         return self.tag is not None or ".conllu" in self.file.suffixes
 
-    def examples(self, lower: bool) -> "tuple[Labeled, Labeled]":
+    def examples(self, prepare: "Preparation") -> "tuple[Labeled, Labeled]":
         """Training and validation examples.
 
         Raises:
@@ -98,7 +99,8 @@ class Probe(PredictionCommand):
                 text=self.text,
                 label=self.label,
                 tag=self.tag or LabeledOptions.tag,
-                lowercase=lower,
+                lowercase=prepare.lowercase,
+                normalization=prepare.normalization,
                 validation_size=0.2,
             )
             valid = None if self.valid is None else str(self.valid)

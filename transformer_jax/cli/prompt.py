@@ -76,15 +76,20 @@ class Prompt(RunCommand):
         self.check()
         template = self.written()
         pool, queries, match_field = self.asked(template)
+        from transformer_jax.predictors.runs import as_trained, load_language
+
+        prepare = as_trained(self.run, trim=False)
+        template = template.prepared(prepare)
+        prepared = lambda example: {name: prepare(text) for name, text in example.items()}
+        pool, queries = list(map(prepared, pool)), list(map(prepared, queries))
+        choices = list(map(prepare, self.choices))
         demonstrations = Demonstrations(pool, template, match_field, self.seed)
         # Before the model is loaded, so that errors come early.
         asked = {k: demonstrations.prompts(queries, k) for k in self.num_shots}
 
-        from transformer_jax.predictors.runs import load_language
-
         model = load_language(self.run, self.checkpoint)
         answers: dict[str, Any] = {
-            "choices": self.choices or None,
+            "choices": choices or None,
             "normalize": self.normalize,
             "max_new_tokens": self.max_new_tokens,
         }

@@ -77,11 +77,12 @@ def read_prompts(path: Path) -> "list[Prompt]":
         DataError: The file cannot be read, all its lines are blank, a line is no prompt, or some
             are texts and others conversations.
     """
-    from transformer_jax.data.preferences import read_preferences
+    from transformer_jax.data.preferences import PreferenceOptions, read_preferences
     from transformer_jax.data.text import read_lines
 
     if path.name.removesuffix(".gz").endswith(".jsonl"):
-        found = read_preferences(path, "prompts", where="prompts").prompts
+        as_they_are = PreferenceOptions(normalization="none")
+        found = read_preferences(path, "prompts", as_they_are, "prompts").prompts
     else:
         found = list(read_lines(path, "prompts"))
     if all(isinstance(prompt, str) and not prompt.strip() for prompt in found):

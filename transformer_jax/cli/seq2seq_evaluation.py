@@ -190,7 +190,7 @@ def _translations(asked: Evaluate, directory: Any, source: str, target: str) -> 
     from transformer_jax.data.aligned import read_aligned
     from transformer_jax.data.pairs import Pairs
     from transformer_jax.decoding.translator import Translator
-    from transformer_jax.predictors.runs import load, source_as_trained
+    from transformer_jax.predictors.runs import load, preparation
     from transformer_jax.runs.translation_settings import Run
     from transformer_jax.tasks.translation_task import score_pairs
 
@@ -199,10 +199,10 @@ def _translations(asked: Evaluate, directory: Any, source: str, target: str) -> 
     lowercase = run.data.read.lowercase
     # Every line counts, empty ones too: a score over a part of a file is another score.
     pairs = read_aligned(source, target, "--source, --target")
-    prepare = source_as_trained(directory.path, trim=False)
-    sources = [prepare(source) for source, _ in pairs]
+    prepare = preparation(directory)
+    sources = [prepare.source(source) for source, _ in pairs]
+    targets = [prepare.line(target) for _, target in pairs]
     translator = Translator(*load(Path(asked.run), asked.checkpoint), search=search)
-    targets = [target for _, target in pairs]
     tokenize = asked.words(run.evaluation.tokenize, targets)
     scores, texts = score_pairs(
         translator,
@@ -234,6 +234,7 @@ def _summaries(asked: Evaluate, directory: Any, data: str) -> list[str]:
 
 def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
     """Prints the scores of the transcripts of a manifest's recordings, and returns them."""
+    from transformer_jax.predictors.runs import preparation
     from transformer_jax.predictors.speech import load_transcriber
     from transformer_jax.runs.speech_settings import SpeechRun
     from transformer_jax.speech.recordings import read_manifest
@@ -242,9 +243,10 @@ def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
     from transformer_jax.training.activity import tracked
 
     run = SpeechRun.read(directory)
-    lowercase = run.data.read.lowercase or asked.lowercase
+    prepare = preparation(directory)
+    prepare = dataclasses.replace(prepare, lowercase=prepare.lowercase or asked.lowercase)
     search = asked.search()
-    recordings = read_manifest(manifest, "--manifest", lowercase=lowercase)
+    recordings = read_manifest(manifest, "--manifest", prepare=prepare)
     transcriber, audio = load_transcriber(Path(asked.run), asked.checkpoint, search=search)
     read = [
         Recording(recordings.paths[i], recordings.read(i, audio)[0])
@@ -252,7 +254,7 @@ def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
     ]
     tokenize = asked.words(run.evaluation.tokenize, recordings.texts)
     scores, texts = score_recordings(
-        transcriber, read, recordings.texts, lowercase=lowercase, tokenize=tokenize
+        transcriber, read, recordings.texts, lowercase=prepare.lowercase, tokenize=tokenize
     )
     print(shown_scores(scores))
     return texts

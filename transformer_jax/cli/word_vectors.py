@@ -45,9 +45,10 @@ class WordVectorsCommand(PredictionCommand):
                 'word-vectors RUN "bank" "on the bank" "a bank"'
             )
         from transformer_jax.predictors.encoders import load_vectors
+        from transformer_jax.predictors.runs import open_directory, preparation
 
         vectors, prepare = load_vectors(self.run, self.checkpoint)
-        word = prepare(self.word)
+        word = preparation(open_directory(self.run)).line(self.word)
         found = [one for text in self.sentences for one in vectors.word(prepare(text), word)]
         if len(found) < 2:
             raise ConfigError(f'"{word}" occurs only once: give another sentence with it')

@@ -39,21 +39,28 @@ def add_tokens(
         return tokenizer
     if any(not token for token, _ in new):
         raise ConfigError("an added token is empty: give at least a character")
-    file = json.loads(tokenizer.text)
-    rest = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    file["added_tokens"] = (file.get("added_tokens") or []) + [
-        {"id": tokenizer.vocab_size + i, "content": token, **rest, "special": kind}
-        for i, (token, kind) in enumerate(new)
-    ]
-    text = json.dumps(file, ensure_ascii=False)
-    grown = Tokenizer(text, tokenizer.special)
+    texts = [_with_tokens(tokenizer.text, tokenizer.vocab_size, new)]
+    if tokenizer.targets is not tokenizer:
+        texts.append(_with_tokens(tokenizer.targets.text, tokenizer.vocab_size, new))
+    grown = Tokenizer(texts[0], tokenizer.special, *texts[1:])
     if _roles(tokenizer).items() - _roles(grown).items():
-        grown = Tokenizer(text, _roles(tokenizer))
+        grown = Tokenizer(texts[0], _roles(tokenizer), *texts[1:])
     for i, (token, kind) in enumerate(new):
         right = has_token(grown, token) and grown.token_id(token) == tokenizer.vocab_size + i
         if not right or not (kind or grown.decode(grown.encode(token)).strip() == token.strip()):
             raise ConfigError(f"the token {token!r} cannot be added to this tokenizer exactly")
     return grown
+
+
+def _with_tokens(text: str, first: int, new: Sequence[tuple[str, bool]]) -> str:
+    """The file of a tokenizer with new tokens, of ids from ``first`` on."""
+    file = json.loads(text)
+    rest = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    file["added_tokens"] = (file.get("added_tokens") or []) + [
+        {"id": first + i, "content": token, **rest, "special": kind}
+        for i, (token, kind) in enumerate(new)
+    ]
+    return json.dumps(file, ensure_ascii=False)
 
 
 def _roles(tokenizer: Tokenizer) -> dict[str, str | Sequence[str]]:

@@ -4,12 +4,14 @@ import collections
 import json
 from collections.abc import Callable, Iterable
 
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 __all__ = ["BERT_SPECIAL", "MAKE", "SENTINEL", "SPECIAL", "byte_alphabet"]
 
 Special = tuple[str, ...]
+
+_BLANK = "▁"  # stands for a blank, as in SentencePiece
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")
 """The special tokens of a tokenizer trained here, with the ids 0, 1, 2, 3."""
@@ -92,26 +94,53 @@ def _bytes(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
 
 
 def _wordpiece(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
-    words = pre_tokenizers.BertPreTokenizer()
+    # What encoders read is never joined again: their pieces know nothing of blanks, so that a word
+    # is the same tokens in a text and in a list of words.
+    joined = special != BERT_SPECIAL
+    words = _marked_words() if joined else pre_tokenizers.BertPreTokenizer()
+    mark = (lambda text: _BLANK + text.replace(" ", _BLANK)) if joined else str
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
-        counts.update(word for word, _ in words.pre_tokenize_str(text))
+        counts.update(word for word, _ in words.pre_tokenize_str(mark(text)))
     # The trainer would number these in the order of a hash table, and ties go by number.
     inside = sorted({f"##{character}" for word in counts for character in word[1:]})
     backend = Backend(models.WordPiece(unk_token=special[1]))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.pre_tokenizer = pre_tokenizers.Split("\0", "removed")  # no text holds it
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*special, *inside],
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    backend.train_from_iterator((" ".join([w] * n) for w, n in sorted(counts.items())), trainer)
+    backend.train_from_iterator(("\0".join([w] * n) for w, n in sorted(counts.items())), trainer)
     learnt = json.loads(backend.to_str())["model"]["vocab"]
     backend = Backend(models.WordPiece(learnt, unk_token=special[1]))
     backend.pre_tokenizer = words
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    if joined:
+        backend.normalizer = normalizers.Sequence(
+            [normalizers.Prepend(_BLANK), normalizers.Replace(" ", _BLANK)]
+        )
+        backend.decoder = decoders.Sequence(
+            [
+                decoders.Replace(Regex("^##"), ""),
+                decoders.Fuse(),
+                decoders.Replace(_BLANK, " "),
+                decoders.Strip(" ", 1, 0),
+            ]
+        )
     return _with_special(backend, special)
+
+
+def _marked_words() -> pre_tokenizers.PreTokenizer:
+    """Words behind the mark of their blank, and punctuation, which has a mark where a blank was."""
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(_BLANK, "merged_with_next"),
+            pre_tokenizers.Split(Regex(r"\s"), "isolated"),
+            pre_tokenizers.Punctuation("isolated"),
+        ]
+    )
 
 
 def _characters(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import flaw_of, read_lines
 from transformer_jax.errors import ConfigError, DataError
@@ -30,7 +31,7 @@ class Conversation(NamedTuple):
 
 
 def read_conversations(
-    path: str | Path, flag: str = "", *, lowercase: bool = False
+    path: str | Path, flag: str = "", *, prepare: Preparation = Preparation()
 ) -> Iterator[Conversation]:
     """The conversations of a file with one JSON object per line; empty lines are skipped.
 
@@ -40,7 +41,7 @@ def read_conversations(
     Args:
         path: The file; ``.gz`` is unpacked.
         flag: The setting of the file, for messages.
-        lowercase: Whether messages are lower-cased.
+        prepare: The preparation of messages.
 
     Raises:
         DataError: The file cannot be read, or a line is no conversation with an answer; the message
@@ -70,8 +71,7 @@ def read_conversations(
             raise DataError(f"{where}: {error}") from None
         if all(message["role"] != "assistant" for message in messages):
             raise DataError(f"{where}: no message of the assistant: there is nothing to learn")
-        if lowercase:
-            messages = [{**one, "content": one["content"].lower()} for one in messages]
+        messages = [{**one, "content": prepare.text(one["content"])} for one in messages]
         yield Conversation(messages, where)
 
 

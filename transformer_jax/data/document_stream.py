@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.text import open_bytes, read_lines
 from transformer_jax.errors import DataError
 
@@ -38,7 +39,7 @@ class DocumentStream:
         name: Name for messages.
         identity: Checksum of the content, for names of caches.
         read: The documents, in pieces of any size.
-        lowercase: Whether everything is lower-cased.
+        prepare: The preparation of every piece.
         counts: Numbers of left-out documents by reason, once all has been read.
 
     Example:
@@ -51,7 +52,7 @@ class DocumentStream:
     name: str
     identity: str
     read: Callable[[], Iterable[TextChunk]]
-    lowercase: bool = False
+    prepare: Preparation = Preparation("none")
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def __iter__(self) -> Iterator[TextChunk]:
@@ -82,7 +83,7 @@ class DocumentStream:
             raise DataError(f"{self.name}: no text: {_nothing(empty)}")
 
     def _piece(self, text: str, last: bool) -> TextChunk:
-        return TextChunk(text.lower() if self.lowercase else text, last)
+        return TextChunk(self.prepare.text(text), last)
 
 
 class ValidationSplit:

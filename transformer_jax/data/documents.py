@@ -18,6 +18,7 @@ from transformer_jax.data.document_stream import (
     ValidationSplit,
     read_blocks,
 )
+from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, table_format, text_field
 from transformer_jax.data.text import local_data, read_lines
 from transformer_jax.errors import ConfigError, DataError
@@ -43,6 +44,7 @@ class TextOptions(Configuration, group="data.read"):
     documents: Literal["file", "blank", "line"] = "file"  # a text file, or what blank lines part
     field: str = "text"  # the JSONL key or TFDS feature that holds the text
     lowercase: bool = False  # lower-case everything
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Share taken for validation where none is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
     corpus_size: Count = 20_000  # documents of the corpus in-context
@@ -168,12 +170,14 @@ def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
         for file in files:
             yield from reader(file, where)
 
-    return DocumentStream(path, file_identity(files, where, read.documents, read.lowercase), chunks,
-                 lowercase=read.lowercase)  # fmt: skip
+    identity = file_identity(files, where, read.documents, *_identity(read))
+    return DocumentStream(path, identity, chunks, Preparation.of(read))
 
 
 def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
-    identity = file_identity([local_data(path, where)], where, "jsonl", read.field, read.lowercase)
+    identity = file_identity(
+        [local_data(path, where)], where, "jsonl", read.field, *_identity(read)
+    )
 
     def chunks() -> Iterator[TextChunk]:
         for number, line in enumerate(read_lines(path, where), 1):
@@ -183,7 +187,7 @@ def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
                 text = text_field(row, read.field, path, number, "name it with data.read.field")
             yield TextChunk(text, True)
 
-    return DocumentStream(path, identity, chunks, lowercase=read.lowercase)
+    return DocumentStream(path, identity, chunks, Preparation.of(read))
 
 
 def _whole(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
@@ -236,12 +240,20 @@ def file_identity(files: list[pathlib.Path], where: str, *options: object) -> st
     return hashlib.sha256(repr((seen, options)).encode()).hexdigest()
 
 
-def _listed(documents: list[str], name: str, lowercase: bool) -> DocumentStream:
+def _identity(read: TextOptions) -> list[object]:
+    """The options of preparation in a checksum; earlier versions did not normalize."""
+    return [read.lowercase, *[read.normalization] * (read.normalization != "none")]
+
+
+def _listed(documents: list[str], name: str, read: TextOptions) -> DocumentStream:
     digest = hashlib.sha256("\0".join(documents).encode()).hexdigest()
-    identity = f"{name} lowercase={lowercase} python={platform.python_version()} {digest}"
-    return DocumentStream(
-        name, identity, lambda: (TextChunk(text, True) for text in documents), lowercase=lowercase
+    lowercase, *more = _identity(read)
+    version = platform.python_version()
+    identity = " ".join(
+        [name, f"lowercase={lowercase}", f"python={version}", digest, *map(str, more)]
     )
+    chunks = lambda: (TextChunk(text, True) for text in documents)
+    return DocumentStream(name, identity, chunks, Preparation.of(read))
 
 
 def _corpus(name: str, read: TextOptions) -> TextSplits:
@@ -250,7 +262,7 @@ def _corpus(name: str, read: TextOptions) -> TextSplits:
 
     def make(split: str) -> DocumentStream:
         settings = (sizes[split], 0) if name == "in-context" else ()
-        return _listed(module.generate(split, *settings), f"{name} {split}", read.lowercase)
+        return _listed(module.generate(split, *settings), f"{name} {split}", read)
 
     return TextSplits(make("train"), make("valid"), {"test": make("test")})
 
@@ -262,12 +274,12 @@ def _tfds(name: str, folder: str | None, read: TextOptions) -> TextSplits:
     files = sorted(file for file in reader.folder.iterdir() if file.is_file())
 
     def make(split: str) -> DocumentStream:
-        identity = file_identity(files, "data.tfds", split, read.field, read.lowercase)
+        identity = file_identity(files, "data.tfds", split, read.field, *_identity(read))
         return DocumentStream(
             f"{name} {split}",
             identity,
             lambda: (TextChunk(text, True) for text in reader.rows(split)),
-            lowercase=read.lowercase,
+            Preparation.of(read),
         )
 
     names = [split for split in ("validation", "valid", "dev", "val") if split in reader.splits]

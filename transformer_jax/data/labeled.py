@@ -18,8 +18,9 @@ from transformer_jax.data.labeled_files import (
     read_sentences,
     read_tagged,
 )
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.squad import Answer, Questions, read_questions
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "Answer",
@@ -59,11 +60,12 @@ class LabeledData(Configuration, group="data"):
 
 @dataclasses.dataclass(frozen=True)
 class LabeledSplits:
-    """All examples of a run; ``tests`` by name."""
+    """All examples of a run; ``tests`` by name, and a line about each given file that overlaps."""
 
     train: Labeled
     valid: Labeled | None
     tests: dict[str, Any]  # of the same kind
+    overlaps: tuple[str, ...] = ()
 
 
 def check(data: LabeledData) -> None:
@@ -111,7 +113,9 @@ def open_labeled(data: LabeledData, task: LabeledTask) -> LabeledSplits:
         train, valid = _hold_out(train, read.validation_size)
     if data.test is not None:
         tests["test"] = read_labeled(data.test, task, read, "data.test")
-    return LabeledSplits(train, valid, tests)
+    given = [valid] * (data.valid is not None) + [tests.get("test")] * (data.test is not None)
+    overlaps = tuple(_overlap(train, part) for part in given if part is not None)
+    return LabeledSplits(train, valid, tests, overlaps)
 
 
 def read_labeled(
@@ -197,14 +201,26 @@ def _sorted(names: set[str]) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
+def _overlap(train: Labeled, held: Labeled) -> str:
+    """Returns a line about the texts of ``held`` that are in the training examples too."""
+    known, texts = set(_texts(train)), _texts(held)
+    shared = sum(text in known for text in texts)
+    return f"{held.name}: {shared:,} of {plural(len(texts), 'text')} are also in the training data"
+
+
+def _texts(part: Labeled) -> list[str]:
+    """The text of each example, which no other split should have."""
+    if isinstance(part, Sentences):
+        seconds = part.text_pairs or [""] * len(part)
+        return ["\t".join(both) for both in zip(part.texts, seconds, strict=True)]
+    if isinstance(part, Tagged):
+        return ["\t".join(words) for words in part.words]
+    return part.contexts
+
+
 def _hold_out(whole: Labeled, share: float) -> tuple[Labeled, Labeled]:
     """Training and validation examples: about ``share`` of the texts go to validation."""
-    if isinstance(whole, Sentences):
-        texts = whole.texts
-    elif isinstance(whole, Tagged):
-        texts = ["\t".join(words) for words in whole.words]
-    else:
-        texts = whole.contexts
+    texts = whole.texts if isinstance(whole, Sentences) else _texts(whole)
     keys = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
     ordered = sorted(set(keys))
     if len(ordered) < 2:
@@ -242,7 +258,7 @@ def _tfds(name: str, folder: str | None, task: LabeledTask, read: LabeledOptions
         rows = list(enumerate(reader.rows(split)))
         if {row[-1] for _, row in rows} in ({""}, {"-1"}, {"-1.0"}):
             return None
-        return collect_sentences(rows, f"{name} {split}", task, second, read.lowercase)
+        return collect_sentences(rows, f"{name} {split}", task, second, Preparation.of(read))
 
     train = make("train")
     if train is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from transformer_jax.config_fields import Configuration, Range
+from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -57,6 +58,7 @@ class LabeledOptions(Configuration, group="data.read"):
     format: Literal["auto", "tsv", "jsonl", "conllu", "squad"] = "auto"  # auto goes by the name
     tag: str = "upos"  # tags: the CoNLL-U column, upos or xpos; the JSONL key of a list
     lowercase: bool = False  # lower-case the text, not the labels
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Share of training for validation where none is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
 
@@ -150,7 +152,7 @@ def read_sentences(
     fields.append(("label", read.label))
     kind = labeled_format(path, task, read.format, where)
     rows = (_tsv if kind == "tsv" else _jsonl)(path, fields, read.header, where)
-    return collect_sentences(rows, path, task, second, read.lowercase)
+    return collect_sentences(rows, path, task, second, Preparation.of(read))
 
 
 def collect_sentences(
@@ -158,7 +160,7 @@ def collect_sentences(
     name: str,
     task: LabeledTask,
     second: bool,
-    lowercase: bool,
+    prepare: Preparation,
 ) -> Sentences:
     """Sentences from rows of (line, [text, optional second text, label]), each checked.
 
@@ -168,7 +170,7 @@ def collect_sentences(
     lines, texts, seconds, labels = [], [], [], []
     fields = ("text", "text_pair", "label") if second else ("text", "label")
     for line, row in rows:
-        cells = [cell.strip() for cell in row]
+        cells = [*map(prepare.line, row[:-1]), _label(row[-1], prepare)]
         for field, cell in zip(fields, cells, strict=True):
             if not cell:
                 raise DataError(
@@ -177,8 +179,6 @@ def collect_sentences(
         if task == "regress":
             check_number(cells[-1], f"{name}:{line}")
         *sides, label = cells
-        if lowercase:
-            sides = [side.lower() for side in sides]
         lines.append(line)
         texts.append(sides[0])
         seconds.append(sides[-1])
@@ -186,6 +186,11 @@ def collect_sentences(
     if not texts:
         raise DataError(f"{name}: no examples: it is empty")
     return Sentences(name, texts, seconds if second else None, labels, lines)
+
+
+def _label(label: str, prepare: Preparation) -> str:
+    """A class or a tag as it is compared: labels keep their case."""
+    return dataclasses.replace(prepare, lowercase=False).line(label)
 
 
 def check_number(label: str, place: str) -> float:
@@ -292,10 +297,11 @@ def read_tagged(
     kind = labeled_format(path, "tag", read.format, where)
     rows = (_conllu if kind == "conllu" else _word_lists)(path, read, where)
     lines, words, tags = [], [], []
+    prepare = Preparation.of(read)
     for line, sentence, row in rows:
         lines.append(line)
-        words.append([word.lower() for word in sentence] if read.lowercase else sentence)
-        tags.append(row)
+        words.append([prepare.line(word) for word in sentence])
+        tags.append([_label(tag, prepare) for tag in row])
     if not words:
         raise DataError(f"{path}: no sentences: it is empty")
     return Tagged(path, words, tags, lines)

@@ -1,13 +1,17 @@
 """Sentence pairs in memory: collected, counted, and split into training and validation."""
 
+import collections
 import dataclasses
 import hashlib
-from collections.abc import Iterable
-from typing import SupportsIndex
+from collections.abc import Iterable, Sequence
+from typing import Literal, SupportsIndex
 
-from transformer_jax.errors import DataError
+from transformer_jax.data.preparation import Preparation
+from transformer_jax.errors import DataError, plural
 
-__all__ = ["Pairs", "collect", "hold_out"]
+__all__ = ["Grouping", "Pairs", "choose_held", "collect", "describe_overlap", "hold_out"]
+
+Grouping = Literal["both", "source"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +55,18 @@ class Pairs:
 
 
 def collect(
-    rows: Iterable[tuple[str, str]], name: str, lowercase: bool = False, *, every: bool = False
+    rows: Iterable[tuple[str, str]],
+    name: str,
+    prepare: Preparation = Preparation(),
+    *,
+    every: bool = False,
 ) -> Pairs:
-    """Pairs from rows: stripped, optionally lower-cased, without those with an empty side.
+    """Returns pairs of prepared lines, without those with an empty side.
 
     Args:
         rows: Sources and targets.
         name: For messages.
-        lowercase: Whether both sides are lower-cased.
+        prepare: The preparation of both sides.
         every: Whether pairs with an empty side stay, as in data that is scored: a score over some
             lines of a file is another score.
 
@@ -66,15 +74,13 @@ def collect(
         DataError: No pair has text on both sides.
 
     Example:
-        >>> collect([("Um", "One "), ("dois", "")], "example", lowercase=True)
+        >>> collect([("Um", "One "), ("dois", "")], "example", Preparation(lowercase=True))
         Pairs(sources=['um'], targets=['one'], name='example', counts={'empty': 1})
         >>> collect([("Um", "One "), ("dois", " ")], "example", every=True).targets
         ['One', '']
     """
-    strip = lambda text: "" if text.isspace() else text.strip(" \t")
-    sides = [(strip(source), strip(target)) for source, target in rows]
-    cased = lambda text: text.lower() if lowercase else text
-    pairs = Pairs([cased(text) for text, _ in sides], [cased(text) for _, text in sides], name)
+    sides = [(prepare.line(source), prepare.line(target)) for source, target in rows]
+    pairs = Pairs([source for source, _ in sides], [target for _, target in sides], name)
     full = pairs.without_empty()
     if not len(full):
         count = len(pairs)
@@ -83,11 +89,16 @@ def collect(
     return pairs if every else full
 
 
-def hold_out(pairs: Pairs, count: int) -> tuple[Pairs, Pairs | None]:
-    """Training and validation pairs: about ``count``, at most a tenth, go to validation.
+def hold_out(pairs: Pairs, count: int, grouped_by: Grouping = "both") -> tuple[Pairs, Pairs | None]:
+    """Returns training and validation pairs: about ``count``, at most a tenth, go to validation.
 
-    The choice depends on the source sentences alone; equal sources stay together, so no validation
-    sentence is in the training data.
+    Pairs that share a side stay together, and so do those that others connect: no sentence of
+    validation is trained on. The choice depends on the sentences alone, not on their order.
+
+    Args:
+        pairs: The pairs.
+        count: The number of pairs to hold out.
+        grouped_by: ``both`` sides keep pairs together, or the ``source`` alone.
 
     Example:
         >>> pairs = Pairs([f"s{i}" for i in range(100)], [f"t{i}" for i in range(100)], "example")
@@ -95,25 +106,87 @@ def hold_out(pairs: Pairs, count: int) -> tuple[Pairs, Pairs | None]:
         >>> len(train), len(valid)
         (95, 5)
     """
-    count = min(count, len(pairs) // 10)
-    keys = [hashlib.blake2b(source.encode(), digest_size=16).digest() for source in pairs.sources]
-    rest = count
+    inside = choose_held(pairs.sources, pairs.targets if grouped_by == "both" else None, count)
+    if not any(inside):
+        return pairs, None
+    return (
+        _select(pairs, [not held for held in inside], pairs.name, pairs.counts),
+        _select(pairs, inside, f"{pairs.name} (held out)", {}),
+    )
+
+
+def choose_held(sources: Sequence[str], targets: Sequence[str] | None, count: int) -> list[bool]:
+    """Returns whether each pair is held out, as :func:`hold_out` chooses.
+
+    Args:
+        sources: One side.
+        targets: The other; None lets equal sources alone keep pairs together.
+        count: The number of pairs to hold out, of which at most a tenth of all are.
+
+    Example:
+        >>> choose_held([str(i % 10) for i in range(20)], None, 2).count(True)
+        2
+    """
+    keys = [_digest(source) for source in sources]
+    if targets is not None:
+        keys = _connected(keys, [_digest(target) for target in targets])
+    rest = min(count, len(keys) // 10)
     chosen: set[bytes] = set()
-    sizes: dict[bytes, int] = {}
-    for key in keys:
-        sizes[key] = sizes.get(key, 0) + 1
+    sizes = collections.Counter(keys)
     for key in sorted(sizes):
         if rest <= 0:
             break
         if sizes[key] <= rest:
             chosen.add(key)
             rest -= sizes[key]
-    if not chosen:
-        return pairs, None
-    inside = [key in chosen for key in keys]
+    return [key in chosen for key in keys]
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _connected(sources: Sequence[bytes], targets: Sequence[bytes]) -> list[bytes]:
+    """Returns the least source of each pair's connected component.
+
+    Sources and targets are the nodes of a graph, pairs are its edges.
+
+    Example:
+        >>> _connected([b"3", b"1", b"1", b"7"], [b"x", b"x", b"y", b"z"])
+        [b'1', b'1', b'1', b'7']
+    """
+    above = {source: source for source in sources}
+
+    def root(source: bytes) -> bytes:
+        while above[source] != source:
+            above[source] = above[above[source]]
+            source = above[source]
+        return source
+
+    first: dict[bytes, bytes] = {}
+    for source, target in zip(sources, targets, strict=True):
+        one, other = root(source), root(first.setdefault(target, source))
+        above[max(one, other)] = min(one, other)
+    return [root(source) for source in sources]
+
+
+def describe_overlap(train: Pairs, held: Pairs) -> str:
+    """Returns a line about the sentences of ``held`` that are in the training pairs too.
+
+    Example:
+        >>> train = Pairs(["um", "dois"], ["one", "two"], "train")
+        >>> describe_overlap(train, Pairs(["um", "tres"], ["one", "two"], "valid.tsv"))
+        'valid.tsv: of 2 pairs, 1 source, 2 targets and 1 whole pair are also in the training data'
+    """
+    known = set(train.sources), set(train.targets)
+    both = set(zip(train.sources, train.targets, strict=True))
+    sources = sum(source in known[0] for source in held.sources)
+    targets = sum(target in known[1] for target in held.targets)
+    whole = sum(pair in both for pair in zip(held.sources, held.targets, strict=True))
     return (
-        _select(pairs, [not held for held in inside], pairs.name, pairs.counts),
-        _select(pairs, inside, f"{pairs.name} (held out)", {}),
+        f"{held.name}: of {plural(len(held), 'pair')}, {plural(sources, 'source')}, "
+        f"{plural(targets, 'target')} and {plural(whole, 'whole pair')} are also in the training "
+        f"data"
     )
 
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from transformer_jax.config_fields import Configuration, Range
 from transformer_jax.data.conversations import Message, check_asked, check_messages
+from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -76,6 +77,7 @@ class PreferenceOptions(Configuration, group="data.read"):
     """How preferences are read."""
 
     lowercase: bool = False  # lower-case prompts and completions
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Share of training for validation where none is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
 
@@ -201,7 +203,7 @@ def read_preferences(
         DataError: A line is not JSON, lacks a field, has an empty or two equal completions, or a
             label that is no truth value; or there are no lines. The message has ``path:line``.
     """
-    found = Preferences(str(path), kind, [], [], [], [])
+    found, prepare = Preferences(str(path), kind, [], [], [], []), Preparation.of(read)
     for number, line in enumerate(read_lines(path, where), 1):
         if not line.strip():
             continue
@@ -218,8 +220,7 @@ def read_preferences(
         _check(completions, f"{path}:{number}", kind)
         if kind == "labels":
             found.labels.append(_label(row, path, number, hint))
-        if read.lowercase:
-            prompt, completions = _lower(prompt), [text.lower() for text in completions]
+        prompt, completions = _prepared(prompt, prepare), list(map(prepare.text, completions))
         found.prompts.append(prompt)
         found.completions.append(tuple(completions))
         found.lines.append(number)
@@ -263,10 +264,10 @@ def _form(prompt: Prompt) -> str:
     return "texts" if isinstance(prompt, str) else "conversations"
 
 
-def _lower(prompt: Prompt) -> Prompt:
+def _prepared(prompt: Prompt, prepare: Preparation) -> Prompt:
     if isinstance(prompt, str):
-        return prompt.lower()
-    return [{**message, "content": message["content"].lower()} for message in prompt]
+        return prepare.text(prompt)
+    return [{**message, "content": prepare.text(message["content"])} for message in prompt]
 
 
 def _shown(kind: PreferenceKind) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from transformer_jax.config_fields import Amount, Configuration, Count, Range
 from transformer_jax.data import aligned, tables, tfds
-from transformer_jax.data.pairs import Pairs, collect, hold_out
+from transformer_jax.data.pairs import Grouping, Pairs, collect, describe_overlap, hold_out
+from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["Files", "PairData", "Pairs", "ReadOptions", "Splits", "load_splits", "read_pairs"]
@@ -29,9 +30,11 @@ class ReadOptions(Configuration, group="data.read"):
     columns: tuple[Count, Count] | None = None  # of TSV, from 1; None is 1 2 of exactly two
     format: Literal["auto", "tsv", "jsonl"] = "auto"  # of a file of pairs; auto goes by its name
     lowercase: bool = False  # lower-case both sides
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     max_length: Annotated[int, Range(2)] = 256  # longest sentence in tokens, with its end token
     too_long: Literal["drop", "truncate"] = "drop"  # what becomes of longer ones (always counted)
     validation_size: Amount = 1000  # pairs held out of training where none are given; at most 1/10
+    grouped_by: Grouping = "both"  # sides whose equal sentences are never held out and trained on
     corpus_size: Count = 20_000  # training pairs of the built-in corpus
     # What every source begins with, such as T5's 'translate English to German: '.
     source_prefix: str = ""
@@ -58,11 +61,12 @@ class PairData(Configuration, group="data"):
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """All pairs of a run; ``tests`` by name."""
+    """All pairs of a run; ``tests`` by name, and a line about each given file that overlaps."""
 
     train: Pairs
     valid: Pairs | None
     tests: dict[str, Pairs]
+    overlaps: tuple[str, ...] = ()
 
 
 def check(data: PairData) -> None:
@@ -102,8 +106,9 @@ def load_splits(data: PairData) -> Splits:
     """Training, validation and test pairs of the settings.
 
     Validation pairs come from ``data.valid``; or from the data set's own validation split; or a
-    part of training is held out, chosen by a hash of the source sentence, whatever the order of
-    the lines. All pairs with one source sentence stay together.
+    part of training is held out, chosen by a hash of the sentences, whatever the order of the
+    lines. Pairs that share a sentence stay together. A line says how many sentences of given files
+    are in the training data too.
 
     Raises:
         ConfigError: The settings name no data.
@@ -125,10 +130,12 @@ def load_splits(data: PairData) -> Splits:
     if data.valid != Files():
         valid = read_pairs(data.valid, data.read, "data.valid", every=True)
     elif valid is None:
-        train, valid = hold_out(train, data.read.validation_size)
+        train, valid = hold_out(train, data.read.validation_size, data.read.grouped_by)
     if data.test != Files():
         tests["test"] = read_pairs(data.test, data.read, "data.test", every=True)
-    return Splits(train, valid, tests)
+    given = [valid] * (data.valid != Files()) + [tests.get("test")] * (data.test != Files())
+    overlaps = tuple(describe_overlap(train, pairs) for pairs in given if pairs is not None)
+    return Splits(train, valid, tests, overlaps)
 
 
 def read_pairs(
@@ -161,11 +168,11 @@ def read_pairs(
         if tables.table_format(files.pairs, read.format, flag) == "tsv":
             rows = tables.read_tsv(files.pairs, read.columns, flag)
         else:
-            rows = tables.read_jsonl(files.pairs, read.fields or ("source", "target"), flag)
+            rows = tables.read_jsonl(files.pairs, read.fields, flag)
         name = files.pairs
     else:
         raise ConfigError(f"{where}: give {where}.source and {where}.target, or {where}.pairs")
-    return collect(rows, name, read.lowercase, every=every)
+    return collect(rows, name, Preparation.of(read), every=every)
 
 
 def _phrasebook(read: ReadOptions) -> Splits:
@@ -180,7 +187,7 @@ def _phrasebook(read: ReadOptions) -> Splits:
         rows = phrasebook.generate(split, count, 0)
         if flip:
             rows = [(target, source) for source, target in rows]
-        return collect(rows, f"phrasebook {split}", read.lowercase)
+        return collect(rows, f"phrasebook {split}", Preparation.of(read))
 
     return Splits(
         make("train", read.corpus_size),
@@ -196,7 +203,7 @@ def _tfds(data: PairData) -> Splits:
     def make(split: str) -> Pairs:
         scored = split != "train"
         name = f"{data.tfds} {split}"
-        return collect(reader.rows(split), name, data.read.lowercase, every=scored)
+        return collect(reader.rows(split), name, Preparation.of(data.read), every=scored)
 
     if "train" not in reader.splits:
         raise DataError(f"{data.tfds}: no split is called train, only {', '.join(reader.splits)}")

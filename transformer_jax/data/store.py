@@ -24,6 +24,7 @@ __all__ = [
     "PairStore",
     "TokenStore",
     "build_store",
+    "encode_targets",
     "encode_texts",
     "id_dtype",
     "open_arrays",
@@ -139,7 +140,7 @@ def _encode_pairs(
     pairs: Pairs, first: Tokenizer, second: Tokenizer, max_length: int, too_long: str
 ) -> PairStore:
     source = encode_texts(pairs.sources, first, _frame(first))
-    target = encode_texts(pairs.targets, second)
+    target = encode_targets(pairs.targets, second)
     long = (source.lengths > max_length) | (target.lengths > max_length)
     counts = {}
     kept = np.arange(len(long))
@@ -163,17 +164,20 @@ def _frame_of_targets(tokenizer: Tokenizer) -> Frame:
     return tokenizer.target_prefix_ids, (tokenizer.eos,)
 
 
-def encode_texts(
-    texts: Sequence[str], tokenizer: Tokenizer, frame: Frame | None = None
-) -> TokenStore:
+def encode_targets(texts: Sequence[str], tokenizer: Tokenizer) -> TokenStore:
+    """Returns the ids of targets, each behind the tokens that all begin with and with its end."""
+    return encode_texts(texts, tokenizer.targets, _frame_of_targets(tokenizer))
+
+
+def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, frame: Frame) -> TokenStore:
     """The ids of texts.
 
     Args:
         texts: The texts.
         tokenizer: Of the texts.
-        frame: Ids before and after each text; None is the end token after it, as targets have it.
+        frame: Ids before and after each text.
     """
-    dtype, (before, after) = id_dtype(tokenizer), frame or _frame_of_targets(tokenizer)
+    dtype, (before, after) = id_dtype(tokenizer), frame
     parts: list[np.ndarray] = []
     lengths: list[int] = []
     for start in range(0, len(texts), _CHUNK):

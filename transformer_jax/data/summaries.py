@@ -4,7 +4,8 @@ import dataclasses
 from typing import Annotated
 
 from transformer_jax.config_fields import Amount, Configuration, Range
-from transformer_jax.data.pairs import Pairs, hold_out
+from transformer_jax.data.pairs import Grouping, Pairs, choose_held, describe_overlap
+from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.sentences import sentences
 from transformer_jax.data.tables import parse_object, texts_field
 from transformer_jax.data.text import read_lines
@@ -26,9 +27,11 @@ class SummaryOptions(Configuration, group="data.read"):
 
     fields: tuple[str, str] = ("source", "target")  # JSONL keys: a text or a list of texts each
     lowercase: bool = False  # lower-case everything
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Most tokens of a text and of a summary; longer ones are truncated.
     max_length: Annotated[int, Range(2)] = 512
     validation_size: Amount = 1000  # texts held out of training where none are given; at most 1/10
+    grouped_by: Grouping = "both"  # sides whose equal sentences are never held out and trained on
     source_prefix: str = ""  # what every text begins with for the model, such as 'summarize: '
 
 
@@ -87,17 +90,19 @@ class Summaries:
 
 @dataclasses.dataclass(frozen=True)
 class SummarySplits:
-    """All texts of a run; ``tests`` by name."""
+    """All texts of a run; ``tests`` by name, and a line about each given file that overlaps."""
 
     train: Summaries
     valid: Summaries | None
     tests: dict[str, Summaries]
+    overlaps: tuple[str, ...] = ()
 
 
 def load_summaries(data: SummaryData) -> SummarySplits:
     """Training, validation and test texts of the settings.
 
-    Without ``data.valid`` a part of training is held out, chosen by a hash of the text.
+    Without ``data.valid`` a part of training is held out, chosen by a hash of the texts and
+    summaries; those that share one stay together.
 
     Raises:
         ConfigError: The settings name no data.
@@ -109,16 +114,21 @@ def load_summaries(data: SummaryData) -> SummarySplits:
     if data.valid is not None:
         valid = read_summaries(data.valid, data.read, "data.valid", every=True)
     else:
-        numbers = [str(i) for i in range(len(train))]
-        rest, held = hold_out(Pairs(train.sources, numbers, ""), data.read.validation_size)
-        if held is not None:
-            valid = train.select([int(i) for i in held.targets], f"{train.name} (held out)")
-            kept = train.select([int(i) for i in rest.targets], train.name)
+        first = [references[0] for references in train.references]
+        targets = first if data.read.grouped_by == "both" else None
+        inside = choose_held(train.sources, targets, data.read.validation_size)
+        if any(inside):
+            rows = range(len(train))
+            valid = train.select([i for i in rows if inside[i]], f"{train.name} (held out)")
+            kept = train.select([i for i in rows if not inside[i]], train.name)
             train = dataclasses.replace(kept, empty=train.empty)
     tests = {}
     if data.test is not None:
         tests["test"] = read_summaries(data.test, data.read, "data.test", every=True)
-    return SummarySplits(train, valid, tests)
+    given = [valid] * (data.valid is not None) + list(tests.values())
+    trained = train.pairs(every=True)
+    overlaps = tuple(describe_overlap(trained, one.pairs(every=True)) for one in given if one)
+    return SummarySplits(train, valid, tests, overlaps)
 
 
 def read_summaries(
@@ -144,7 +154,8 @@ def read_summaries(
         DataError: The file cannot be read, a line is no JSON object or lacks a field, or no text
             has a summary.
     """
-    clean = lambda text: " ".join((text.lower() if read.lowercase else text).split())
+    prepare = Preparation.of(read)
+    clean = lambda text: prepare.line(" ".join(text.split()))
     hint = "name the two with data.read.fields"
     texts, summaries, empty = [], [], 0
     for number, line in enumerate(read_lines(path, where), 1):

@@ -67,15 +67,19 @@ def read_tsv(
 
 def read_jsonl(
     path: str | pathlib.Path,
-    fields: tuple[str, str] = ("source", "target"),
+    fields: tuple[str, str] | None = None,
     flag: str = "",
     hint: str = "name the two with data.read.fields",
 ) -> Iterator[tuple[str, str]]:
     """The pairs of a file with one JSON object per line. Empty lines are empty pairs.
 
+    Lines of data sets of Hugging Face hold both texts in one field, by language:
+    ``{"translation": {"en": "one", "fr": "un"}}``.
+
     Args:
         path: The file.
-        fields: Keys of the two texts.
+        fields: Keys of the two texts; None is ``source`` and ``target``, or the two languages of
+            the first line in its order.
         flag: The setting of the file, for messages.
         hint: End of the message of a missing key: how to choose another.
 
@@ -87,11 +91,26 @@ def read_jsonl(
             yield "", ""
             continue
         row = parse_object(line, path, number)
+        if isinstance(texts := row.get("translation"), dict):
+            row, fields = texts, fields or _languages(texts, f"{path}:{number}")
+        fields = fields or ("source", "target")
         source, target = (text_field(row, name, path, number, hint) for name in fields)
         for name, text in zip(fields, (source, target), strict=True):
             if "\n" in text:
                 raise DataError(f"{path}:{number}: field {name!r} holds a line break")
         yield source, target
+
+
+def _languages(texts: dict[str, object], place: str) -> tuple[str, str]:
+    """The two languages of a translation."""
+    if len(texts) != 2:
+        names = f" ({', '.join(texts)})" if texts else ""
+        raise DataError(
+            f"{place}: translation holds {plural(len(texts), 'language')}{names}, and two are "
+            f"wanted: name them with data.read.fields"
+        )
+    first, second = texts
+    return first, second
 
 
 def parse_object(line: str, path: str | pathlib.Path, number: int) -> dict[str, object]:

@@ -2,21 +2,31 @@
 
 import functools
 import hashlib
-import json
+import os
 import pathlib
-import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import tokenizers
 from jaxtyping import Bool
+from tokenizers import normalizers
 
 from transformer_jax.data import backends
 from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.byte_tokens import repair_byte_runs, skipped_ids
 from transformer_jax.data.files import read_file
+from transformer_jax.data.preparation import TextNormalization, compose
 from transformer_jax.data.special_tokens import ROLES, SpecialNames, end_ids, role_ids, sentinel_ids
+from transformer_jax.data.tokenizer_parts import (
+    SpecialTokensTemplate,
+    character_ids,
+    readable,
+    template_of,
+    text_normalization,
+    trimmed,
+)
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.output_files import draft_file
 
@@ -27,19 +37,12 @@ __all__ = [
     "SpecialTokensTemplate",
     "Tokenizer",
     "load_tokenizer",
+    "target_file",
     "train_tokenizer",
 ]
 
 _LARGEST_FILE = 1 << 28  # bytes
 Kind = Literal["bpe", "wordpiece", "unigram", "bytes", "characters"]
-
-
-class SpecialTokensTemplate(NamedTuple):
-    """The special tokens around a text, and those between the two texts of a pair."""
-
-    prefix_ids: tuple[int, ...]
-    separator_ids: tuple[int, ...]
-    suffix_ids: tuple[int, ...]
 
 
 class Tokenizer:
@@ -63,9 +66,12 @@ class Tokenizer:
             ``<s>`` after the start token ``</s>``): the role ``forced_bos``.
         num_separators: Number of ``eos`` between the two texts of a pair (RoBERTa: 2).
         template: The special-tokens template of the file, or None.
+        normalization: ``nfc`` if the file composes characters before all else, as those trained
+            here do; otherwise ``none``.
         text: The content of the file.
         special: Names of special tokens, as far as they were given beside the file.
-        sha256: Checksum of the file that ``save`` writes.
+        sha256: Checksum of the file that ``save`` writes, or of both.
+        targets: The tokenizer of targets: this one, or another with the same ids (Marian).
     """
 
     vocab_size: int
@@ -81,11 +87,13 @@ class Tokenizer:
     target_prefix_ids: tuple[int, ...]
     num_separators: int
     template: SpecialTokensTemplate | None
+    normalization: TextNormalization
     text: str
     special: dict[str, str | Sequence[str]]
     sha256: str
+    targets: "Tokenizer"
 
-    def __init__(self, text: str, special: SpecialNames | None = None):
+    def __init__(self, text: str, special: SpecialNames | None = None, target: str | None = None):
         """The tokenizer that a ``tokenizer.json`` describes, without its truncation and padding.
 
         Args:
@@ -93,9 +101,12 @@ class Tokenizer:
                 again.
             special: Names of special tokens by role (pad, unk, bos, eos, mask, forced_bos), where
                 unusual; under ``ends`` those of further tokens that end a text.
+            target: Content of the file that splits targets, where it is another one with the same
+                ids (Marian).
 
         Raises:
-            DataError: There is no token that ends sentences, or a named one is missing.
+            DataError: There is no token that ends sentences, or a named one is missing; or targets
+                have other ids.
             Exception: The text describes no tokenizer; ``load_tokenizer`` raises DataError instead.
         """
         backend = tokenizers.Tokenizer.from_str(text)
@@ -119,14 +130,19 @@ class Tokenizer:
         self.bos = found.get("bos", self.pad)
         self.unk = found.get("unk")
         self.mask = found.get("mask")
-        self.sha256 = hashlib.sha256(self.text.encode()).hexdigest()
+        parts = [part.encode() for part in (text, target) if part is not None]
+        self.sha256 = hashlib.sha256(b"\0".join(parts)).hexdigest()
+        self.targets = self if target is None else Tokenizer(target, special)
+        if self.targets.vocab_size != self.vocab_size or self.targets.eos != self.eos:
+            raise DataError("the tokenizers of sources and targets have other ids")
         self.sentinels = sentinel_ids(vocab)
         self.target_prefix_ids = (found["forced_bos"],) if "forced_bos" in found else ()
         silent = {self.pad, self.bos, self.eos, *self.sentinels, *self.target_prefix_ids}
         self._special = frozenset(silent if self.mask is None else silent | {self.mask})
-        self._characters = _character_ids(text)
+        self.normalization = text_normalization(backend)
+        self._characters = character_ids(text)
         self._skipped = skipped_ids(text)
-        self.template = _template(backend)
+        self.template = template_of(backend)
         self.prefix_ids, between, self.suffix_ids = self.template or SpecialTokensTemplate(
             (), (), ()
         )
@@ -143,6 +159,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, without special tokens; each as if it were alone."""
         if self._characters is not None:  # a hundred times faster
+            texts = [compose(text) for text in texts] if self.normalization == "nfc" else texts
             raw = [np.frombuffer(text.encode("utf-32-le"), "<u4") for text in texts]
             return [self._only_text(self._characters[row].tolist()) for row in raw]
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -162,13 +179,19 @@ class Tokenizer:
         for text, encoding in zip(
             texts, self._backend.encode_batch(list(texts), add_special_tokens=False), strict=True
         ):
-            ids, spans = encoding.ids, [_trimmed(text, *span) for span in encoding.offsets]
+            ids, spans = encoding.ids, [self._span(text, *span) for span in encoding.offsets]
             if not self._special.isdisjoint(ids):
                 kept = [(self._only_text([id]), span) for id, span in zip(ids, spans, strict=True)]
                 spans = [span for only, span in kept if only]
                 ids = [only[0] for only, _ in kept if only]
             found.append((ids, spans))
         return found
+
+    def _span(self, text: str, start: int, end: int) -> tuple[int, int]:
+        # The library gives a composed character the place of its first part alone.
+        while self.normalization == "nfc" and end < len(text) and unicodedata.combining(text[end]):
+            end += 1
+        return trimmed(text, start, end)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special tokens."""
@@ -189,7 +212,7 @@ class Tokenizer:
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """The readable name of each id, such as for the axes of a plot."""
-        return [_readable(self._backend, int(i), self._special) for i in ids]
+        return [readable(self._backend, int(i), self._special) for i in ids]
 
     def name(self, id: int) -> str:
         """The name of an id in the file, such as ``</s>``.
@@ -239,8 +262,10 @@ class Tokenizer:
         return self._special | ({self.unk} if self.unk is not None else set())
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write ``tokenizer.json`` atomically."""
+        """Write ``tokenizer.json``, and the file for targets beside it if there is one."""
         path = pathlib.Path(path)
+        if self.targets is not self:
+            self.targets.save(target_file(path))
         try:
             with draft_file(path) as draft:
                 draft.write_bytes(self.text.encode())
@@ -260,12 +285,13 @@ def train_tokenizer(
     vocab_size: int = 8000,
     *,
     special: tuple[str, ...] = SPECIAL,
+    normalization: TextNormalization = "nfc",
 ) -> Tokenizer:
     """A tokenizer learnt from texts; the special tokens, ``SPECIAL`` or others, have the first ids.
 
     - ``bpe``: merges of frequent pairs over bytes (Sennrich et al. 2016; Radford et al. 2019).
-      ``decode(encode(text)) == text`` for every text. Equally frequent pairs merge in the order of
-      their ids.
+      ``decode(encode(text))`` is the normalized text, for every text. Equally frequent pairs merge
+      in the order of their ids.
     - ``unigram``: the most probable subwords over bytes (Kudo 2018); as lossless.
     - ``bytes``: as lossless, nothing to learn; the ids follow those of the special tokens.
     - ``wordpiece``: subwords, ``##`` before those that do not begin a word (Schuster and
@@ -274,7 +300,8 @@ def train_tokenizer(
     - ``characters``: the most frequent characters; others become ``unk``.
 
     The result is a function of the texts. It has fewer than ``vocab_size`` tokens where the text
-    has no more.
+    has no more. With ``normalization="nfc"`` canonically equal texts have the same tokens: the file
+    says that text is composed (NFC) before it is tokenized.
 
     Raises:
         ConfigError: ``vocab_size`` has no room for what the kind needs, or there is no text.
@@ -289,7 +316,13 @@ def train_tokenizer(
     least = len(special) + (256 if kind in ("bpe", "unigram", "bytes") else 1)
     if vocab_size < least:
         raise ConfigError(f"a {kind} vocabulary of {vocab_size}: at least {least} are needed")
-    tokenizer = Tokenizer(backends.MAKE[kind](texts, vocab_size, special).to_str())
+    if normalization == "nfc":
+        texts = map(compose, texts)
+    backend = backends.MAKE[kind](texts, vocab_size, special)
+    if normalization == "nfc":
+        own = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = normalizers.Sequence([normalizers.NFC(), *own])
+    tokenizer = Tokenizer(backend.to_str())
     if tokenizer.vocab_size > vocab_size and kind != "bytes":
         raise ConfigError(
             f"a {kind} vocabulary of {vocab_size}: the characters of the text alone need "
@@ -306,9 +339,11 @@ def load_tokenizer(
 ) -> Tokenizer:
     """The tokenizer of a ``tokenizer.json``, ours or any other.
 
+    A file :func:`target_file` beside it splits targets.
+
     Args:
         path: The file.
-        sha256: The expected checksum of the file, if known: a damaged file that still loads would
+        sha256: The expected checksum of the files, if known: a damaged file that still loads would
             silently encode text otherwise.
         special: Names of special tokens by role (pad, unk, bos, eos, mask), where unusual.
 
@@ -316,20 +351,23 @@ def load_tokenizer(
         DataError: The file is missing, is not a tokenizer, or has another checksum.
     """
     path = pathlib.Path(path)
+    target = target_file(path)
+    paths = [path, target] if os.path.lexists(target) else [path]
     try:
-        raw = read_file(path, _LARGEST_FILE)
+        raw = [read_file(path, _LARGEST_FILE) for path in paths]
     except FileNotFoundError:
         raise DataError(f"{path}: no such tokenizer file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if sha256 is not None and hashlib.sha256(raw).hexdigest() != sha256:
+    found = hashlib.sha256(b"\0".join(raw)).hexdigest()
+    if sha256 is not None and found != sha256:
         raise DataError(
-            f"{path}: this is not the tokenizer that is expected, or it is damaged: its sha256 "
-            f"begins {hashlib.sha256(raw).hexdigest()[:12]}, and should {sha256[:12]}"
+            f"{' and '.join(map(str, paths))}: this is not the tokenizer that is expected, or it "
+            f"is damaged: its sha256 begins {found[:12]}, and should {sha256[:12]}"
         )
     try:
-        text = raw.decode("utf-8")
-        tokenizer = Tokenizer(text, special)
+        text, *others = (part.decode("utf-8") for part in raw)
+        tokenizer = Tokenizer(text, special, *others)
         # What loads may still fail at the first text, or name ids it cannot turn back.
         tokenizer.decode(tokenizer.encode("A probe, 1 2."))
     except DataError as error:
@@ -340,55 +378,11 @@ def load_tokenizer(
     return tokenizer
 
 
-def _character_ids(text: str) -> np.ndarray | None:
-    """The id of every character by its code point, if the tokenizer is a plain lookup."""
-    if '"WordLevel"' not in text:
-        return None  # most files are long, and need not be taken apart again
-    file = json.loads(text)
-    model, alone = file["model"], {"Regex": r"[\s\S]"}
-    parts = file.get("pre_tokenizer") or {}
-    if model.get("type") != "WordLevel" or file.get("normalizer") or parts.get("pattern") != alone:
-        return None
-    if parts.get("behavior") != "Isolated" or parts.get("invert"):
-        return None
-    vocab, unknown = model["vocab"], model["vocab"].get(model["unk_token"])
-    if unknown is None or not all(token["special"] for token in file.get("added_tokens", ())):
-        return None
-    ids = np.full(sys.maxunicode + 1, unknown, np.int32)
-    for token, id in vocab.items():
-        if len(token) == 1:
-            ids[ord(token)] = id
-    return ids
+def target_file(path: pathlib.Path) -> pathlib.Path:
+    """Returns the file for targets beside a tokenizer's file.
 
-
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """A span without leading blanks, unless it is all blank."""
-    if start < end and text[start].isspace():
-        kept = text[start:end].lstrip()
-        return (end - len(kept), end) if kept else (start, end)
-    return start, end
-
-
-def _template(backend: tokenizers.Tokenizer) -> SpecialTokensTemplate | None:
-    """The special-tokens template of the file; None if it has none, or it cannot be determined."""
-    plain = backend.encode("a", add_special_tokens=False).ids
-    framed = backend.encode("a", add_special_tokens=True).ids
-    where = [i for i in range(len(framed)) if framed[i : i + len(plain)] == plain]
-    if not plain or len(framed) == len(plain) or not where:
-        return None
-    at = where[0]
-    before, after = tuple(framed[:at]), tuple(framed[at + len(plain) :])
-    both = backend.encode("a", "a", add_special_tokens=True).ids
-    between = both[at + len(plain) :][: len(both) - 2 * len(plain) - len(before) - len(after)]
-    return SpecialTokensTemplate(before, tuple(between), after)
-
-
-def _readable(backend: tokenizers.Tokenizer, id: int, special: frozenset[int]) -> str:
-    token = backend.id_to_token(id) or f"#{id}"
-    if id in special:
-        return token
-    # Alone, a piece of a byte-level vocabulary may be half a character, which decodes to U+FFFD.
-    text = backend.decode([id], skip_special_tokens=False)
-    if text and "\ufffd" not in text:
-        return token if token.startswith("##") else text
-    return token
+    Example:
+        >>> target_file(pathlib.Path("run/tokenizer.json")).name
+        'target_tokenizer.json'
+    """
+    return path.with_name(f"target_{path.name}")

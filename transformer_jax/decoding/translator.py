@@ -79,7 +79,8 @@ class Translator(LineTranslator):
     def encode_targets(self, targets: Sequence[str]) -> list[list[int]]:
         """The tokens of targets, with those that training puts before and behind them."""
         first, last = self.begins[1:], self.tokenizer.eos
-        return [[*first, *ids, last] for ids in self.tokenizer.encode_batch(targets)]
+        encoder: Any = getattr(self.tokenizer, "targets", self.tokenizer)
+        return [[*first, *ids, last] for ids in encoder.encode_batch(targets)]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """The log-probability of each target given its source, by teacher forcing.

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import random
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, TextScore
@@ -98,6 +98,18 @@ class Template:
         """
         *parts, (text, _) = self._before()
         return _fill([*parts, (text.rstrip(_BLANKS), None)], query)
+
+    def prepared(self, prepare: Callable[[str], str]) -> "Template":
+        """Returns the template with its own text prepared as that of a model's training.
+
+        Example:
+            >>> Template("Q: {input} {{A}}: {output}").prepared(str.lower).example
+            'q: {input} {{a}}: {output}'
+        """
+        braced = lambda text: prepare(text).replace("{", "{{").replace("}", "}}")
+        fields = lambda name: "" if name is None else f"{{{name}}}"
+        example = "".join(braced(text) + fields(name) for text, name in self._parts())
+        return dataclasses.replace(self, example=example, header=prepare(self.header))
 
     def _parts(self) -> list[tuple[str, str | None]]:
         """Texts, each with the name of the field that follows it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer import Tokenizer, target_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
@@ -69,6 +69,8 @@ def write_model(
         return name
     text = tokenizer.text if published else with_post_processor(tokenizer, model.kind, first)
     _write_text(output / "tokenizer.json", text)
+    if tokenizer.targets is not tokenizer:
+        _write_text(target_file(output / "tokenizer.json"), tokenizer.targets.text)
     _write(output / "tokenizer_config.json", _tokenizer_fields(tokenizer, model))
     if model.kind in ("decoder", "encoder-decoder"):
         _write_generation(output / "generation_config.json", model, said, published)

@@ -137,10 +137,11 @@ class HFRunDirectory(RunDirectory):
             DataError: There is none, or it cannot be converted exactly.
         """
         from transformer_jax.data.tokenizer import Tokenizer
+        from transformer_jax.interop.vocabularies import find_target_tokenizer
 
         text, special = self.tokenizer_file()
         try:
-            return Tokenizer(text, special)
+            return Tokenizer(text, special, find_target_tokenizer(self.path))
         except DataError as error:
             raise DataError(f"{self.path}: {error}") from None
 
@@ -243,7 +244,7 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
             "words": model.words,
             "next_sentence": model.next_sentence,
         },
-        "data": {"read": {"lowercase": False}},
+        "data": {"read": {"lowercase": False, "normalization": "none"}},
     }
     length = model.config.positions.max_length
     if sentence := sentence_fields(folder.path):

@@ -20,6 +20,7 @@ _KINDS = range(1, 7)
 _COMPOSING = (b"nmt_nfkc", b"nfkc", b"nmt_nfkc_cf", b"nfkc_cf")
 # Stands before what text must not become: no text has it, because it is no character.
 _HIDDEN = "\uffff"
+_UNKNOWN_TEXT = "\ufffe"  # no character either, and no piece
 
 
 class SentencePiece(NamedTuple):
@@ -98,9 +99,8 @@ def piece_tokenizer(
 ) -> tokenizers.Tokenizer:
     """The tokenizer that gives text the ids that SentencePiece gives it.
 
-    Control pieces that text spells out stay text. Two things differ: an accent without a composed
-    form is lost after a character that the table of normalisation replaces, and of characters in
-    a row that only ``numbers`` has each gets its id, where SentencePiece sees one unknown.
+    Control pieces that text spells out stay text. One thing differs: an accent without a composed
+    form is lost after a character that the table of normalisation replaces.
 
     Args:
         model: The pieces.
@@ -122,6 +122,11 @@ def piece_tokenizer(
     if model.single_blanks:
         rules.append(normalizers.Replace(tokenizers.Regex(r"\A +| +\z"), ""))
         rules.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
+    if numbers is not None and not model.byte_fallback:
+        # SentencePiece makes one unknown of characters in a row that no piece has; alone, such a
+        # character may be a piece of the other language.
+        unknown = tokenizers.Regex(_others(model) + "{2,}")
+        rules.append(normalizers.Replace(unknown, _UNKNOWN_TEXT))
     if model.dummy_prefix:
         rules.append(normalizers.Prepend(BLANK))
     rules.append(normalizers.Replace(" ", BLANK))
@@ -157,6 +162,24 @@ def _likeliest(
             tokenizers.Regex(guard), "merged_with_previous"
         )
     return backend
+
+
+def _others(model: PieceModel) -> str:
+    r"""Returns a pattern for a character that no piece of text has.
+
+    Example:
+        >>> piece = lambda text: SentencePiece(text, 0.0, 1)
+        >>> _others(PieceModel((piece("ab"), piece("d")), False, False, b"", True, True, True))
+        '[^\\x{20}-\\x{20}\\x{61}-\\x{62}\\x{64}-\\x{64}\\x{2581}-\\x{2581}]'
+    """
+    texts = (piece.text for piece in model.pieces if piece.kind == _NORMAL)
+    ranges: list[list[int]] = []
+    for code in sorted({ord(letter) for text in (" ", BLANK, *texts) for letter in text}):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "[^" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in ranges) + "]"
 
 
 def _may_come(name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from transformer_jax.data.tokenizer import target_file
 from transformer_jax.errors import DataError
 from transformer_jax.interop.sentencepiece import PieceModel, parse_model, piece_tokenizer
 from transformer_jax.interop.tokenizer_settings import (
@@ -19,7 +20,7 @@ from transformer_jax.interop.tokenizer_settings import (
     read_text,
 )
 
-__all__ = ["find_tokenizer"]
+__all__ = ["find_target_tokenizer", "find_tokenizer"]
 
 _Convert = Callable[[], tokenizers.Tokenizer]
 
@@ -61,22 +62,53 @@ def find_tokenizer(
     """
     settings = read_settings(folder)
     ready = folder / "tokenizer.json"
-    if os.path.lexists(ready):
-        text = read_text(ready)
+    target = find_target_tokenizer(folder) if side == "target" else None
+    if target is not None or os.path.lexists(ready):
+        text = read_text(ready) if target is None else target
         backend = _guarded(ready, lambda: tokenizers.Tokenizer.from_str(text))
     else:
-        path, convert = _source(folder, side, settings)
-        backend = _guarded(path, lambda: _surround(_complete(convert(), settings), settings))
+        backend = _converted(*_source(folder, settings), settings)
         text = backend.to_str()
     vocab = backend.get_vocab()
     return text, {role: name for role, name in settings.names.items() if name in vocab}
 
 
-def _source(folder: Path, side: str, settings: Settings) -> tuple[Path, _Convert]:
+def find_target_tokenizer(folder: Path) -> str | None:
+    """Returns the ``tokenizer.json`` of targets, None where they are split as sources are.
+
+    The ids are the same. Marian has a SentencePiece model for each side; a folder that was exported
+    here has the file.
+
+    Args:
+        folder: What lies beside the weights.
+
+    Raises:
+        DataError: It is damaged, or cannot be converted exactly.
+    """
+    ready = target_file(folder / "tokenizer.json")
+    if os.path.lexists(ready):
+        text = read_text(ready)
+        _guarded(ready, lambda: tokenizers.Tokenizer.from_str(text))
+        return text
+    names = ("source.spm", "target.spm", "vocab.json")
+    source, target, vocabulary = (folder / name for name in names)
+    complete = os.path.lexists(folder / "tokenizer.json") and not os.path.lexists(target)
+    if complete or not os.path.lexists(source) or read_bytes(source) == read_bytes(target):
+        return None
+    settings = read_settings(folder)
+    convert = lambda: _marian(read_bytes(target), read_ids(vocabulary), settings)
+    return str(_converted(target, convert, settings).to_str())
+
+
+def _converted(path: Path, convert: _Convert, settings: Settings) -> tokenizers.Tokenizer:
+    return _guarded(path, lambda: _surround(_complete(convert(), settings), settings))
+
+
+def _source(folder: Path, settings: Settings) -> tuple[Path, _Convert]:
     """The file that a tokenizer is converted from, and the converter."""
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     if os.path.lexists(folder / "source.spm"):
-        sided = folder / f"{side}.spm"
+        sided = folder / "source.spm"
         return sided, lambda: _marian(read_bytes(sided), read_ids(vocabulary), settings)
     for name in _SPM:
         if os.path.lexists(path := folder / name):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, command, plural
 from transformer_jax.predictors.alignment import aligned_method, has_ends
 from transformer_jax.predictors.checkpoint_names import chosen_checkpoint, of_training
@@ -35,6 +36,7 @@ __all__ = [
     "load_language",
     "model_config",
     "open_directory",
+    "preparation",
     "refuse_others",
     "source_as_trained",
     "task_of",
@@ -109,35 +111,26 @@ def model_config(run: "RunDirectory") -> ModelConfig:
     return dataclasses.replace(config, embedding=embedding)
 
 
+def preparation(run: "RunDirectory") -> Preparation:
+    """Returns the preparation that the texts of a run had in training.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged.
+    """
+    data = run.read_config().get("data")
+    read = data.get("read") if isinstance(data, dict) else None
+    return Preparation.of(read if isinstance(read, dict) else {})
+
+
 def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
-    """A function that preprocesses a line as in training: lower-cased, if the training text was.
-
-    It strips blanks, unless ``trim`` is False.
-    """
-    read = open_directory(path).read_config().get("data", {}).get("read", {})
-    lower = bool(read.get("lowercase", False))
-
-    def prepare(line: str) -> str:
-        if trim:
-            line = "" if line.isspace() else line.strip(" \t")
-        return line.lower() if lower else line
-
-    return prepare
+    """Returns the function that prepares a line as in training, or a text if ``trim`` is False."""
+    prepare = preparation(open_directory(path))
+    return prepare.line if trim else prepare.text
 
 
-def source_as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
-    """:func:`as_trained` for what an encoder-decoder reads: behind the prefix of its sources.
-
-    An empty line stays empty.
-    """
-    read = open_directory(path).read_config().get("data", {}).get("read", {})
-    prefix, prepare = str(read.get("source_prefix", "")), as_trained(path, trim=trim)
-
-    def source(line: str) -> str:
-        prepared = prepare(line)
-        return f"{prefix}{prepared}" if prepared else prepared
-
-    return source
+def source_as_trained(path: Path) -> Callable[[str], str]:
+    """Returns the function that prepares a source line of an encoder, behind its prefix."""
+    return preparation(open_directory(path)).source
 
 
 def family(run: "RunDirectory") -> str:

@@ -32,16 +32,23 @@ __all__ = [
 
 
 def learn_tokenizer(
-    settings: Any, texts: Iterable[str], special: tuple[str, ...] = SPECIAL
+    run: Any, texts: Iterable[str], special: tuple[str, ...] = SPECIAL
 ) -> Tokenizer:
-    """A tokenizer trained on ``texts`` by a run's settings, and a line about it."""
+    """Returns a tokenizer trained on texts by the settings of a run; logs a line about it."""
+    settings = run.tokenizer
     began, size, why = time.monotonic(), settings.vocab_size, ""
     with working("learning the tokenizer"):
         if size is None:
             texts = list(texts)
             size = vocabulary_for(texts, settings.kind)
             why = f" (tokenizer.vocab_size {size} follows from the size of the text)"
-        tokenizer = train_tokenizer(settings.kind, texts, size, special=special)
+        tokenizer = train_tokenizer(
+            settings.kind,
+            texts,
+            size,
+            special=special,
+            normalization=run.data.read.normalization,
+        )
     took = time.monotonic() - began
     log(
         f"tokenizer: {settings.kind}, {plural(tokenizer.vocab_size, 'token')}{why}, learned in "

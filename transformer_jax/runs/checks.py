@@ -2,10 +2,11 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from jax.sharding import Mesh
 
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.evaluation.words import check_tokenize
 from transformer_jax.parallel.mesh import devices_of, make_mesh
@@ -14,7 +15,7 @@ from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun
 from transformer_jax.runs.any_run import AnyRun, BucketedRunType, RunType
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
-from transformer_jax.runs.settings import start_config
+from transformer_jax.runs.settings import start_config, with_normalization
 from transformer_jax.runs.speech_settings import SpeechRun
 from transformer_jax.runs.summarization_settings import SummarizationRun
 from transformer_jax.runs.translation_settings import Run as TranslationRun
@@ -28,6 +29,7 @@ __all__ = [
     "checked",
     "length_limit",
     "mesh_of",
+    "with_loaded_tokenizer",
     "with_rows",
     "with_rows_for",
     "with_vocab",
@@ -71,6 +73,8 @@ def with_rows(run: BucketedRunType) -> BucketedRunType:
 def checked(run: RunType, named: RunType) -> RunType:
     """The run with a warmup that fits, after what can be refused before any text is read.
 
+    A tokenizer that is loaded decides whether text is composed.
+
     Args:
         run: The settings.
         named: The settings before flags changed them.
@@ -95,7 +99,18 @@ def checked(run: RunType, named: RunType) -> RunType:
     _check_adapters(run)
     run = with_warmup(run, named)
     _check_length(run)
-    return run
+    return with_loaded_tokenizer(run)
+
+
+def with_loaded_tokenizer(run: Any) -> Any:
+    """Returns the run with the normalization of a tokenizer that it names.
+
+    Raises:
+        DataError: The tokenizer cannot be loaded.
+    """
+    if run.tokenizer.path is None:
+        return run
+    return with_normalization(run, load_tokenizer(run.tokenizer.path).normalization)
 
 
 def length_limit(run: AnyRun) -> tuple[str, int]:

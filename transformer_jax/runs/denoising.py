@@ -65,7 +65,7 @@ def begin(run: DenoisingRun, named: DenoisingRun) -> tuple[DenoisingRun, RunDire
     def learn() -> Tokenizer:
         if start is not None:
             return start.tokenizer
-        return beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train), special)
+        return beginning.learn_tokenizer(run, sample_texts(texts.train), special)
 
     kept = no_record if start is None else start.published
     directory = beginning.begin(run, learn, _resolved, vocab_given=given, published=kept)

@@ -68,7 +68,7 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     def learn() -> Tokenizer:
         if start is not None:
             return start.tokenizer
-        return beginning.learn_tokenizer(run.tokenizer, _texts(splits.train), BERT_SPECIAL)
+        return beginning.learn_tokenizer(run, _texts(splits.train), BERT_SPECIAL)
 
     def resolve(run: FinetuneRun, tokenizer: Tokenizer) -> FinetuneRun:
         run = checks.with_rows(run)

@@ -40,7 +40,7 @@ from transformer_jax.predictors.runs import (
 )
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.runs.memory import check_room
-from transformer_jax.runs.settings import start_config, was_given
+from transformer_jax.runs.settings import start_config, was_given, with_normalization
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.sealed import leaves
@@ -159,6 +159,7 @@ class Initial:
             model=dataclasses.replace(model, compute=run.model.compute),
             data=dataclasses.replace(run.data, read=read),
         )
+        run = with_normalization(run, self.tokenizer.normalization)
         check_room(run)
         return run
 

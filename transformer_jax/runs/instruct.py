@@ -24,6 +24,7 @@ from transformer_jax.chat.template import (
 )
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.conversations import Message, read_conversations
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest
@@ -68,7 +69,7 @@ def begin(run: InstructRun, named: InstructRun) -> tuple[InstructRun, RunDirecto
     def learn() -> Tokenizer:
         if start is not None:
             return start.tokenizer
-        return beginning.learn_tokenizer(run.tokenizer, _messages(run))
+        return beginning.learn_tokenizer(run, _messages(run))
 
     def resolve(run: InstructRun, tokenizer: Tokenizer) -> InstructRun:
         sized = checks.with_vocab if start is None else checks.with_rows_for
@@ -99,7 +100,7 @@ def _files(run: InstructRun) -> Iterator[tuple[str, str]]:
 def _messages(run: InstructRun) -> Iterator[str]:
     """Messages to learn a tokenizer from."""
     assert run.data.train is not None
-    chats = read_conversations(run.data.train, "data.train", lowercase=run.data.read.lowercase)
+    chats = read_conversations(run.data.train, "data.train", prepare=Preparation.of(run.data.read))
     texts = (message["content"] for chat in chats for message in chat.messages)
     return itertools.islice(texts, _SAMPLED)
 
@@ -186,12 +187,14 @@ def _store(
         encoder,
         limit=run.training.sequence_length + 1,
         too_long=run.data.too_long,
-        lowercase=run.data.read.lowercase,
+        prepare=Preparation.of(run.data.read),
         cache=cache.cache,
         writes=cache.writes,
         flag=flag,
     )
-    log_chats(path, store, began)
+    chats = read_conversations(path, flag, prepare=Preparation.of(run.data.read))
+    texts = (message["content"] for chat in chats for message in chat.messages)
+    log_chats(path, store, texts, encoder.tokenizer, began)
     return store
 
 
@@ -231,7 +234,7 @@ def _test(
     path = run.data.valid or run.data.train
     if not run.evaluation.sample or path is None or not os.path.exists(path):
         return {}
-    chat = next(read_conversations(path, lowercase=run.data.read.lowercase)).messages
+    chat = next(read_conversations(path, prepare=Preparation.of(run.data.read))).messages
     asked = chat[: _first_answer(chat)]
     if not asked:
         return {}

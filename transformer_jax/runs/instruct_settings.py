@@ -13,6 +13,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.config_fields import Amount, Configuration, Count, Range
+from transformer_jax.data.preparation import TextNormalization
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.runs.language_settings import LanguageRun, LanguageTraining
 from transformer_jax.runs.settings import TokenizerConfig, read_run
@@ -30,6 +31,7 @@ class ChatOptions(Configuration, group="data.read"):
     """How conversations are read."""
 
     lowercase: bool = False  # lower-case every message
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
 
 
 @dataclasses.dataclass(frozen=True)

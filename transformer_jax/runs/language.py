@@ -25,6 +25,7 @@ from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.runs.language_report import Report, baselines, evaluate_texts, train_ngram
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.runs.train import train as train_run
+from transformer_jax.tasks.fit import allowing
 from transformer_jax.tasks.language_model_task import Rows, build_text_store, language_model
 from transformer_jax.tasks.scores import write_scores
 from transformer_jax.training import manifest
@@ -49,12 +50,14 @@ def begin(run: TextRun, named: TextRun) -> tuple[TextRun, RunDirectory, TextSpli
             check_layers(run, start)
         vocab_given = start is None and given
         run = checks.checked(run, named)
+    else:
+        run = checks.with_loaded_tokenizer(run)
     texts = open_run(run)
 
     def learn() -> Tokenizer:
         if start is not None:
             return start.tokenizer
-        return beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
+        return beginning.learn_tokenizer(run, sample_texts(texts.train))
 
     resolve = functools.partial(_resolved, texts)
     directory = beginning.begin(run, learn, resolve, vocab_given=vocab_given)
@@ -205,15 +208,17 @@ def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
 
     began = time.monotonic()
     tokenizer = directory.load_tokenizer()
-    store = store_of(run, directory, tokenizer, texts.train)
+    with allowing(unknown=run.tokenizer.allow_unknown):
+        store = store_of(run, directory, tokenizer, texts.train)
     model = train_ngram(store, tokenizer, run.model)
     model.model.save(directory.path / "ngram.npz")
     seal = {"schema": manifest.SCHEMA, "config": directory.read_config()}
     manifest.rewrite(directory.path, seal | {"tokenizer": tokenizer.sha256})
-    stores = {
-        name: store_of(run, directory, tokenizer, found)
-        for name, found in _evaluation_texts(texts).items()
-    }
+    with allowing(unknown=True):
+        stores = {
+            name: store_of(run, directory, tokenizer, found)
+            for name, found in _evaluation_texts(texts).items()
+        }
     report = Report(run.output or "")
     report.add(f"{run.model.order}-gram, {run.model.smoothing}", evaluate_texts(model, stores))
     for name, other in baselines(store, tokenizer, run.evaluation):
@@ -226,6 +231,7 @@ def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
     return 0
 
 
+@allowing(unknown=True)
 def compare(asked: Any) -> int:
     """Print the metrics of runs, and of n-gram models of the first run's text, on a text."""
     first = open_directory(asked.run)

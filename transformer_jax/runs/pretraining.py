@@ -49,7 +49,7 @@ def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirecto
     def learn() -> Tokenizer:
         if start is not None:
             return start.tokenizer
-        return beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train), BERT_SPECIAL)
+        return beginning.learn_tokenizer(run, sample_texts(texts.train), BERT_SPECIAL)
 
     directory = beginning.begin(run, learn, _resolved, vocab_given=given)
     return read(directory), directory, texts  # type: ignore[return-value]

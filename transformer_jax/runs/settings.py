@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from transformer_jax.config_dict import from_dict
 from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.data.plan import Batching
+from transformer_jax.data.preparation import TextNormalization
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training.run_directory import RunDirectory
 
@@ -20,6 +21,7 @@ __all__ = [
     "settings_given",
     "start_config",
     "was_given",
+    "with_normalization",
 ]
 
 Kind = TypeVar("Kind", bound=Any)
@@ -36,6 +38,8 @@ class TokenizerConfig(Configuration, group="tokenizer"):
     add_tokens: tuple[str, ...] = ()  # words that become one token each, wherever text has them
     # Tokens that no text becomes, such as the roles of a chat: '<|im_start|>' '<|im_end|>'.
     add_special_tokens: tuple[str, ...] = ()
+    allow_unknown: bool = False  # train on data more than half of whose tokens are unknown
+    allow_lossy: bool = False  # train on targets more than half of which are decoded otherwise
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,8 +51,10 @@ class TokenizerConfig(Configuration, group="tokenizer"):
 
     @property
     def learnt(self) -> "TokenizerConfig":
-        """The settings without those about added tokens."""
-        return dataclasses.replace(self, add_tokens=(), add_special_tokens=())
+        """The settings without those about added tokens and about what is allowed."""
+        return dataclasses.replace(
+            self, add_tokens=(), add_special_tokens=(), allow_unknown=False, allow_lossy=False
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +124,27 @@ def was_given(name: str) -> bool:
         (True, False)
     """
     return name in _given.get()
+
+
+def with_normalization(run: Kind, own: TextNormalization) -> Kind:
+    """Returns the run with text as its tokenizer normalizes it.
+
+    Args:
+        run: The settings of a run whose tokenizer is there already.
+        own: The normalization of that tokenizer.
+
+    Raises:
+        ConfigError: The command gave another one.
+    """
+    read = run.data.read
+    if was_given("data.read.normalization") and read.normalization != own:
+        raise ConfigError(
+            f"data.read.normalization is {read.normalization}, but the tokenizer that the run is "
+            f"given has {own}: leave it out"
+        )
+    data = dataclasses.replace(run.data, read=dataclasses.replace(read, normalization=own))
+    made: Kind = dataclasses.replace(run, data=data)
+    return made
 
 
 def start_config(run: Any) -> StartConfig:

@@ -46,7 +46,7 @@ def begin(run: SpeechRun, named: SpeechRun) -> tuple[SpeechRun, RunDirectory, Sp
     assert isinstance(checked, SpeechRun)
     splits = open_run(checked)
     run = _with_features(checked, named, splits)
-    learn = lambda: beginning.learn_tokenizer(run.tokenizer, splits.train.texts)
+    learn = lambda: beginning.learn_tokenizer(run, splits.train.texts)
     directory = beginning.begin(run, learn, _resolved, vocab_given=vocab_given)
     return SpeechRun.read(directory), directory, splits
 

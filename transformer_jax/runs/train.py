@@ -16,6 +16,7 @@ from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.language_settings import LanguageTraining
 from transformer_jax.runs.sizing import changed_settings, from_size, from_task
 from transformer_jax.storage.urls import with_urls
+from transformer_jax.tasks.fit import allowing
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.on_policy import adaptive_kl
 from transformer_jax.training.optimizers import make_optimizer
@@ -83,7 +84,9 @@ def train(
     """
     tokenizer = load_tokenizer(run, directory)
     check_rows(run)
-    with working("reading and tokenizing the training data"):
+    settings = run.tokenizer
+    allowed = allowing(unknown=settings.allow_unknown, lossy=settings.allow_lossy)
+    with working("reading and tokenizing the training data"), allowed:
         task = make_task(run, directory, tokenizer)
     per_epoch = task.train.plan.steps_per_epoch
     unsized, run = run, from_size(from_task(run, task), per_epoch)

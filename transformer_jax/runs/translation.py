@@ -69,7 +69,7 @@ def begin_with(
         if start is not None:
             return start.tokenizer
         prefix = [run.data.read.source_prefix] * bool(run.data.read.source_prefix)
-        return beginning.learn_tokenizer(run.tokenizer, [*training_texts(texts), *prefix])
+        return beginning.learn_tokenizer(run, [*training_texts(texts), *prefix])
 
     directory = beginning.begin(run, learn, _resolved, vocab_given=given, published=published)
     return texts, directory

@@ -27,6 +27,7 @@ from transformer_jax.runs.rewarding import (
     reward_source,
 )
 from transformer_jax.runs.train import load_tokenizer
+from transformer_jax.tasks.fit import allowing
 from transformer_jax.tasks.preference_task import CompletionRows, Encoded
 from transformer_jax.tasks.scores import table, write_scores
 from transformer_jax.training.checkpoint_validation import Validated, validate_checkpoint
@@ -68,6 +69,7 @@ def is_tuned(directory: RunDirectory) -> bool:
     return not {"chat", "align"}.isdisjoint(directory.read_config())
 
 
+@allowing(unknown=True)
 def evaluate(asked: Asked, directory: RunDirectory) -> int:
     """Print the metrics of a run on its validation data or a file; optionally write them as JSON.
 

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float32, Int, UInt8
 
 from transformer_jax.config_fields import Amount, Configuration, Range
-from transformer_jax.data.pairs import Pairs, hold_out
+from transformer_jax.data.pairs import Pairs, describe_overlap, hold_out
+from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import open_arrays, write_arrays
 from transformer_jax.data.tables import read_jsonl, read_tsv
@@ -26,7 +27,7 @@ from transformer_jax.speech.features import (
 )
 from transformer_jax.storage.copies import local_file
 from transformer_jax.storage.urls import url_of
-from transformer_jax.training.activity import tracked
+from transformer_jax.training.activity import log, tracked
 
 __all__ = [
     "FeatureStore",
@@ -47,6 +48,7 @@ class SpeechReadOptions(Configuration, group="data.read"):
     """How recordings and their texts are read."""
 
     lowercase: bool = False  # lower-case the texts
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Longest recording in positions of stacked frames, and longest text in tokens; others are
     # dropped and counted.
     max_length: Annotated[int, Range(2)] = 512
@@ -116,14 +118,14 @@ class SpeechSplits:
     tests: dict[str, Recordings] = dataclasses.field(default_factory=dict)
 
 
-def read_manifest(path: str, flag: str = "", *, lowercase: bool = False) -> Recordings:
+def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparation()) -> Recordings:
     """The recordings that a manifest lists, one a line; empty lines are none.
 
     Args:
         path: A ``.tsv`` file of paths and texts, or ``.jsonl`` of objects with ``path`` and
             ``text``. Paths are relative to its folder. ``.gz`` is unpacked.
         flag: The setting of the manifest, for messages.
-        lowercase: Whether texts are lower-cased.
+        prepare: The preparation of texts.
 
     Raises:
         ConfigError: The manifest is of another kind.
@@ -144,10 +146,9 @@ def read_manifest(path: str, flag: str = "", *, lowercase: bool = False) -> Reco
         for what, given in (("path", file), ("text", text)):
             if not given.strip():
                 raise DataError(f"{path}:{number}: no {what}: a path, a tab and a text are wanted")
-        text = text.strip(" \t")
         _check_there(os.path.join(folder, file.strip(" ")), f"{path}:{number}: ")
         found.paths.append(os.path.join(folder, file.strip(" ")))
-        found.texts.append(text.lower() if lowercase else text)
+        found.texts.append(prepare.line(text))
         found.lines.append(number)
     if not found.paths:
         raise DataError(f"{path}: no recordings: it is empty")
@@ -174,15 +175,18 @@ def load_recordings(data: SpeechData) -> SpeechSplits:
     """
     if data.train is None:
         raise ConfigError("no training data: give data.train, a manifest of recordings")
-    lower, tests = data.read.lowercase, {}
-    train = read_manifest(data.train, "data.train", lowercase=lower)
+    prepare, tests = Preparation.of(data.read), {}
+    train = read_manifest(data.train, "data.train", prepare=prepare)
     valid = None
     if data.valid is not None:
-        valid = read_manifest(data.valid, "data.valid", lowercase=lower)
+        valid = read_manifest(data.valid, "data.valid", prepare=prepare)
     else:
         train, valid = _held_out(train, os.path.dirname(data.train), data.read.validation_size)
     if data.test is not None:
-        tests["test"] = read_manifest(data.test, "data.test", lowercase=lower)
+        tests["test"] = read_manifest(data.test, "data.test", prepare=prepare)
+    for path, part in ((data.valid, valid), (data.test, tests.get("test"))):
+        if path is not None and part is not None:
+            log(describe_overlap(*(Pairs(one.paths, one.texts, one.name) for one in (train, part))))
     return SpeechSplits(train, valid, tests)
 
 

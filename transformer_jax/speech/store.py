@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from transformer_jax.data.loader import Batch, pad_rows
-from transformer_jax.data.store import TokenStore, encode_texts
+from transformer_jax.data.store import TokenStore, encode_targets
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.recordings import FeatureStore, Recordings
@@ -68,7 +68,7 @@ def build_speech_store(
         stacked_frames: Frames of a position.
         max_length: Most positions, and most tokens with the end token.
     """
-    target = encode_texts(recordings.texts, tokenizer)
+    target = encode_targets(recordings.texts, tokenizer)
     positions = -(-features.frames // stacked_frames)
     long, wordy = positions > max_length, target.lengths > max_length
     found = {"recording_too_long": int(long.sum()), "text_too_long": int((wordy & ~long).sum())}

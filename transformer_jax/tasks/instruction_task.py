@@ -1,7 +1,7 @@
 """Instruction tuning: conversations, a decoder, and the cross-entropy of the answers alone."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.tasks.batching import has_dropout
+from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.tasks.language_model_task import Rows
 from transformer_jax.tasks.settings import LanguageModelSettings
 from transformer_jax.training import objectives
@@ -85,19 +86,25 @@ def _batches(
     return make
 
 
-def log_chats(name: str, store: ChatStore, began: float) -> None:
+def log_chats(
+    name: str, store: ChatStore, texts: Iterable[str], tokenizer: Tokenizer, began: float
+) -> None:
     """A line about the conversations of a file.
 
     Args:
         name: The file.
         store: Its conversations.
+        texts: The contents of their messages.
+        tokenizer: The tokenizer of the run.
         began: When reading it began, by ``time.monotonic``.
     """
     counts = store.counts
     rest = "".join(
         f", {counts[what]:,} {what}" for what in ("truncated", "skipped") if counts[what]
     )
+    unknown = describe_unknown(name, Side("", store.ids, texts, tokenizer))
     log(
         f"{name}: {plural(len(store), 'conversation')}, {plural(len(store.ids), 'token')}, "
-        f"{counts['answers']:,} of them of answers{rest} ({time.monotonic() - began:.1f} s)"
+        f"{counts['answers']:,} of them of answers{rest}{unknown} "
+        f"({time.monotonic() - began:.1f} s)"
     )

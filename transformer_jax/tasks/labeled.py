@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ from transformer_jax.models.heads import (
     TokenClassifier,
 )
 from transformer_jax.tasks.batching import has_dropout
+from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.tasks.scores import MEASURES, measure, table
 from transformer_jax.tasks.settings import ExampleSettings, LabeledSettings
 from transformer_jax.training import objectives
@@ -89,6 +91,8 @@ def labeled(
         _encode, kind=kind, labels=labels, tokenizer=tokenizer, length=length, stride=stride,
         template=template,
     )  # fmt: skip
+    for line in data.overlaps:
+        log(line)
     examples = encode(data.train)
     lengths = examples.examples.store.lengths
     plan = batching.plan(lengths)
@@ -223,9 +227,10 @@ def _encode(
     numbers = {name: i for i, name in enumerate(labels)}
     if isinstance(part, Sentences):
         examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, length, template)
-        log(
-            f"{part.name}: {plural(len(part), 'example')}" + (f", {cut:,} truncated" if cut else "")
-        )
+        texts = [*part.texts, *(part.text_pairs or ())]
+        unknown = describe_unknown(part.name, Side("", examples.store.ids, texts, tokenizer))
+        truncated = f", {cut:,} truncated" if cut else ""
+        log(f"{part.name}: {plural(len(part), 'example')}{truncated}{unknown}")
         if kind == "regress":
             return _Encoded(examples, np.array([float(x) for x in part.labels], np.float32))
         return _Encoded(examples, np.array([numbers[x] for x in part.labels], np.int32))
@@ -236,9 +241,13 @@ def _encode(
         rows = np.repeat(np.arange(len(tagged)), tagged.word_starts.lengths)
         tags = np.array([numbers[tag] for tags in part.tags for tag in tags], np.int32)
         targets[store.offsets[rows] + tagged.word_starts.ids] = tags
-        log(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}")
+        words = itertools.chain.from_iterable(part.words)
+        unknown = describe_unknown(part.name, Side("", store.ids, words, tokenizer))
+        log(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}{unknown}")
         return _Encoded(tagged.examples, tags=targets)
     spans = encode_questions(part.questions, part.contexts, tokenizer, length, stride)
     found = locate_answers(spans, part.answers).astype(np.int32)
-    log(f"{part.name}: {plural(len(part), 'question')}, {plural(len(spans), 'window')}")
+    texts = [*part.questions, *part.contexts]
+    unknown = describe_unknown(part.name, Side("", spans.examples.store.ids, texts, tokenizer))
+    log(f"{part.name}: {plural(len(part), 'question')}, {plural(len(spans), 'window')}{unknown}")
     return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)

@@ -24,6 +24,7 @@ from transformer_jax.errors import plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.tasks.batching import TokenCache, has_dropout
+from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.tasks.settings import LanguageModelSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
@@ -147,8 +148,11 @@ def build_text_store(
     documents, characters = counts.pop("documents"), counts.pop("characters")
     counts.pop("bytes")
     rest = "".join(f", {n} {what}" for what, n in counts.items() if n)
+    unknown = describe_unknown(
+        texts.name, Side("", store.ids, (chunk.text for chunk in texts), tokenizer)
+    )
     log(
         f"{texts.name}: {plural(documents, 'document')}, {plural(characters, 'character')}, "
-        f"{plural(len(store.ids), 'token')}{rest} ({time.monotonic() - began:.1f} s)"
+        f"{plural(len(store.ids), 'token')}{rest}{unknown} ({time.monotonic() - began:.1f} s)"
     )
     return store

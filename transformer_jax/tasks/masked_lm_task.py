@@ -19,6 +19,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import plural
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.tasks.batching import TokenCache, has_dropout
+from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.tasks.language_model_task import as_documents
 from transformer_jax.tasks.settings import (
     LengthSettings,
@@ -139,8 +140,11 @@ def build_sentence_store(
     counts = dict(store.counts)
     counts.pop("bytes")
     parts = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+    unknown = describe_unknown(
+        texts.name, Side("", store.ids, (chunk.text for chunk in texts), tokenizer)
+    )
     log(
-        f"{texts.name}: {parts}, {plural(len(store.ids), 'token')} "
+        f"{texts.name}: {parts}, {plural(len(store.ids), 'token')}{unknown} "
         f"({time.monotonic() - began:.1f} s)"
     )
     return store

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from transformer_jax.errors import DataError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.valued_decoder import ValuedDecoder
 from transformer_jax.tasks.batching import has_dropout
+from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.training import on_policy
 from transformer_jax.training.activity import log
 from transformer_jax.training.on_policy import FIXED, KLControl, OnPolicy, Reward
@@ -76,6 +78,10 @@ class PromptRows:
             first, whole = [], [_asked(prompts, i, self.chats) for i in range(len(prompts))]
         else:
             first, whole = [self.first], list(tokenizer.encode_batch(prompts.texts))
+        texts = map(prompt_text, prompts.prompts)
+        ids = np.fromiter(itertools.chain.from_iterable(whole), np.int64)
+        unknown = describe_unknown(prompts.name, Side("", ids, texts, tokenizer))
+        log(f"{prompts.name}: {plural(len(whole), 'prompt')}{unknown}")
         room = self.max_length - len(first)
         if cut := sum(len(row) > room for row in whole):
             log(f"{prompts.name}: {plural(cut, 'prompt')} truncated to {self.max_length} tokens")

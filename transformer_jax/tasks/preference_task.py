@@ -1,6 +1,7 @@
 """Preferences: a decoder trained on pairs or labels of completions, or a model of their reward."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from transformer_jax.data.preference_examples import (
     Truncation,
     encode_preferences,
 )
-from transformer_jax.data.preferences import Preferences, PreferenceSplits
+from transformer_jax.data.preferences import Preferences, PreferenceSplits, prompt_text
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.decoder import Decoder
@@ -30,6 +31,7 @@ from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.calibration import Calibration
+from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.training import preference_objectives as objectives
 from transformer_jax.training.activity import log, tracked
 from transformer_jax.training.batches import put_batch
@@ -104,7 +106,9 @@ def encode_splits(data: PreferenceSplits, tokenizer: Tokenizer, rows: Completion
         cut = f", {plural(store.truncated, 'row')} truncated" if store.truncated else ""
         equal = f", {store.skipped:,} skipped: their two rows are equal" if store.skipped else ""
         mean = plural(round(store.lengths.mean()), "token")
-        log(f"{part.name}: {plural(len(store), what)} of {mean} on average{cut}{equal}")
+        texts = itertools.chain(map(prompt_text, part.prompts), *part.completions)
+        unknown = describe_unknown(part.name, Side("", store.store.ids, texts, tokenizer))
+        log(f"{part.name}: {plural(len(store), what)} of {mean} on average{cut}{equal}{unknown}")
         return store
 
     train = encode(data.train)

@@ -26,6 +26,7 @@ from transformer_jax.speech.recordings import (
 )
 from transformer_jax.speech.store import SpeechStore, build_speech_store, make_speech_batch
 from transformer_jax.speech.transcriber import Recording, Transcriber
+from transformer_jax.tasks.fit import Side, check_restored, describe_unknown
 from transformer_jax.tasks.settings import EvaluationConfig, SpeechDataSettings, SpeechSettings
 from transformer_jax.tasks.translation_task import (
     decode_texts,
@@ -85,6 +86,8 @@ def speech_recognition(
     if not config.features.num_features:
         raise ConfigError("model.features.num_features is 0: give the numbers of a frame")
     width = config.features.num_features
+    read = dataclasses.replace(settings.read, normalization=tokenizer.normalization)
+    settings = dataclasses.replace(settings, read=read)
     parts = functools.partial(build_features, audio=settings.audio, width=width, cache=cache)
     features = parts(data.train)
     normalization = settings.normalization
@@ -92,6 +95,7 @@ def speech_recognition(
         normalization = features.normalization()
         settings = dataclasses.replace(settings, normalization=normalization)
     stored = functools.partial(_store, config, tokenizer, settings)
+    check_restored(data.train.name, data.train.texts, tokenizer)
     store = stored(features, data.train)
     plan = batching.plan(store.source_lengths, store.target_lengths)
     limit = learn_length_limit(store.source_lengths, store.target_lengths)
@@ -144,7 +148,10 @@ def _store(
     )
     counts = "".join(f", {n} {what}" for what, n in store.counts.items())
     frames = plural(int(features.frames[store.kept].sum()), "frame")
-    log(f"{recordings.name}: {plural(len(store), 'recording')}, {frames}{counts}")
+    unknown = describe_unknown(
+        recordings.name, Side("", store.target.ids, recordings.texts, tokenizer.targets)
+    )
+    log(f"{recordings.name}: {plural(len(store), 'recording')}, {frames}{counts}{unknown}")
     if not len(store):
         raise DataError(
             f"{recordings.name}: no recording has at most {plural(max_length, 'position')} and a "

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sources import ReadOptions, Splits
-from transformer_jax.data.store import encode_texts
+from transformer_jax.data.store import encode_targets
 from transformer_jax.data.summaries import Summaries, SummaryOptions, SummarySplits
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.lengths import learn_longest
@@ -71,11 +71,12 @@ def summarization(
     Raises:
         ConfigError: ``rouge-score`` is not installed, and is needed to measure.
     """
+    read = dataclasses.replace(read, normalization=tokenizer.normalization)
     data = _prefixed(data, read.source_prefix)
     evaluation = _completed(evaluation, data.train, tokenizer)
     valid = None if data.valid is None else data.valid.pairs()
     task = translation(
-        Splits(data.train.pairs(every=True), valid, {}),
+        Splits(data.train.pairs(every=True), valid, {}, data.overlaps),
         config,
         tokenizer,
         batching=batching,
@@ -103,7 +104,7 @@ def _completed(
     """The same with what follows from the training summaries where nothing is given."""
     summaries, learned = texts.pairs(every=True).targets, dict[str, Any]()
     if evaluation.max_length is None:
-        learned["max_length"] = learn_longest(encode_texts(summaries, tokenizer).lengths)
+        learned["max_length"] = learn_longest(encode_targets(summaries, tokenizer).lengths)
     if evaluation.tokenize is None:
         learned["tokenize"] = choose_words(summaries)
     return dataclasses.replace(evaluation, **learned)
@@ -114,7 +115,7 @@ def _prefixed(data: SummarySplits, prefix: str) -> SummarySplits:
     with_prefix = lambda texts: dataclasses.replace(texts, source_prefix=prefix)
     valid = None if data.valid is None else with_prefix(data.valid)
     tests = {name: with_prefix(texts) for name, texts in data.tests.items()}
-    return SummarySplits(with_prefix(data.train), valid, tests)
+    return SummarySplits(with_prefix(data.train), valid, tests, data.overlaps)
 
 
 class _Measured:

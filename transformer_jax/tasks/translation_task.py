@@ -10,7 +10,9 @@ import numpy as np
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.data.loader import make_batch
+from transformer_jax.data.pairs import collect
 from transformer_jax.data.plan import Batching, BatchPlan
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.sources import Pairs, ReadOptions, Splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
@@ -21,6 +23,7 @@ from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.making import make_model
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.tasks.batching import has_dropout
+from transformer_jax.tasks.fit import Side, check_restored, describe_unknown
 from transformer_jax.tasks.settings import EvaluationConfig, PairSettings, TranslationSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log, working
@@ -73,7 +76,13 @@ def translation(
     Raises:
         DataError: No pair is short enough.
     """
-    splits = _prefixed(data if isinstance(data, Splits) else _pairs_alone(data), read.source_prefix)
+    read = dataclasses.replace(read, normalization=tokenizer.normalization)
+    if not isinstance(data, Splits):
+        data = Splits(collect(data, "pairs", Preparation.of(read)), None, {})
+    for line in data.overlaps:
+        log(line)
+    splits = _prefixed(data, read.source_prefix)
+    check_restored(splits.train.name, splits.train.targets, tokenizer)
     store = _encode(splits.train, tokenizer, read, cache)
     plan = batching.plan(store.source_lengths, store.target_lengths)
     ids = [store.source.ids, store.target.ids]
@@ -110,11 +119,6 @@ def step_flops(config: ModelConfig, batch: Mapping[str, Any]) -> float:
     return training_flops(config, rows, source, batch["target"].shape[1])
 
 
-def _pairs_alone(pairs: Sequence[tuple[str, str]]) -> Splits:
-    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-    return Splits(Pairs(sources, targets, "pairs"), None, {})
-
-
 def _prefixed(splits: Splits, prefix: str) -> Splits:
     """The pairs with what sources begin with for the model."""
     valid = None if splits.valid is None else splits.valid.with_prefix(prefix)
@@ -128,11 +132,16 @@ def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path |
         pairs, tokenizer, max_length=read.max_length, too_long=read.too_long, cache=cache
     )
     counts = "".join(f", {n} {what}" for what, n in (pairs.counts | store.counts).items())
-    log(f"{pairs.name}: {plural(len(store), 'pair')}{counts}")
     if not len(store):
         raise DataError(
             f"{pairs.name}: no pair has at most {plural(read.max_length, 'token')} a side"
         )
+    unknown = describe_unknown(
+        pairs.name,
+        Side("source", store.source.ids, pairs.sources, tokenizer),
+        Side("target", store.target.ids, pairs.targets, tokenizer.targets),
+    )
+    log(f"{pairs.name}: {plural(len(store), 'pair')}{counts}{unknown}")
     return store
 
 

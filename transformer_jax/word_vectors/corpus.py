@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Integer
 
+from transformer_jax.data.preparation import TextNormalization, compose
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import DataError
 from transformer_jax.word_vectors.settings import Words
@@ -42,7 +43,12 @@ class Corpus:
 
 
 def read_corpus(
-    paths: Sequence[Path], file: Path, *, words: Words = "letters", min_count: int = 5
+    paths: Sequence[Path],
+    file: Path,
+    *,
+    words: Words = "letters",
+    min_count: int = 5,
+    normalization: TextNormalization = "nfc",
 ) -> Corpus:
     """The words of text files; contexts of words do not go beyond a line.
 
@@ -52,13 +58,14 @@ def read_corpus(
         words: What a word is: ``letters`` lowercases, and takes runs of letters, digits and ``_``,
             with apostrophes inside; ``blanks`` takes what stands between blanks, as it is.
         min_count: Rarer words have no number.
+        normalization: ``nfc`` composes characters, ``none`` leaves them.
 
     Raises:
         DataError: A file cannot be read or is not text, or fewer than two words are frequent
             enough.
     """
     counter: collections.Counter[str] = collections.Counter()
-    for block in _words(paths, words):
+    for block in _words(paths, words, normalization):
         counter.update(block)
     counter.pop(_END, None)
     total = sum(counter.values())
@@ -69,10 +76,11 @@ def read_corpus(
     if len(kept) < 2:
         raise DataError(
             f"{', '.join(map(str, paths))}: {len(kept)} of {len(counter):,} words occur "
-            f"{min_count:,} times or more, and two are needed: give more text or a lower min_count"
+            f"{min_count:,} times or more, and two are needed: give more text or a lower "
+            f"min_count"
         )
     names = tuple(word for word, _ in kept)
-    ids = encode(_words(paths, words), names, file)
+    ids = encode(_words(paths, words, normalization), names, file)
     return Corpus(names, np.array([count for _, count in kept]), ids, total)
 
 
@@ -100,9 +108,13 @@ def encode(
     return np.memmap(file, np.int32, "r")
 
 
-def _words(paths: Sequence[Path], words: Words) -> Iterator[list[str]]:
+def _words(
+    paths: Sequence[Path], words: Words, normalization: TextNormalization
+) -> Iterator[list[str]]:
     """Words and line ends, some thousand lines at a time."""
-    lines = itertools.chain.from_iterable(read_lines(path) for path in paths)
+    lines: Iterator[str] = itertools.chain.from_iterable(map(read_lines, paths))
+    if normalization == "nfc":
+        lines = map(compose, lines)
     for block in iter(lambda: list(itertools.islice(lines, _LINES)), []):
         if words == "letters":
             yield _LETTERS.findall("\n".join(block).lower() + "\n")

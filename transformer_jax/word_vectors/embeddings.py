@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float32
 
+from transformer_jax.data.preparation import compose
 from transformer_jax.errors import DataError
 from transformer_jax.numerics import unit_rows
 
@@ -54,15 +55,33 @@ class WordEmbeddings:
         """The vectors at length 1; a zero vector stays zero."""
         return unit_rows(self.vectors)
 
+    @functools.cached_property
+    def _composed(self) -> dict[str, int]:
+        """The first row of each composed word."""
+        rows: dict[str, int] = {}
+        for row, word in enumerate(self.words):
+            rows.setdefault(compose(word), row)
+        return rows
+
+    def find(self, word: str) -> int | None:
+        r"""Returns the row of a word, or else of the first canonically equal one; None without.
+
+        Example:
+            >>> WordEmbeddings(("cafe\u0301",), np.ones((1, 2), np.float32)).find("caf\u00e9")
+            0
+        """
+        row = self.index.get(word)
+        return self._composed.get(compose(word)) if row is None else row
+
     def row(self, word: str) -> int:
-        """The row of a word.
+        """The row of a word, see :meth:`find`.
 
         Raises:
             DataError: It has no vector; the message suggests similar spellings.
         """
-        if word in self.index:
-            return self.index[word]
-        if word.lower() in self.index:
+        if (row := self.find(word)) is not None:
+            return row
+        if self.find(word.lower()) is not None:
             near = [word.lower()]
         else:
             near = difflib.get_close_matches(word, self.words, _SUGGESTIONS, 0.6)

@@ -4,6 +4,7 @@ import functools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import jax
 import numpy as np
@@ -69,16 +70,18 @@ def vectors_of_tokens(path: str, tokenizer: Tokenizer) -> TokenVectors:
     """
     words = words_of_tokens(tokenizer)
     with working(f"reading word vectors from {path}"):
-        found = load_embeddings(path, only=set(words.values()))
-    ids = [id for id, word in words.items() if word in found.index]
+        # A file may hold the words in other, canonically equal characters.
+        forms = {normalize(form, word) for word in words.values() for form in ("NFC", "NFD")}
+        found = load_embeddings(path, only=forms | set(words.values()))
+    places = {id: row for id, word in words.items() if (row := found.find(word)) is not None}
+    ids = list(places)
     if not ids:
         raise ConfigError(
             f"{_FLAG} {path}: none of the {plural(tokenizer.vocab_size, 'token')} is a word of the "
             f"file: take vectors of the language and case of the texts, and a tokenizer of words "
             f"or subwords"
         )
-    rows = [found.index[words[id]] for id in ids]
-    return TokenVectors(np.array(ids), found.vectors[rows])
+    return TokenVectors(np.array(ids), found.vectors[list(places.values())])
 
 
 def check_size(config: ModelConfig) -> None:

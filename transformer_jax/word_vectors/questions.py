@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from transformer_jax.data.preparation import compose
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import DataError, plural
 from transformer_jax.evaluation.correlation import pearson, spearman
@@ -143,18 +144,29 @@ def answer_analogies(
     # Of words that differ by case, the first: others are no answers, as in gensim.
     folded: dict[str, int] = {}
     for row, word in enumerate(embeddings.words[:limit]):
-        folded.setdefault(word.casefold(), row)
+        folded.setdefault(compose(word.casefold()), row)
     unit = embeddings.unit[list(folded.values())]
     places = {word: place for place, word in enumerate(folded)}
     found = []
     for name, questions in sections.items():
-        rows = [[places.get(word.casefold(), -1) for word in question] for question in questions]
+        rows = [
+            [places.get(compose(word.casefold()), -1) for word in question]
+            for question in questions
+        ]
         known = np.array([row for row in rows if min(row) >= 0], np.int64).reshape(-1, 4)
         correct = sum(
             _correct(unit, known[start : start + _BLOCK]) for start in range(0, len(known), _BLOCK)
         )
         found.append(AnalogySection(name, correct, len(known), len(questions)))
     return found
+
+
+def _place(embeddings: WordEmbeddings, word: str) -> int:
+    """The row of a word, or of the word in lower case; -1 without."""
+    for spelling in (word, word.lower()):
+        if (row := embeddings.find(spelling)) is not None:
+            return row
+    return -1
 
 
 def correlate_similarities(
@@ -165,9 +177,7 @@ def correlate_similarities(
     A word that has no vector as it is written is looked up in lower case. Pairs with a word
     without a vector are left out.
     """
-    index = embeddings.index
-    place = lambda word: index.get(word, index.get(word.lower(), -1))
-    rows = [(place(one), place(other), value) for one, other, value in pairs]
+    rows = [(*(_place(embeddings, word) for word in words), value) for *words, value in pairs]
     known = [row for row in rows if min(row[:2]) >= 0]
     if len(known) < 2:
         return Similarities(float("nan"), float("nan"), len(known), len(pairs))

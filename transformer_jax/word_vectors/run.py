@@ -95,6 +95,8 @@ def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> Wo
     output = Path(output)
     try:
         settings = json.loads((output / CONFIG).read_text("utf-8"))
+        # Earlier versions did not normalize.
+        settings["text"] = {"normalization": "none"} | settings["text"]
         TextConfig(**settings["text"])
         Word2VecConfig(**settings["training"])
     except FileNotFoundError:
@@ -142,7 +144,13 @@ def _train(output: Path, settings: dict[str, Any], report: Tell | None) -> WordE
 
 def _read(paths: list[Path], text: TextConfig, folder: Path) -> Corpus:
     with working("reading the texts"):
-        corpus = read_corpus(paths, folder / "0", words=text.words, min_count=text.min_count)
+        corpus = read_corpus(
+            paths,
+            folder / "0",
+            words=text.words,
+            min_count=text.min_count,
+            normalization=text.normalization,
+        )
     for number in range(text.phrases):
         with working(f"finding phrases, pass {number + 1} of {text.phrases}"):
             corpus = join_phrases(

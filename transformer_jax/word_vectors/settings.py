@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated, Literal
 
 from transformer_jax.config_fields import Amount, Configuration, Count, NotNegative, Range
+from transformer_jax.data.preparation import TextNormalization
 
 __all__ = ["BlockShape", "TextConfig", "Word2VecConfig", "Words"]
 
@@ -37,6 +38,8 @@ class TextConfig(Configuration, group="text"):
     words: Words = "letters"
     """Words: letters (lowercase, runs of letters, digits, _ and inner apostrophes) or blanks
     (what stands between blanks, as it is)."""
+    normalization: TextNormalization = "nfc"
+    """Composed characters (NFC), or none: text as it is."""
     min_count: Count = 5
     """Rarer words are left out."""
     phrases: Amount = 0

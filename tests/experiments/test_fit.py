@@ -1,0 +1,149 @@
+"""Texts that a tokenizer does not know, or does not restore, are counted, named and refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from transformer_jax.cli import seq2seq
+from transformer_jax.config import TransformerConfig
+from transformer_jax.data.labeled import LabeledSplits
+from transformer_jax.data.labeled_files import Sentences, Tagged
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.errors import DataError
+from transformer_jax.old_names import earlier_settings
+from transformer_jax.runs import train as training
+from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.translation_settings import RUNS
+from transformer_jax.tasks.batching import TokenCache
+from transformer_jax.tasks.fit import (
+    Side,
+    allowing,
+    check_restored,
+    describe_unknown,
+    unknown_share,
+)
+from transformer_jax.tasks.labeled import labeled
+from transformer_jax.tasks.language_model_task import as_documents, build_text_store
+from transformer_jax.tasks.masked_lm_task import build_sentence_store
+from transformer_jax.tasks.translation_task import translation
+from transformer_jax.training.run_directory import RunDirectory
+
+LATIN = ["a man eats", "the man sat", "an ant ate"]
+GREEK = ["αβγ δε", "ζη αβ"]
+
+
+@pytest.fixture(scope="module")
+def letters():
+    return train_tokenizer("characters", LATIN, 40)
+
+
+def side(tokenizer, texts, name="source"):
+    ids = [id for text in texts for id in [*tokenizer.encode(text), tokenizer.eos]]
+    return Side(name, np.array(ids), texts, tokenizer)
+
+
+def test_the_share_leaves_out_what_is_no_text(letters):
+    assert unknown_share(side(letters, ["aaaβ"]).ids, letters) == 0.25
+    assert unknown_share(side(letters, LATIN).ids, letters) == 0
+    lossless = train_tokenizer("bpe", LATIN, 300)
+    assert unknown_share(side(lossless, GREEK).ids, lossless) == 0
+
+
+def test_each_side_is_printed_and_a_warning_names_examples(letters, capsys):
+    sides = side(letters, [*LATIN, "aβγ"]), side(letters, LATIN, "target")
+    assert describe_unknown("pairs.tsv", *sides) == ", unknown tokens: source 5.9%, target 0.0%"
+    said = capsys.readouterr().err
+    assert "warning: 5.9% of the tokens of the source of pairs.tsv are unknown" in said
+    assert "(such as 'β', 'γ')" in said
+    describe_unknown("pairs.tsv", side(letters, [*LATIN * 2, "aβ"]))
+    assert capsys.readouterr().err == ""
+
+
+def test_mostly_unknown_data_is_refused_unless_it_is_allowed(letters):
+    refused = r"80\.0% of the tokens of the source of a\.tsv are unknown .*'α', 'β'.*kind bpe"
+    with pytest.raises(DataError, match=refused):
+        describe_unknown("a.tsv", side(letters, ["αβγδ e", "αβγδ"]))
+    with allowing(unknown=True):
+        assert "80.0%" in describe_unknown("a.tsv", side(letters, ["αβγδ e", "αβγδ"]))
+
+
+def tasks(letters):
+    """Ways to give a task texts that its tokenizer does not know."""
+    words = train_tokenizer("wordpiece", LATIN, 60, special=BERT_SPECIAL)
+    config = TransformerConfig(vocab_size=letters.vocab_size, d_model=8)
+    encoder = dataclasses.replace(config, vocab_size=words.vocab_size, decoder_layers=0)
+    classes = Sentences("file", GREEK, None, ["0", "1"])
+    tags = Tagged("file", [text.split() for text in GREEK], [["0", "1"]] * 2)
+    made = lambda part, kind: labeled(
+        LabeledSplits(part, None, {}), encoder, words, kind=kind, labels=("0", "1")
+    )
+    pairs = list(zip(GREEK, LATIN, strict=False))
+    return {
+        "source": lambda: translation(pairs, config, letters),
+        "target": lambda: translation([pair[::-1] for pair in pairs], config, letters),
+        "classes": lambda: made(classes, "classify"),
+        "tags": lambda: made(tags, "tag"),
+        "text": lambda: build_text_store(as_documents(GREEK), letters, TokenCache()),
+        "sentences": lambda: build_sentence_store(as_documents(GREEK), words, TokenCache()),
+    }
+
+
+@pytest.mark.parametrize("kind", ["source", "target", "classes", "tags", "text", "sentences"])
+def test_every_kind_of_data_is_checked(letters, kind, capsys):
+    make = tasks(letters)[kind]
+    with pytest.raises(DataError, match=r"% of the tokens of .* are unknown"):
+        make()
+    with allowing(unknown=True, lossy=True):
+        make()
+    assert "unknown tokens: " in capsys.readouterr().err
+
+
+def test_targets_that_are_decoded_otherwise_are_refused(capsys):
+    targets = ["l'été (3,5 %) - oui", "a: b; c", "(x)"]
+    lossy = train_tokenizer("wordpiece", targets, 90, special=BERT_SPECIAL)
+    with pytest.raises(DataError, match=r"restore 100\.0% of the targets of t: '\(x\)' becomes"):
+        check_restored("t", targets, lossy)
+    with allowing(lossy=True):
+        check_restored("t", targets, lossy)
+    assert "warning: the tokenizer does not restore" in capsys.readouterr().err
+    check_restored("t", targets, train_tokenizer("wordpiece", targets, 90))
+    check_restored("t", ["a  b", "e\u0301"], train_tokenizer("bpe", targets, 300))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_is_refused_before_it_is_trained(tmp_path, capsys):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{GREEK[i % 2]}\t{LATIN[i % 3]}\n" for i in range(30)))
+    tokenizer = tmp_path / "tokenizer.json"
+    train_tokenizer("characters", LATIN, 40).save(tokenizer)
+    command = ["train", "small", "--data.pairs", str(pairs), "--tokenizer.path", str(tokenizer)]
+    assert seq2seq.main([*command, "--output", str(tmp_path / "run")]) == 3
+    said = capsys.readouterr().err
+    assert "of the tokens of the source of" in said
+    assert "--tokenizer.allow-unknown" in said
+
+
+def test_the_settings_of_a_run_allow_it(monkeypatch, tmp_path):
+    run = RUNS["small"][1]
+    assert run.tokenizer == TokenizerConfig(vocab_size=None)
+    old = earlier_settings({"tokenizer": {"kind": "bpe"}})["tokenizer"]
+    assert (old["allow_unknown"], old["allow_lossy"]) == (True, True)
+    monkeypatch.setattr(training, "load_tokenizer", lambda run, directory: None)
+    monkeypatch.setattr(training, "check_rows", lambda run: None)
+
+    directory = RunDirectory(tmp_path)
+
+    class MadeError(Exception):
+        pass
+
+    def make_task(run, directory, tokenizer):
+        letters = train_tokenizer("characters", LATIN, 40)
+        describe_unknown("a", side(letters, GREEK))
+        raise MadeError
+
+    with pytest.raises(DataError, match="unknown"):
+        training.train(run, directory, make_task)
+    allowed = dataclasses.replace(run.tokenizer, allow_unknown=True)
+    with pytest.raises(MadeError):
+        training.train(dataclasses.replace(run, tokenizer=allowed), directory, make_task)

@@ -1,0 +1,109 @@
+"""Preparation of text before it is tokenized or compared, the same wherever text is read."""
+
+import dataclasses
+import re
+import sys
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, Literal
+
+__all__ = ["Preparation", "TextNormalization", "compose"]
+
+TextNormalization = Literal["nfc", "none"]
+
+# At the ends of a line these are no text: white space of any script, a byte order mark that the
+# reader of a file left there, and blanks without width.
+_BLANKS = "".join(filter(str.isspace, map(chr, range(sys.maxunicode + 1)))) + "\ufeff\u200b\u2060"
+_LINE_END = re.compile(r"\r?\n")
+
+
+def compose(text: str) -> str:
+    r"""Returns the text in composed characters (NFC): canonically equal texts become equal.
+
+    Source: Unicode Standard Annex 15.
+
+    Example:
+        >>> compose("e\u0301") == "\u00e9"
+        True
+    """
+    return unicodedata.normalize("NFC", text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """The preparation of the texts of a run: one value for training and for every use of the model.
+
+    Attributes:
+        normalization: ``nfc`` composes characters, ``none`` leaves them.
+        lowercase: Whether text is lower-cased.
+        source_prefix: What every source begins with.
+        by_line: Whether a language model was trained on lines, which have no line end.
+        inside: What becomes of blanks inside a source: ``keep``; ``one_line`` makes a blank of a
+            line end (sentence pairs), ``single`` of all blanks in a row (summaries).
+    """
+
+    normalization: TextNormalization = "nfc"
+    lowercase: bool = False
+    source_prefix: str = ""
+    by_line: bool = False
+    inside: Literal["keep", "one_line", "single"] = "keep"
+
+    @classmethod
+    def of(cls, read: Any) -> "Preparation":
+        r"""Returns the preparation that reading options ask for.
+
+        Args:
+            read: Options such as :class:`transformer_jax.data.sources.ReadOptions`, or their fields
+                as ``config.json`` has them. Fields that they lack ask for nothing.
+
+        Example:
+            >>> Preparation.of({"lowercase": True, "normalization": "nfc"}).line(" Um\n")
+            'um'
+        """
+        if not isinstance(read, Mapping):
+            read = {field.name: getattr(read, field.name) for field in dataclasses.fields(read)}
+        pairs = "source_prefix" in read
+        return cls(
+            normalization="nfc" if read.get("normalization", "none") == "nfc" else "none",
+            lowercase=bool(read.get("lowercase", False)),
+            source_prefix=str(read.get("source_prefix", "")),
+            by_line=read.get("documents") == "line",
+            inside=("one_line" if "too_long" in read else "single") if pairs else "keep",
+        )
+
+    def text(self, text: str) -> str:
+        r"""Returns a text, whose blanks belong to it: only a model of lines reads no line end.
+
+        Example:
+            >>> Preparation(by_line=True).text("  one \n")
+            '  one '
+        """
+        text = text.rstrip("\r\n") if self.by_line else text
+        text = text.lower() if self.lowercase else text
+        return compose(text) if self.normalization == "nfc" else text
+
+    def line(self, text: str) -> str:
+        r"""Returns a line: without blanks at its ends.
+
+        Blanks are white space of any kind, such as line ends, U+00A0 and U+3000.
+
+        Example:
+            >>> Preparation().line("\u3000este\u0301 aqui\u00a0\r\n")
+            'esté aqui'
+        """
+        return self.text(text.strip(_BLANKS))
+
+    def source(self, text: str) -> str:
+        """Returns a line as an encoder reads it, behind the prefix; an empty line stays empty.
+
+        Example:
+            >>> prepare = Preparation(source_prefix="to English: ")
+            >>> prepare.source(" um "), prepare.source("  ")
+            ('to English: um', '')
+        """
+        line = self.line(text)
+        if self.inside == "single":
+            line = " ".join(line.split())
+        elif self.inside == "one_line":
+            line = _LINE_END.sub(" ", line)
+        return f"{self.source_prefix}{line}" if line else ""
