@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 
 import transformer_jax
+from tests.decoding.test_translator import Letters
+from transformer_jax.cli import seq2seq
+from transformer_jax.decoding.hf_config import HFGenerationConfig
 from transformer_jax.decoding.lengths import LengthLimit, learn_length_limit
+from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import ConfigError
+from transformer_jax.predictors.hf_generation import _continuation
 from transformer_jax.predictors.length_limits import length_limit
 
 
@@ -88,3 +94,35 @@ def test_the_limit_follows_from_the_ratio_of_training_pairs():
     sources = rng.integers(2, 12, 5000)
     targets = np.where(np.arange(5000) % 500 == 0, 50 * sources, 5 * sources)
     assert learn_length_limit(sources, targets) == (10.0, 10)
+
+
+def test_evaluate_obeys_the_limit_of_the_run_or_of_its_flags(short_run, lesson, tmp_path, capfd):
+    for side, name in enumerate(("source", "target")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in lesson))
+    files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    assert seq2seq.main(["evaluate", str(short_run), *files]) == 0
+    out, err = capfd.readouterr()
+    assert "sacreBLEU 100.0" not in out
+    assert "4 of 4 texts reached the length limit (3 tokens, at most 64) and may be cut" in err
+    assert seq2seq.main(["evaluate", str(short_run), *files, "--max-len-b", "60"]) == 0
+    out, err = capfd.readouterr()
+    assert "sacreBLEU 100.0" in out
+    assert "length limit" not in err
+
+
+def test_an_end_that_a_generation_config_forces_does_not_tell_that_a_text_ended():
+    config = HFGenerationConfig(eos_token_id=(3,), forced_eos_token_id=(3,))
+    sequence = GenerationSequence(
+        GenerationRequest("", max_new_tokens=9),
+        index=0,
+        sample=0,
+        prompt_ids=[],
+        tokenizer=Letters(),
+        prompt_text="",
+        end_tokens=(3,),
+    )
+    reasons = [
+        _continuation(sequence, ids, -1.0, config, 3).finish_reason
+        for ids in ([5, 6, 3], [5, 3, 0], [5, 6, 7])
+    ]
+    assert reasons == ["length", "end", "length"]

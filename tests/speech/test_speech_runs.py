@@ -19,14 +19,24 @@ from tests.speech.synthetic import WIDTH, write_speech
 from tests.speech.test_audio import SIGNAL, pcm
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
+from transformer_jax.config import FeatureConfig
+from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.predictors.runs import family, open_directory
 from transformer_jax.predictors.speech import load_transcriber
+from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
 from transformer_jax.runs.speech_settings import SPEECH_RUNS, RecurrentSpeechRun, SpeechRun
 from transformer_jax.runs.translation_settings import RUNS
-from transformer_jax.speech.recordings import build_features, read_manifest
+from transformer_jax.speech.audio import AudioConfig
+from transformer_jax.speech.recordings import (
+    SpeechReadOptions,
+    SpeechSplits,
+    build_features,
+    read_manifest,
+)
 from transformer_jax.speech.store import build_speech_store, make_speech_batch
 from transformer_jax.speech.transcriber import Recording
+from transformer_jax.tasks.settings import SpeechDataSettings
 from transformer_jax.training.metrics import read_metrics
 
 ALONE = ["--distributed.num-local-devices", "1"]
@@ -396,3 +406,24 @@ def test_a_text_run_reads_no_features(tmp_path, command):
     code, _, err = command("train", "luong", *flags, program=seq2seq.main)
     assert code == 2
     assert "model.features.num_features is 3: this run reads text: leave it out" in err
+
+
+def test_validation_transcribes_recordings_that_training_would_leave_out(speech):
+    """They count for error rates as test recordings do; what the model cannot read is left out."""
+    train, valid = (read_manifest(str(speech / f"{part}.tsv")) for part in ("train", "valid"))
+    tokenizer = train_tokenizer("characters", train.texts, 40)
+    apart = RecurrentEmbeddingConfig(share_encoder_decoder_embeddings=False)
+    config = RecurrentConfig(
+        vocab_size=tokenizer.vocab_size, embedding=apart, features=FeatureConfig(WIDTH, 2)
+    )
+    frames = build_features(valid, AudioConfig(), WIDTH).frames
+    most = int(np.sort(frames)[2]) // 2  # positions of the shorter half
+    task = tj.tasks.speech_recognition(
+        SpeechSplits(train, valid),
+        config,
+        tokenizer,
+        settings=SpeechDataSettings(SpeechReadOptions(max_length=most)),
+    )
+    assert len(task.evaluate.recordings) == len(valid)
+    assert task.settings.evaluation.tokenize == "13a"
+    assert task.settings.evaluation.max_len_a is not None

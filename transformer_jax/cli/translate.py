@@ -158,11 +158,18 @@ class Translate(EngineCommand):
             self.run, "encoder-decoder", loaded, batch=self.batch_size or 32, changes=changes
         )
         shown = dataclasses.replace(self, nbest=write.generation_config.num_return_sequences)
+        limited = lines = 0
         with destination as out:
             out.write(self.header())
-            for i, texts in enumerate(write(self.lines()), 1):
-                out.write(shown.written(i, Translation("", tuple(texts))))
+            for lines, texts in enumerate(write(self.lines()), 1):
+                out.write(shown.written(lines, Translation("", tuple(texts))))
                 out.flush()
+                limited += texts[0].finish_reason == "length"
+        if limited:
+            note(
+                f"{limited:,} of {plural(lines, 'text')} reached the length limit of the "
+                f"generation config and may be cut: raise its max_length or max_new_tokens"
+            )
         return 0
 
     def check(self) -> None:

@@ -110,7 +110,10 @@ def speech_recognition(
         order = batches.plan(kept.source_lengths, kept.target_lengths, shuffle=False)
         valid["valid"] = Data(order, _batches(kept, tokenizer.pad))
         if evaluation.sentences:
-            evaluate = _ErrorRates(kept, data.valid, tokenizer, evaluation)
+            # All that the model can read, longer ones than those of training too.
+            most = config.max_length * config.features.stacked_frames
+            read = np.flatnonzero(held.frames <= most)[: evaluation.sentences].tolist()
+            evaluate = _ErrorRates(kept, data.valid, read, tokenizer, evaluation)
     tests = {name: _all_of(part, parts(part), config) for name, part in data.tests.items()}
     return Task(
         model=lambda rngs: make_model("encoder-decoder", config, rngs=rngs),
@@ -171,12 +174,12 @@ class _ErrorRates:
         self,
         store: SpeechStore,
         recordings: Recordings,
+        read: list[int],
         tokenizer: Tokenizer,
         evaluation: EvaluationConfig,
     ):
-        kept = store.kept[: evaluation.sentences].tolist()
-        self.recordings = [Recording(recordings.paths[i], store.features[i]) for i in kept]
-        self.texts = [recordings.texts[i] for i in kept]
+        self.recordings = [Recording(recordings.paths[i], store.features[i]) for i in read]
+        self.texts = [recordings.texts[i] for i in read]
         self.tokenizer, self.evaluation = tokenizer, evaluation
         self.normalization = store.normalization
         self.transcriber: Transcriber | None = None
