@@ -241,10 +241,10 @@ def test_a_reader_of_a_pipe_that_goes_away_is_no_mistake():
 class Stopping(io.BytesIO):
     """Lines, before the second of which the process is told to stop."""
 
-    def __next__(self):
+    def readline(self, size=-1):
         if self.tell():
             signal.raise_signal(signal.SIGTERM)
-        return super().__next__()
+        return super().readline(size)
 
 
 def test_a_command_that_is_stopped_keeps_what_it_wrote(

@@ -91,13 +91,27 @@ def test_resuming_removes_what_a_killed_training_left(tmp_path, text):
     assert {path.name for path in output.iterdir()} == {config.name, VECTORS}
 
 
-def test_a_training_is_resumed_with_its_own_text_alone(tmp_path, text):
+def test_a_training_is_resumed_with_its_own_text_alone(tmp_path, text, monkeypatch):
     def stop(report, corpus):
         if report.progress > 0.5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run.train_word_vectors([text], tmp_path / "cut", training=SMALL, report=stop)
+    state = tmp_path / "cut" / run.STATE
+    sound = bytearray(state.read_bytes())
+    state.write_bytes(bytes([*sound[:-9], sound[-9] ^ 64, *sound[-8:]]))
+    with pytest.raises(CheckpointError, match="is damaged: its checksum differs"):
+        run.resume_word_vectors(tmp_path / "cut")
+    state.write_bytes(sound)
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "read_file", denied)
+        with pytest.raises(CheckpointError, match=r"state.*cannot be read: Permission denied"):
+            run.resume_word_vectors(tmp_path / "cut")
     text.write_text(text.read_text() + "thing0x0 thing1x1\n")
     with pytest.raises(CheckpointError, match="of other texts"):
         run.resume_word_vectors(tmp_path / "cut")

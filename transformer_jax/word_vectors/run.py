@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
+from transformer_jax.data.files import read_file
 from transformer_jax.data.text import check_readable
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.output_files import Destination, draft_folder
@@ -103,7 +104,10 @@ def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> Wo
         raise CheckpointError(
             f"{output}: there is nothing to resume: no {CONFIG} in this folder"
         ) from None
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+    except OSError as error:
+        why = error.strerror or error
+        raise CheckpointError(f"{output / CONFIG}: cannot be read: {why}") from None
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise CheckpointError(f"{output / CONFIG}: is damaged or foreign: {error}") from None
     if (output / VECTORS).exists():
         raise CheckpointError(f"{output}: there is nothing to resume: all epochs are done")
@@ -175,10 +179,15 @@ def _state(path: Path, corpus: Corpus, training: Word2VecConfig) -> tuple[int, T
     if not path.exists():
         return 0, initial_tables(len(corpus.words), training)
     try:
-        found = load_file(path)
+        found = load(read_file(path))
         epochs, corpus_of = int(found["epochs"]), bytes(found["corpus"]).decode()
         tables = Tables(jnp.asarray(found["inputs"]), jnp.asarray(found["outputs"]))
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        if "digest" in found and bytes(found["digest"]).decode() != _digest(found):
+            raise ValueError("its checksum differs")
+    except OSError as error:
+        why = error.strerror or error
+        raise CheckpointError(f"{path}: cannot be read: {why}") from None
+    except (KeyError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path}: is damaged: {error}; train anew") from None
     if corpus_of != _fingerprint(corpus):
         raise CheckpointError(
@@ -188,10 +197,20 @@ def _state(path: Path, corpus: Corpus, training: Word2VecConfig) -> tuple[int, T
     return epochs, tables
 
 
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """The checksum of a state, of all arrays but the one that holds it."""
+    told = hashlib.sha256()
+    for name in sorted(arrays.keys() - {"digest"}):
+        told.update(name.encode())
+        told.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return told.hexdigest()
+
+
 def _save(path: Path, corpus: Corpus, tables: Tables, epochs: int) -> None:
     arrays = {name: np.asarray(jax.device_get(x)) for name, x in tables._asdict().items()}
     arrays["epochs"] = np.array(epochs)
     arrays["corpus"] = np.frombuffer(_fingerprint(corpus).encode(), np.uint8)
+    arrays["digest"] = np.frombuffer(_digest(arrays).encode(), np.uint8)
     _write(path, save(arrays))
 
 
