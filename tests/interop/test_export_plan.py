@@ -156,3 +156,14 @@ def test_an_exported_tokenizer_frames_texts_once(kind, first, around, expected):
         backend.post_processor = tokenizers.processors.Sequence([level, template])
     text = with_post_processor(Tokenizer(backend.to_str()), kind, first)
     assert tokenizers.Tokenizer.from_str(text).encode("a").tokens == expected.split()
+
+
+def test_numbers_beyond_the_range_of_a_dtype_are_refused(tmp_path):
+    """Half of the bits has infinity where the exponent ends."""
+    model = Model("decoder", DECODER)
+    shapes = nnx.to_pure_dict(nnx.state(abstract_model(model)))
+    params = jax.tree.map(lambda leaf: np.full(leaf.shape, 1e5, np.float32), shapes)
+    with pytest.raises(ConfigError, match="beyond the largest of float16"):
+        write_folder(tmp_path / "half", model, params, dtype="float16")
+    assert not (tmp_path / "half").exists()
+    write_folder(tmp_path / "wide", model, params, dtype="bfloat16")

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -322,6 +323,22 @@ def test_adapters_of_a_table_and_of_the_output_layer(tmp_path):
     found = merged("gpt2", write(tmp_path, fields, {**tensors, **of_table, **of_head}))
     np.testing.assert_allclose(found["embedding/table"], table + 3.0 * b @ a, atol=1e-5)
     assert "head/table" not in found
+
+
+def test_modules_have_their_names_of_today_or_those_of_the_tensors(tmp_path):
+    """Those of ViT differ: PEFT writes the names of the modules."""
+    tensors = tensors_of("vit", old := {**LLAMA, "target_modules": ["attention.query"]})
+    expected = merged("vit", write(tmp_path, old, tensors))
+    before, after = (
+        r"encoder\.layer\.(\d+)\.attention\.attention\.query",
+        r"layers.\1.attention.q_proj",
+    )
+    today = {re.sub(before, after, name): array for name, array in tensors.items()}
+    assert not today.keys() & tensors.keys()
+    found = merged("vit", write(tmp_path, {**LLAMA, "target_modules": ["q_proj"]}, today))
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    with pytest.raises(ConfigError, match="leaves it out"):
+        merged("vit", write(tmp_path, old, today))
 
 
 def test_each_tensor_of_an_adapter_is_needed(tmp_path):

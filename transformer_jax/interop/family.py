@@ -99,6 +99,8 @@ class ModelFamily:
         tied_names: For a configuration, pairs of the name of a tensor and another name under which
             files may hold it, because the model has one parameter for both.
         renamed: Pairs of a pattern and what stands for it in today's names.
+        module_names: Pairs of a pattern and what stands for it in the names of transformers'
+            modules, where these differ from those of the tensors.
         unused: Patterns of names that a model of this kind has no use for.
         copies: Patterns of names that may hold another tensor once more, as tied tables do.
         fields: The configuration of a model, for writing it out; what it cannot say is found by
@@ -115,6 +117,7 @@ class ModelFamily:
     copies: tuple[str, ...] = ()
     tied_names: Callable[[ConfigReader], tuple[tuple[str, str], ...]] = lambda fields: ()
     renamed: tuple[tuple[str, str], ...] = ()
+    module_names: tuple[tuple[str, str], ...] = ()
     named: Callable[[Model], Model] = lambda model: model
 
 

@@ -6,7 +6,9 @@ there, such as GPT-2's queries, keys and values, have one adapter there: they sh
 each has its outputs of ``B``. Adapters of tables, and of an output layer, become the tables.
 """
 
+import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,8 +73,8 @@ def read_peft(
     folder = Path(path)
     config = read_peft_config(folder)
     tensors, checksum = _tensors(folder)
-    base = BaseModules(family, model)
     modules, others = _grouped(folder, tensors)
+    base = BaseModules(_as_named(family, model, {*modules, *others}), model)
     names = base.names(modules)
     check_targets(config, modules, base, names)
     adapters = {bare_name(name): leaves for name, leaves in modules.items()}
@@ -108,6 +110,29 @@ def read_peft(
     same = not (in_tables or shared or trained.tables) and config.initialization is None
     origin = {"peft": dict(config.fields)} if same else _origin(config)
     return Adapter(found, scales, itself, checksum, origin, trained.rows, trained.tokens)
+
+
+def _as_named(family: ModelFamily, model: Model, names: set[str]) -> ModelFamily:
+    """The family with the names of modules that a file has: of today's transformers, or earlier."""
+    renamed = dataclasses.replace(family, mappings=lambda model: _as_modules(family, model))
+
+    def matching(other: ModelFamily) -> int:
+        known = [mapping.hf_name for mapping in other.mappings(model)]
+        known += [name.removesuffix(".weight") for name in known]
+        return len({*map(bare_name, known)} & {*map(bare_name, names)})
+
+    return renamed if matching(renamed) > matching(family) else family
+
+
+def _as_modules(family: ModelFamily, model: Model) -> list[TensorMapping]:
+    """The mappings of a model under the names of its modules in today's transformers."""
+    found = []
+    for mapping in family.mappings(model):
+        name = mapping.hf_name
+        for pattern, instead in family.module_names:
+            name = re.sub(pattern, instead, name)
+        found.append(mapping._replace(hf_name=name))
+    return found
 
 
 def _origin(config: PeftConfig) -> dict[str, Any]:

@@ -161,4 +161,17 @@ FAMILY = ModelFamily(
     fields=fields,
     unused=lambda model: (r"(vit\.)?pooler\..*",) if model.task else (),
     named=named,
+    module_names=(
+        (
+            r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)",
+            r"layers.\1.attention.\2",
+        ),
+        (r"(layers\.\d+\.attention)\.query", r"\1.q_proj"),
+        (r"(layers\.\d+\.attention)\.key", r"\1.k_proj"),
+        (r"(layers\.\d+\.attention)\.value", r"\1.v_proj"),
+        (r"encoder\.layer\.(\d+)\.attention\.output\.dense", r"layers.\1.attention.o_proj"),
+        (r"encoder\.layer\.(\d+)\.intermediate\.dense", r"layers.\1.mlp.fc1"),
+        (r"encoder\.layer\.(\d+)\.output\.dense", r"layers.\1.mlp.fc2"),
+        (r"encoder\.layer\.(\d+)\.layernorm", r"layers.\1.layernorm"),
+    ),
 )
