@@ -15,9 +15,9 @@ import os
 import types
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ArgumentError, ConfigError
 from transformer_jax.old_names import VALUES
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Misfit",
     "NotNegative",
     "Positive",
+    "Presets",
     "Range",
     "Rate",
     "Share",
@@ -74,6 +75,7 @@ class Range:
         return f"at least {self.least}"
 
 
+Preset = TypeVar("Preset")
 Count = Annotated[int, Range(1)]
 Amount = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(above=0)]
@@ -152,8 +154,26 @@ def nearest(value: Any, choices: Iterable[Any], path: str = "") -> str:
     earlier = VALUES.get(f"model.{path}", {}).get(value) if isinstance(value, str) else None
     if earlier is not None:
         return f"; did you mean {earlier}?"
-    near = difflib.get_close_matches(str(value).lower(), names, 1, 0.5)
+    given = str(value).lower()
+    near = [name for name in names if len(given) > 2 and name.startswith(given)]
+    near = near or difflib.get_close_matches(given, names, 1, 0.5)
     return f"; did you mean {names[near[0]]}?" if near else ""
+
+
+class Presets(dict[str, Preset]):
+    """Configurations by name.
+
+    Example:
+        >>> Presets(base=1, big=2)["bas"]
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ArgumentError: no preset 'bas': there are base, big; did you ...
+    """
+
+    def __missing__(self, name: str) -> Preset:
+        """Refuses a name that is not there, with the nearest one that is."""
+        there = ", ".join(self)
+        raise ArgumentError(f"no preset {name!r}: there are {there}{nearest(name, self)}")
 
 
 class Configuration:

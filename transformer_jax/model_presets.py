@@ -13,6 +13,7 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.config_fields import Presets
 from transformer_jax.errors import ConfigError
 
 __all__ = ["PRESETS", "bert", "vit"]
@@ -117,73 +118,75 @@ def vit(
     )
 
 
-PRESETS: dict[str, TransformerConfig] = {
-    # Vaswani et al. 2017, table 3: 63.05 M and 214.2 M parameters at V = 37,000 (row U15).
-    "vaswani_base": _vaswani(d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
-    "vaswani_big": _vaswani(d_model=1024, num_heads=16, d_ff=4096, dropout=0.3),
-    # The shape of the published Marian (OPUS-MT) translators.
-    "marian": TransformerConfig(
-        vocab_size=58_101,
-        positions=PositionConfig(kind="sinusoidal_halves", max_length=512),
-        feed_forward=FeedForwardConfig(activation="silu"),
-        norm=NormConfig(),
-        head=HeadConfig(bias=True),
-    ),
-    "bart_base": TransformerConfig(
-        vocab_size=50_265,
-        d_model=768,
-        embedding=EmbeddingConfig(scale=1.0, layernorm_embedding=True),
-        positions=PositionConfig(kind="learned", max_length=1024, offset=2),
-        attention=AttentionConfig(num_heads=12, dropout=0.1),
-        feed_forward=FeedForwardConfig(d_ff=3072, activation="gelu", activation_dropout=0.1),
-        norm=NormConfig(),
-        head=HeadConfig(bias=True),
-    ),
-    "t5_small": TransformerConfig(
-        vocab_size=32_128,
-        embedding=EmbeddingConfig(scale=1.0),
-        positions=PositionConfig(kind="relative", max_length=512),
-        attention=AttentionConfig(
-            num_heads=8, head_dim=64, bias=False, out_bias=False, dropout=0.1
+PRESETS: Presets[TransformerConfig] = Presets(
+    {
+        # Vaswani et al. 2017, table 3: 63.05 M and 214.2 M parameters at V = 37,000 (row U15).
+        "vaswani_base": _vaswani(d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
+        "vaswani_big": _vaswani(d_model=1024, num_heads=16, d_ff=4096, dropout=0.3),
+        # The shape of the published Marian (OPUS-MT) translators.
+        "marian": TransformerConfig(
+            vocab_size=58_101,
+            positions=PositionConfig(kind="sinusoidal_halves", max_length=512),
+            feed_forward=FeedForwardConfig(activation="silu"),
+            norm=NormConfig(),
+            head=HeadConfig(bias=True),
         ),
-        scores=ScoreConfig(scale=1.0),
-        feed_forward=FeedForwardConfig(d_ff=2048, bias=False, activation_dropout=0.1),
-        norm=NormConfig(kind="rms", placement="pre", eps=1e-6),
-        head=HeadConfig(scale=512**-0.5),
-    ),
-    # Devlin et al. 2019, and the small ones of Turc et al. 2019; with pooler 4.4, 11.2, 28.8, 41.4,
-    # 109.5 and 335.1 M parameters (row H17).
-    "bert_tiny": bert(d_model=128, num_layers=2),
-    "bert_mini": bert(d_model=256, num_layers=4),
-    "bert_small": bert(d_model=512, num_layers=4),
-    "bert_medium": bert(d_model=512, num_layers=8),
-    "bert_base": bert(d_model=768, num_layers=12),
-    "bert_large": bert(d_model=1024, num_layers=24),
-    # Dosovitskiy et al. 2021 and, tiny, Touvron et al. 2021; with 1,000 classes 5.7, 86.6 and
-    # 304.3 M parameters.
-    "vit_tiny": vit(d_model=192, num_layers=12),
-    "vit_base": vit(d_model=768, num_layers=12),
-    "vit_large": vit(d_model=1024, num_layers=24),
-    # Radford et al. 2019: 124, 355, 774 and 1,558 M parameters.
-    "gpt2_small": _gpt2(d_model=768, num_layers=12, num_heads=12),
-    "gpt2_medium": _gpt2(d_model=1024, num_layers=24, num_heads=16),
-    "gpt2_large": _gpt2(d_model=1280, num_layers=36, num_heads=20),
-    "gpt2_xl": _gpt2(d_model=1600, num_layers=48, num_heads=25),
-    # The character model of nanoGPT: no biases, a context of 256.
-    "nanogpt_char": dataclasses.replace(
-        _gpt2(d_model=384, num_layers=6, num_heads=6, context=256, dropout=0.2, bias=False),
-        vocab_size=65,
-    ),
-    # Decoders since Llama: RMS norm, rotary embeddings, gated feed-forward, GQA.
-    "llama_style": TransformerConfig(
-        vocab_size=32_000,
-        d_model=768,
-        encoder_layers=0,
-        decoder_layers=12,
-        embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
-        positions=PositionConfig(kind="rope", max_length=2048),
-        attention=AttentionConfig(num_heads=12, num_kv_heads=4, bias=False, out_bias=False),
-        feed_forward=FeedForwardConfig(d_ff=2048, activation="silu", gated=True, bias=False),
-        norm=NormConfig(kind="rms", placement="pre", eps=1e-6, residual_dropout=0.0),
-    ),
-}
+        "bart_base": TransformerConfig(
+            vocab_size=50_265,
+            d_model=768,
+            embedding=EmbeddingConfig(scale=1.0, layernorm_embedding=True),
+            positions=PositionConfig(kind="learned", max_length=1024, offset=2),
+            attention=AttentionConfig(num_heads=12, dropout=0.1),
+            feed_forward=FeedForwardConfig(d_ff=3072, activation="gelu", activation_dropout=0.1),
+            norm=NormConfig(),
+            head=HeadConfig(bias=True),
+        ),
+        "t5_small": TransformerConfig(
+            vocab_size=32_128,
+            embedding=EmbeddingConfig(scale=1.0),
+            positions=PositionConfig(kind="relative", max_length=512),
+            attention=AttentionConfig(
+                num_heads=8, head_dim=64, bias=False, out_bias=False, dropout=0.1
+            ),
+            scores=ScoreConfig(scale=1.0),
+            feed_forward=FeedForwardConfig(d_ff=2048, bias=False, activation_dropout=0.1),
+            norm=NormConfig(kind="rms", placement="pre", eps=1e-6),
+            head=HeadConfig(scale=512**-0.5),
+        ),
+        # Devlin et al. 2019, and the small ones of Turc et al. 2019; with pooler 4.4, 11.2, 28.8,
+        # 41.4, 109.5 and 335.1 M parameters (row H17).
+        "bert_tiny": bert(d_model=128, num_layers=2),
+        "bert_mini": bert(d_model=256, num_layers=4),
+        "bert_small": bert(d_model=512, num_layers=4),
+        "bert_medium": bert(d_model=512, num_layers=8),
+        "bert_base": bert(d_model=768, num_layers=12),
+        "bert_large": bert(d_model=1024, num_layers=24),
+        # Dosovitskiy et al. 2021 and, tiny, Touvron et al. 2021; with 1,000 classes 5.7, 86.6 and
+        # 304.3 M parameters.
+        "vit_tiny": vit(d_model=192, num_layers=12),
+        "vit_base": vit(d_model=768, num_layers=12),
+        "vit_large": vit(d_model=1024, num_layers=24),
+        # Radford et al. 2019: 124, 355, 774 and 1,558 M parameters.
+        "gpt2_small": _gpt2(d_model=768, num_layers=12, num_heads=12),
+        "gpt2_medium": _gpt2(d_model=1024, num_layers=24, num_heads=16),
+        "gpt2_large": _gpt2(d_model=1280, num_layers=36, num_heads=20),
+        "gpt2_xl": _gpt2(d_model=1600, num_layers=48, num_heads=25),
+        # The character model of nanoGPT: no biases, a context of 256.
+        "nanogpt_char": dataclasses.replace(
+            _gpt2(d_model=384, num_layers=6, num_heads=6, context=256, dropout=0.2, bias=False),
+            vocab_size=65,
+        ),
+        # Decoders since Llama: RMS norm, rotary embeddings, gated feed-forward, GQA.
+        "llama_style": TransformerConfig(
+            vocab_size=32_000,
+            d_model=768,
+            encoder_layers=0,
+            decoder_layers=12,
+            embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
+            positions=PositionConfig(kind="rope", max_length=2048),
+            attention=AttentionConfig(num_heads=12, num_kv_heads=4, bias=False, out_bias=False),
+            feed_forward=FeedForwardConfig(d_ff=2048, activation="silu", gated=True, bias=False),
+            norm=NormConfig(kind="rms", placement="pre", eps=1e-6, residual_dropout=0.0),
+        ),
+    }
+)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from transformer_jax.config import CellName, ComputeConfig, FeatureConfig, TransformerConfig
 from transformer_jax.config_checks import check_features
-from transformer_jax.config_fields import Configuration, Range, Rate
+from transformer_jax.config_fields import Configuration, Presets, Range, Rate
 from transformer_jax.errors import ConfigError
 
 __all__ = [
@@ -173,48 +173,50 @@ def _preset(**fields: Any) -> RecurrentConfig:
 _APART: dict[str, Any] = {"share_encoder_decoder_embeddings": False}
 
 # Published sizes (row U15).
-RECURRENT_PRESETS: dict[str, RecurrentConfig] = {
-    # Cho et al. 2014, appendix A: 15,000 words, embeddings of 100, 500 maxout units.
-    "cho2014": _preset(
-        vocab_size=15_000,
-        d_model=1000,
-        cell="gru",
-        bidirectional=False,
-        embedding=RecurrentEmbeddingConfig(100, **_APART),
-        attention=AlignmentConfig("none", "previous"),
-        head=RecurrentHeadConfig(False, 500),
-    ),
-    # Sutskever et al. 2014, 3.4: 384 M parameters, of which 64 M are recurrent.
-    "sutskever2014": _preset(
-        vocab_size=160_000,
-        decoder_vocab_size=80_000,
-        d_model=1000,
-        num_layers=4,
-        bidirectional=False,
-        reverse_source=True,
-        embedding=RecurrentEmbeddingConfig(1000, **_APART),
-        attention=AlignmentConfig("none"),
-        head=RecurrentHeadConfig(False),
-    ),
-    # Bahdanau et al. 2015, A.2: 30,000 words, embeddings of 620, 500 maxout units.
-    "bahdanau2014": _preset(
-        vocab_size=30_000,
-        d_model=1000,
-        cell="gru",
-        embedding=RecurrentEmbeddingConfig(620, **_APART),
-        attention=AlignmentConfig("concat", "previous"),
-        head=RecurrentHeadConfig(False, 500),
-    ),
-    # Luong et al. 2015, 4.1: 50,000 words, sources reversed, dropout of 0.2.
-    "luong2015": _preset(
-        vocab_size=50_000,
-        d_model=1000,
-        num_layers=4,
-        bidirectional=False,
-        reverse_source=True,
-        dropout=0.2,
-        embedding=RecurrentEmbeddingConfig(1000, **_APART),
-        attention=AlignmentConfig("general", input_feeding=True),
-        head=RecurrentHeadConfig(False),
-    ),
-}
+RECURRENT_PRESETS: Presets[RecurrentConfig] = Presets(
+    {
+        # Cho et al. 2014, appendix A: 15,000 words, embeddings of 100, 500 maxout units.
+        "cho2014": _preset(
+            vocab_size=15_000,
+            d_model=1000,
+            cell="gru",
+            bidirectional=False,
+            embedding=RecurrentEmbeddingConfig(100, **_APART),
+            attention=AlignmentConfig("none", "previous"),
+            head=RecurrentHeadConfig(False, 500),
+        ),
+        # Sutskever et al. 2014, 3.4: 384 M parameters, of which 64 M are recurrent.
+        "sutskever2014": _preset(
+            vocab_size=160_000,
+            decoder_vocab_size=80_000,
+            d_model=1000,
+            num_layers=4,
+            bidirectional=False,
+            reverse_source=True,
+            embedding=RecurrentEmbeddingConfig(1000, **_APART),
+            attention=AlignmentConfig("none"),
+            head=RecurrentHeadConfig(False),
+        ),
+        # Bahdanau et al. 2015, A.2: 30,000 words, embeddings of 620, 500 maxout units.
+        "bahdanau2014": _preset(
+            vocab_size=30_000,
+            d_model=1000,
+            cell="gru",
+            embedding=RecurrentEmbeddingConfig(620, **_APART),
+            attention=AlignmentConfig("concat", "previous"),
+            head=RecurrentHeadConfig(False, 500),
+        ),
+        # Luong et al. 2015, 4.1: 50,000 words, sources reversed, dropout of 0.2.
+        "luong2015": _preset(
+            vocab_size=50_000,
+            d_model=1000,
+            num_layers=4,
+            bidirectional=False,
+            reverse_source=True,
+            dropout=0.2,
+            embedding=RecurrentEmbeddingConfig(1000, **_APART),
+            attention=AlignmentConfig("general", input_feeding=True),
+            head=RecurrentHeadConfig(False),
+        ),
+    }
+)

@@ -8,11 +8,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from transformer_jax.functional.real_arguments import real_arguments
+
 _CUBIC = 0.044715
 _FLAT = 1e6  # squares of numbers where the tanh is 1 in every type
 _SLOPE = math.sqrt(2 / math.pi)
 
 
+@real_arguments
 def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``max(x, 0)``, with gradient 0 at 0 (row U8).
 
@@ -23,6 +26,7 @@ def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jax.nn.relu(x)
 
 
+@real_arguments
 def silu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``x · sigmoid(x)``, also called swish.
 
@@ -35,6 +39,7 @@ def silu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jax.nn.silu(x)
 
 
+@real_arguments
 def quick_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``x · sigmoid(1.702 x)``, the sigmoid approximation of :func:`gelu`.
 
@@ -47,6 +52,7 @@ def quick_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return x * jax.nn.sigmoid(1.702 * x)
 
 
+@real_arguments
 def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``tanh(x)``.
 
@@ -57,6 +63,7 @@ def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.tanh(x)
 
 
+@real_arguments
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``x Φ(x)``, where ``Φ`` is the standard normal distribution, by the error function.
 
@@ -69,6 +76,7 @@ def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return _gelu(x)
 
 
+@real_arguments
 def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))``, the tanh approximation of :func:`gelu`.
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "additive_scores",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 
+@real_arguments
 def general_scores(
     q: Float[Array, "B N T H"], k: Float[Array, "B N S J"], kernel: Float[Array, "H J"]
 ) -> Float[Array, "B N T S"]:
@@ -41,6 +43,7 @@ def general_scores(
     return jnp.matmul(mapped, k.swapaxes(2, 3), preferred_element_type=jnp.float32)
 
 
+@real_arguments
 def additive_scores(
     q: Float[Array, "B N T H"],
     k: Float[Array, "B N S J"],
@@ -71,6 +74,7 @@ def additive_scores(
     return projected_additive_scores(q @ query_kernel, k @ key_kernel, vector)
 
 
+@real_arguments
 def projected_additive_scores(
     q: Float[Array, "B N T A"], k: Float[Array, "B N S A"], vector: Float[Array, " A"]
 ) -> Float[Array, "B N T S"]:
@@ -93,6 +97,7 @@ def projected_additive_scores(
     return jnp.matmul(summed, vector, preferred_element_type=jnp.float32)
 
 
+@real_arguments
 def concat_scores(
     q: Float[Array, "B N T H"],
     k: Float[Array, "B N S J"],
@@ -127,6 +132,7 @@ def concat_scores(
     return additive_scores(q, k, kernel[:H], kernel[H:], vector)
 
 
+@real_arguments
 def location_scores(
     q: Float[Array, "B N T H"], k: Float[Array, "B N S _"], kernel: Float[Array, "H M"]
 ) -> Float[Array, "B N T S"]:

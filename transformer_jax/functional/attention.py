@@ -1,5 +1,7 @@
 """Attention: one function, with any score and mask, computed by one of several kernels."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -8,6 +10,7 @@ from transformer_jax.functional import kernels
 from transformer_jax.functional.dropout import Dropout
 from transformer_jax.functional.dropout import dropout as drop
 from transformer_jax.functional.masks import Mask, as_mask
+from transformer_jax.functional.real_arguments import real_arguments
 from transformer_jax.functional.scores import (
     ScaledDot,
     Score,
@@ -20,6 +23,7 @@ from transformer_jax.functional.scores import (
 __all__ = ["attend", "attend_heads_first", "attention_weights", "dot_product_self_attention"]
 
 
+@real_arguments
 def attend(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K J"],
@@ -78,6 +82,7 @@ def attend(
     return y.swapaxes(1, 2)
 
 
+@real_arguments
 def attend_heads_first(
     q: Float[Array, "B N T H"],
     k: Float[Array, "B K S J"],
@@ -98,6 +103,7 @@ def attend_heads_first(
                [0.26894143, 0.7310586 ]], dtype=float32)
     """
     check_shapes("attend", q.shape, k.shape, v.shape, isinstance(score, ScaledDot))
+    check_bias("attend", q.shape, k.shape, bias)
     rate, key = dropout or (0.0, None)
     if not isinstance(score, ScaledDot):
         if implementation not in ("auto", "xla"):
@@ -115,6 +121,7 @@ def attend_heads_first(
     return kernels.run_kernel(kernel, q, k, v, mask, bias, score)
 
 
+@real_arguments
 def attention_weights(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K J"],
@@ -135,6 +142,7 @@ def attention_weights(
     """
     q, k = q.swapaxes(1, 2), k.swapaxes(1, 2)
     check_shapes("attention_weights", q.shape, k.shape, k.shape, isinstance(score, ScaledDot))
+    check_bias("attention_weights", q.shape, k.shape, bias)
     return _weights(q, k, as_mask(mask, "attention_weights: mask"), bias, score)
 
 
@@ -153,6 +161,7 @@ def _weights(q, k, mask, bias, score):
     return masked_softmax(s, jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed)
 
 
+@real_arguments
 def dot_product_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
     """Attention without parameters: ``softmax(X Xᵀ) X`` (row B5).
 
@@ -200,3 +209,27 @@ def check_shapes(
     ):
         if wrong:
             raise ArgumentError(f"{where}: {problem}")
+
+
+def check_bias(where: str, q: tuple[int, ...], k: tuple[int, ...], bias: Any) -> None:
+    """Refuses a bias that does not broadcast to the scores, naming the dimension.
+
+    Args:
+        where: The function that is called.
+        q: ``(B, N, T, H)``.
+        k: ``(B, K, S, J)``.
+        bias: The bias, or None.
+
+    Raises:
+        ArgumentError: A size does not fit.
+    """
+    if bias is None:
+        return
+    sizes = (*q[:3], k[2])
+    for axis, have, wanted in zip("BNTS", bias.shape, sizes, strict=True):
+        allowed = (wanted,) if axis == "S" else (1, wanted)
+        if have not in allowed:
+            raise ArgumentError(
+                f"{where}: bias has {axis} = {have}: {' or '.join(map(str, allowed))} is needed, "
+                f"to fit scores [B N T S] = {sizes}"
+            )

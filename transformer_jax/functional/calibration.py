@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from transformer_jax.functional.real_arguments import real_arguments
+
 __all__ = ["Reliability", "expected_calibration_error", "reliability"]
 
 
@@ -17,6 +19,7 @@ class Reliability(NamedTuple):
     accuracy: Float[Array, " bins"]  # the fraction that is right; 0 in an empty bin
 
 
+@real_arguments
 def reliability(
     probabilities: Float[Array, " n"], correct: Bool[Array, " n"], bins: int = 10
 ) -> Reliability:

@@ -5,10 +5,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["convolve", "gated_linear_unit"]
 
 
+@real_arguments
 def convolve(
     x: Float[Array, "B T D"],
     kernel: Float[Array, "K D F"],
@@ -75,6 +77,7 @@ def _side_by_side(
     return jnp.concatenate(found, axis=-1)
 
 
+@real_arguments
 def gated_linear_unit(x: Float[Array, "*rows F"]) -> Float[Array, "*rows E"]:
     """``a ⊙ σ(b)``, where ``a`` and ``b`` are the halves of ``x``.
 

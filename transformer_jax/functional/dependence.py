@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["copies_needed", "dependence", "gradient_norms", "path_length", "sequential_depth"]
 
@@ -18,6 +19,7 @@ AT_ONCE = 16  # rows of the Jacobian
 PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
+@real_arguments
 def dependence(layer: Callable[[Array], Array], x: Float[Array, "n d"]) -> Bool[np.ndarray, "n n"]:
     """Whether output ``t`` changes with input ``s``: where blocks of the Jacobian are not zero.
 
@@ -191,6 +193,7 @@ def _scanned(equation: Any, inputs: list[int]) -> list[int]:
     return [*carry, *stacked]
 
 
+@real_arguments
 def gradient_norms(
     last: Callable[[Array], Array], x: Float[Array, "B T d"], key: Key[Array, ""]
 ) -> Float[Array, "B T"]:

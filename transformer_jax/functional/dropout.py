@@ -6,11 +6,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Key, UInt32
 
 from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.real_arguments import real_arguments
 
 # The fraction set to zero, and a random key, without which nothing is dropped.
 Dropout = tuple[float, Key[Array, ""] | None]
 
 
+@real_arguments
 def dropout(
     x: Float[Array, "*shape"], rate: float, key: Key[Array, ""] | None
 ) -> Float[Array, "*shape"]:

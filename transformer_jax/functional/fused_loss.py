@@ -27,12 +27,14 @@ from transformer_jax.functional.partitioning import (
     unshard_fsdp,
 )
 from transformer_jax.functional.parts import LANES, sum_to_parts
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["LARGE", "fused_linear_cross_entropy"]
 
 LARGE = 2**30  # bytes of logits that a device holds at a time, unless a chunk is given
 
 
+@real_arguments
 def fused_linear_cross_entropy(
     x: Float[Array, "*rows D"],
     output: OutputTable,

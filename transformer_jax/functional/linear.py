@@ -18,6 +18,7 @@ from transformer_jax.functional.partitioning import (
     unshard_fsdp,
     unshard_fsdp_again,
 )
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "kernel_gradient",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 
+@real_arguments
 def linear(
     x: Float[Array, "*rows D"],
     kernel: Float[Array, "D F"],
@@ -58,6 +60,7 @@ def linear(
     return _linear(x, kernel, bias, axes)
 
 
+@real_arguments
 def linear_transposed(
     x: Float[Array, "*rows D"],
     kernel: Float[Array, "F D"],
@@ -78,6 +81,7 @@ def linear_transposed(
     return y if bias is None else y + _as_row(bias, y)
 
 
+@real_arguments
 def sum_rows(x: Float[Array, "*rows F"], dtype=None) -> Float[Array, " F"]:
     """The sum over all axes but the last; on CPU as a product with ones, at the speed of a matmul.
 
@@ -93,6 +97,7 @@ def sum_rows(x: Float[Array, "*rows F"], dtype=None) -> Float[Array, " F"]:
     return total if dtype is None else total.astype(dtype)
 
 
+@real_arguments
 def matmul(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> Float[Array, "..."]:
     """The product over axis ``i`` of ``a`` and axis ``j`` of ``b``, summed in at least float32.
 
@@ -104,6 +109,7 @@ def matmul(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> Fl
     return lax.dot_general(a, b, (((i,), (j,)), ((), ())), preferred_element_type=wide)
 
 
+@real_arguments
 def transposed_matmul(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
     """The sum of the outer products of all rows, ``aᵀ b``, in at least float32.
 
@@ -118,6 +124,7 @@ def transposed_matmul(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> F
     return matmul(a, b, 0, 0)
 
 
+@real_arguments
 def kernel_gradient(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
     """The same as :func:`transposed_matmul`, as fast as possible: the gradient of a kernel.
 

@@ -5,6 +5,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.real_arguments import real_arguments
 from transformer_jax.functional.scores import dot_product_weights, mix, scaled_dot
 
 __all__ = ["local_attention", "local_blocks"]
@@ -38,6 +39,7 @@ def local_blocks(length: int, reach: int) -> tuple[int, int, int]:
     return (1, length, length) if keys >= length else (-(-length // queries), queries, keys)
 
 
+@real_arguments
 def local_attention(
     q: Float[Array, "B T N H"], k: Float[Array, "B T N H"], v: Float[Array, "B T N U"], reach: int
 ) -> Float[Array, "B T N U"]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.partitioning import axis_size, current_mesh, partition_spec
+from transformer_jax.functional.real_arguments import real_arguments
 
 # A number for all rows or one for each.
 Each = Float[Array, ""] | Float[Array, " B"] | float
@@ -32,6 +33,7 @@ def argmax(x: Float[Array, "*rows V"] | Int[Array, "*rows V"]) -> Int[Array, "*r
     return jnp.where(here, places, x.shape[-1]).min(-1)
 
 
+@real_arguments
 def top_k_two_stage(
     x: Float[Array, "*rows V"], k: int, group: int = 64
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
@@ -63,6 +65,7 @@ def top_k_two_stage(
     return values, jnp.take_along_axis(best, at // group, axis=-1) * group + at % group
 
 
+@real_arguments
 def top_k_of_rows(
     x: Float[Array, "*rows V"], k: int
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
@@ -107,6 +110,7 @@ def _top_k_of_parts(x, k: int, group: int):
     return found(x)
 
 
+@real_arguments
 def take_logit(
     logits: Float[Array, "*rows V"], token: Int[Array, "*rows"] | int
 ) -> Float[Array, "*rows"]:
@@ -126,6 +130,7 @@ def take_logit(
     return jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
 
 
+@real_arguments
 def normalizer(
     logits: Float[Array, "*rows V"],
 ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
@@ -144,6 +149,7 @@ def normalizer(
     return peak, jnp.log(jnp.exp(logits - peak[..., None]).sum(-1))
 
 
+@real_arguments
 def sample(logits: Float[Array, "B V"], key: Key[Array, ""] | Key[Array, " B"]) -> Int[Array, " B"]:
     """One token for each row, sampled from ``softmax(logits)``.
 
@@ -162,6 +168,7 @@ def sample(logits: Float[Array, "B V"], key: Key[Array, ""] | Key[Array, " B"]) 
     return argmax(logits + noise)
 
 
+@real_arguments
 def temperature(logits: Float[Array, "B V"], t: Each) -> Float[Array, "B V"]:
     """``logits / t``; ``t = 0`` (below 1e-20) is greedy: only the first maximum stays.
 
@@ -179,6 +186,7 @@ def temperature(logits: Float[Array, "B V"], t: Each) -> Float[Array, "B V"]:
     return jnp.where(zero, greedy, logits / jnp.where(zero, 1, t))
 
 
+@real_arguments
 def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
     """Top-k: keep the ``k`` largest logits of each row, the earlier ones of equals.
 
@@ -198,6 +206,7 @@ def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
     return _only(logits, _first(order, least, k - (order > least).sum(-1, keepdims=True)))
 
 
+@real_arguments
 def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
     """Top-p (nucleus): keep the fewest most probable tokens whose probabilities reach ``p``.
 
@@ -220,6 +229,7 @@ def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
     return _only(logits, _first(order, least, jnp.maximum(room, 1)) | (p >= 1))
 
 
+@real_arguments
 def min_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
     """Min-p: keep tokens with at least ``p`` times the highest probability.
 
@@ -233,6 +243,7 @@ def min_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
     return _only(logits, logits >= logits.max(-1, keepdims=True) + jnp.log(p))
 
 
+@real_arguments
 def repetition_penalty(
     logits: Float[Array, "B V"],
     tokens: Int[Array, "B T"],
@@ -262,6 +273,7 @@ def repetition_penalty(
     return jnp.where(_present(logits, tokens, valid), changed, logits)
 
 
+@real_arguments
 def no_repeat_ngram(
     logits: Float[Array, "B V"], tokens: Int[Array, "B T"], length: EachInt, n: int
 ) -> Float[Array, "B V"]:
@@ -291,6 +303,7 @@ def no_repeat_ngram(
     return jnp.where(_present(logits, tokens[:, n - 1 :], same), -jnp.inf, logits)
 
 
+@real_arguments
 def suppress_tokens(
     logits: Float[Array, "B V"], ids: Int[Array, " n"] | Int[Array, "B n"]
 ) -> Float[Array, "B V"]:
@@ -304,6 +317,7 @@ def suppress_tokens(
     return jnp.where(_present(logits, ids, ids >= 0), -jnp.inf, logits)
 
 
+@real_arguments
 def force_token(logits: Float[Array, "B V"], id: EachInt) -> Float[Array, "B V"]:
     """Force the token ``id``, with logit 0; rows with a negative ``id`` stay as they are.
 

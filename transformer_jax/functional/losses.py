@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from transformer_jax.functional.linear import matmul
 from transformer_jax.functional.partitioning import unshard_fsdp
+from transformer_jax.functional.real_arguments import real_arguments
 from transformer_jax.functional.trained_rows import with_gradient_of_rows
 
 __all__ = [
@@ -23,6 +24,7 @@ TABLE_AXES = ("vocab", "embed")  # of every output table
 PADDING = -1e9  # logit of a token that does not exist
 
 
+@real_arguments
 def token_cross_entropy(
     logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"], label_smoothing: float = 0.0
 ) -> Float[Array, "*rows"]:
@@ -43,6 +45,7 @@ def token_cross_entropy(
     return _token_losses(logits, targets, label_smoothing)
 
 
+@real_arguments
 def cross_entropy(
     logits: Float[Array, "*rows V"],
     targets: Int[Array, "*rows"],
@@ -66,6 +69,7 @@ def cross_entropy(
     return weighted(losses, weights).sum(), weights.sum()
 
 
+@real_arguments
 def linear_logits(
     x: Float[Array, "*rows D"],
     table: Float[Array, "V D"],

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["Variant", "column_gain", "column_norms", "lora_scale", "low_rank_kernel"]
 
@@ -36,6 +37,7 @@ def lora_scale(rank: int, alpha: float, variant: Variant = "lora") -> float:
     return alpha / math.sqrt(rank) if variant == "rslora" else alpha / rank
 
 
+@real_arguments
 def column_norms(kernel: Float[Array, "D F"]) -> Float[Array, " F"]:
     """The length of each column of a kernel, in at least float32: the weights of one output.
 
@@ -47,6 +49,7 @@ def column_norms(kernel: Float[Array, "D F"]) -> Float[Array, " F"]:
     return jnp.sqrt(jnp.square(wide).sum(0))
 
 
+@real_arguments
 def column_gain(
     kernel: Float[Array, "D F"],
     a: Float[Array, "D R"],
@@ -94,6 +97,7 @@ def column_gain(
     return jnp.where(short, of_change, gain)
 
 
+@real_arguments
 def low_rank_kernel(
     kernel: Float[Array, "D F"],
     a: Float[Array, "D R"],

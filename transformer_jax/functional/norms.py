@@ -6,8 +6,10 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.linear import sum_rows
+from transformer_jax.functional.real_arguments import real_arguments
 
 
+@real_arguments
 def layer_norm(
     x: Float[Array, "*rows D"],
     gain: Float[Array, " D"],
@@ -29,6 +31,7 @@ def layer_norm(
     return _layer_norm(x, gain, bias, eps)
 
 
+@real_arguments
 def rms_norm(
     x: Float[Array, "*rows D"], gain: Float[Array, " D"], eps: float
 ) -> Float[Array, "*rows D"]:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.parts import sum_to_parts
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "LOGICAL_AXIS_RULES",
@@ -258,6 +259,7 @@ def unshard_fsdp_again(
     return unshard_fsdp(x, axes, dtype), g
 
 
+@real_arguments
 def take_rows(
     table: Float[Array, "V D"],
     indices: Int[Array, "*where"],

@@ -6,11 +6,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from transformer_jax.functional.real_arguments import real_arguments
+
 __all__ = ["LANES", "sum_to_parts"]
 
 LANES = 128  # of the units of accelerators, which prefer sizes that are multiples of it
 
 
+@real_arguments
 def sum_to_parts(x: Float[Array, "M N"], over: str, dimension: int) -> Float[Array, "P Q"]:
     """The sum of a matrix over devices, of which each keeps its part along a dimension.
 

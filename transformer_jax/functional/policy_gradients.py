@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from transformer_jax.functional.real_arguments import real_arguments
+
 __all__ = [
     "discounted_returns",
     "generalized_advantages",
@@ -22,6 +24,7 @@ __all__ = [
 ]
 
 
+@real_arguments
 def discounted_returns(
     rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], discount: float = 1.0
 ) -> Float[Array, "B T"]:
@@ -42,6 +45,7 @@ def discounted_returns(
     return _backward_sums(jnp.where(mask, rewards, 0), mask, discount)
 
 
+@real_arguments
 def generalized_advantages(
     rewards: Float[Array, "B T"],
     values: Float[Array, "B T"],
@@ -89,6 +93,7 @@ def _backward_sums(terms, mask, factor: float):
     return lax.scan(step, zeros, (terms.T, mask.T), reverse=True)[1].T
 
 
+@real_arguments
 def normalized_advantages(
     advantages: Float[Array, "B T"], mask: Bool[Array, "B T"], epsilon: float = 1e-8
 ) -> Float[Array, "B T"]:
@@ -126,6 +131,7 @@ def _centred(x, pivot, mask, axis):
     return largest * 16, jnp.where(mask, away - mean, 0)
 
 
+@real_arguments
 def group_advantages(rewards: Float[Array, "B G"], epsilon: float = 1e-4) -> Float[Array, "B G"]:
     """Advantages of the completions of one prompt beside each other: ``(r − mean) / (std + ε)``.
 
@@ -152,6 +158,7 @@ def group_advantages(rewards: Float[Array, "B G"], epsilon: float = 1e-4) -> Flo
     return found.astype(jnp.result_type(rewards, 1.0))
 
 
+@real_arguments
 def ppo_policy_loss(
     log_probs: Float[Array, "*rows"],
     old_log_probs: Float[Array, "*rows"],
@@ -180,6 +187,7 @@ def ppo_policy_loss(
     return -jnp.minimum(ratio * advantages, clipped * advantages)
 
 
+@real_arguments
 def ppo_value_loss(
     values: Float[Array, "*rows"],
     old_values: Float[Array, "*rows"],
@@ -207,6 +215,7 @@ def ppo_value_loss(
     return 0.5 * jnp.maximum(jnp.square(values - returns), jnp.square(clipped - returns))
 
 
+@real_arguments
 def kl_k1(
     log_probs: Float[Array, "*rows"], reference: Float[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
@@ -221,6 +230,7 @@ def kl_k1(
     return log_probs - reference
 
 
+@real_arguments
 def kl_k2(
     log_probs: Float[Array, "*rows"], reference: Float[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
@@ -235,6 +245,7 @@ def kl_k2(
     return 0.5 * jnp.square(log_probs - reference)
 
 
+@real_arguments
 def kl_k3(
     log_probs: Float[Array, "*rows"], reference: Float[Array, "*rows"]
 ) -> Float[Array, "*rows"]:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "alibi_bias",
@@ -154,6 +155,7 @@ def dynamic_base(size: int, base: float, factor: float, old_length: int, length:
     return base * (factor * longer - (factor - 1)) ** (size / (size - 2))
 
 
+@real_arguments
 def apply_rotary_embedding(
     x: Float[Array, "B T N H"],
     positions: Int[Array, "#B T"],

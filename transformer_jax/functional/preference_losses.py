@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from transformer_jax.functional.real_arguments import real_arguments
+
 __all__ = [
     "bradley_terry_loss",
     "dpo_loss",
@@ -22,6 +24,7 @@ __all__ = [
 ]
 
 
+@real_arguments
 def bradley_terry_loss(
     chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"]
 ) -> Float[Array, "*pairs"]:
@@ -40,6 +43,7 @@ def bradley_terry_loss(
     return jax.nn.softplus(rejected - chosen)
 
 
+@real_arguments
 def implicit_reward(
     log_prob: Float[Array, "*rows"], reference: Float[Array, "*rows"], beta: float
 ) -> Float[Array, "*rows"]:
@@ -59,6 +63,7 @@ def implicit_reward(
     return beta * (log_prob - reference)
 
 
+@real_arguments
 def dpo_loss(
     chosen: Float[Array, "*pairs"],
     rejected: Float[Array, "*pairs"],
@@ -95,6 +100,7 @@ def dpo_loss(
     return loss + label_smoothing * scaled if label_smoothing else loss
 
 
+@real_arguments
 def ipo_loss(
     chosen: Float[Array, "*pairs"],
     rejected: Float[Array, "*pairs"],
@@ -127,6 +133,7 @@ def ipo_loss(
     return jnp.square(margin - 1 / (2 * beta))
 
 
+@real_arguments
 def simpo_loss(
     chosen: Float[Array, "*pairs"],
     rejected: Float[Array, "*pairs"],
@@ -151,6 +158,7 @@ def simpo_loss(
     return jax.nn.softplus(margin - beta * (chosen - rejected))
 
 
+@real_arguments
 def kto_reference_kl(
     log_prob: Float[Array, " n"],
     reference: Float[Array, " n"],
@@ -178,6 +186,7 @@ def kto_reference_kl(
     return jax.lax.stop_gradient(jnp.maximum(mean, 0))
 
 
+@real_arguments
 def kto_loss(
     log_prob: Float[Array, "*rows"],
     reference: Float[Array, "*rows"],

@@ -18,6 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["CELLS", "Add", "Cell", "State", "recur", "reverse_texts"]
 
@@ -84,6 +85,7 @@ CELLS = {
 }
 
 
+@real_arguments
 def recur(
     cell: Cell,
     projected: Float[Array, "B T X"],
@@ -132,6 +134,7 @@ def recur(
     return _recur(cell, truncate, projected, kernel, state, (lengths, begins))
 
 
+@real_arguments
 def reverse_texts(
     x: Float[Array, "B T D"], lengths: Int[Array, " B"] | None = None
 ) -> Float[Array, "B T D"]:

@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.functional.linear import make_row_major
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "FULLY_MASKED_THRESHOLD",
@@ -78,6 +79,7 @@ scaled_dot = ScaledDot()
 dot = ScaledDot(scale=1.0)  # Luong et al. 2015, 3.1; row T3
 
 
+@real_arguments
 def masked_softmax(
     scores: Float[Array, "B N T S"], allowed: Bool[Array, "#B #N #T #S"] | None = None
 ) -> Float[Array, "B N T S"]:
@@ -105,6 +107,7 @@ def masked_softmax(
     return e * jnp.where(visible, 1.0 / jnp.where(visible, total, 1.0), 0.0)
 
 
+@real_arguments
 def mix(w: Float[Array, "B N T S"], v: Float[Array, "B K S U"]) -> Float[Array, "B N T U"]:
     """``w v`` in float32, what each query reads; query head ``n`` reads value head ``n // G``.
 
@@ -117,6 +120,7 @@ def mix(w: Float[Array, "B N T S"], v: Float[Array, "B K S U"]) -> Float[Array, 
     return y.reshape(*shape, v.shape[3])
 
 
+@real_arguments
 def dot_product_weights(
     q: Float[Array, "B N T H"],
     k: Float[Array, "B K S H"],
@@ -139,6 +143,7 @@ def dot_product_weights(
     return masked_softmax(s, allowed)
 
 
+@real_arguments
 def dot_product_scores(
     q: Float[Array, "B N T H"], k: Float[Array, "B K S H"], scale: float, softcap: float | None
 ) -> Float[Array, "B N T S"]:
@@ -158,6 +163,7 @@ def dot_product_scores(
     return s if softcap is None else softcap * jnp.tanh(s / softcap)
 
 
+@real_arguments
 def query_key_product(
     q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]
 ) -> Float[Array, "B N T S"]:
@@ -170,6 +176,7 @@ def query_key_product(
     return s.reshape(*shape, k.shape[2])
 
 
+@real_arguments
 def transposed_value_product(
     w: Float[Array, "B N T S"], x: Float[Array, "B N T X"], like: Float[Array, "B K S _"]
 ) -> Float[Array, "B K S X"]:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.real_arguments import as_real, real_arguments
 
 __all__ = [
     "count_frames",
@@ -63,6 +64,7 @@ def frame_signal(
         Array([[0., 1., 2.],
                [2., 3., 4.]], dtype=float32)
     """
+    signal = as_real(signal, "frame_signal: signal")
     count = count_frames(len(signal), length, shift)
     return signal[shift * np.arange(count)[:, None] + np.arange(length)[None]]
 
@@ -98,6 +100,8 @@ def power_spectrum(
         >>> power_spectrum(jnp.array([[1.0, 0.0, -1.0, 0.0]]), jnp.ones(4), 4)
         Array([[0., 4., 0.]], dtype=float32)
     """
+    frames = as_real(frames, "power_spectrum: frames")
+    window = as_real(window, "power_spectrum: window")
     if fft_size < frames.shape[1] or fft_size % 2:
         raise ArgumentError(
             f"an FFT of {fft_size} samples for frames of {frames.shape[1]}: it must be even, and "
@@ -190,6 +194,7 @@ def mel_filter_weights(
     return bank
 
 
+@real_arguments
 def log_mel(
     frames: Float[Array, "T N"],
     window: Float[Array, " N"],
@@ -230,6 +235,7 @@ def stack_frames(features: Float[Array, "T F"], count: int) -> Float[Array, "S {
         Array([[1., 2.],
                [3., 0.]], dtype=float32)
     """
+    features = as_real(features, "stack_frames: features")
     if count < 1:
         raise ArgumentError(f"{count} frames in each position: at least 1")
     T, F = features.shape

@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Shaped
 
 from transformer_jax.functional.partitioning import constrain
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["put_rows", "replace_taken", "with_gradient_of_rows"]
 
@@ -38,6 +39,7 @@ def put_rows(
     return jnp.where((places < len(ids)).reshape(-1, *(1,) * (table.ndim - 1)), own, table)
 
 
+@real_arguments
 def replace_taken(
     found: Float[Array, "*where D"],
     rows: Float[Array, "A D"],

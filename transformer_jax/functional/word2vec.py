@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Real
 
 from transformer_jax.functional.losses import token_cross_entropy
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "cbow_loss",
@@ -102,6 +103,7 @@ def phrase_score(
     return (bigrams - discount) * (total / (first.astype(jnp.float32) * second))
 
 
+@real_arguments
 def context_mean(
     vectors: Float[Array, "*n C D"], mask: Bool[Array, "*n C"]
 ) -> Float[Array, "*n D"]:
@@ -116,6 +118,7 @@ def context_mean(
     return jnp.einsum("...c,...cd->...d", weights, vectors)
 
 
+@real_arguments
 def skip_gram_loss(
     inputs: Float[Array, "V D"],
     outputs: Float[Array, "V D"],
@@ -134,6 +137,7 @@ def skip_gram_loss(
     return token_cross_entropy(inputs[words] @ outputs.T, targets).sum()
 
 
+@real_arguments
 def cbow_loss(
     inputs: Float[Array, "V D"],
     outputs: Float[Array, "V D"],
@@ -158,6 +162,7 @@ def cbow_loss(
     return jnp.where(mask.any(-1), losses, 0.0).sum()
 
 
+@real_arguments
 def skip_gram_sampled_loss(
     inputs: Float[Array, "V D"],
     outputs: Float[Array, "V D"],
@@ -181,6 +186,7 @@ def skip_gram_sampled_loss(
     return _sampled(inputs[words], outputs, targets, negatives).sum()
 
 
+@real_arguments
 def cbow_sampled_loss(
     inputs: Float[Array, "V D"],
     outputs: Float[Array, "V D"],

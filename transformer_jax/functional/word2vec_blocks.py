@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.losses import token_cross_entropy
+from transformer_jax.functional.real_arguments import real_arguments
 from transformer_jax.functional.word2vec import row_means
 
 __all__ = [
@@ -68,6 +69,7 @@ def window_mask(
     return near & (sentences[None, :] == sentences[reach : reach + T, None])
 
 
+@real_arguments
 def skip_gram_block_loss(
     inputs: Float[Array, "S D"],
     outputs: Float[Array, "O D"],
@@ -99,6 +101,7 @@ def skip_gram_block_loss(
     return positive.sum() + (weights * jax.nn.softplus(scores[:, T:])).sum()
 
 
+@real_arguments
 def skip_gram_block_gradients(
     inputs: Float[Array, "S D"],
     outputs: Float[Array, "O D"],
@@ -126,6 +129,7 @@ def skip_gram_block_gradients(
     return BlockGradients(slopes @ outputs, slopes.T @ inputs)
 
 
+@real_arguments
 def cbow_block_loss(
     inputs: Float[Array, "S D"],
     outputs: Float[Array, "O D"],
@@ -151,6 +155,7 @@ def cbow_block_loss(
     return jnp.where(mask.any(-1), positive + sampled, 0.0).sum()
 
 
+@real_arguments
 def cbow_block_gradients(
     inputs: Float[Array, "S D"],
     outputs: Float[Array, "O D"],
@@ -184,6 +189,7 @@ def cbow_block_gradients(
     return BlockGradients(means.T @ of_hidden, of_outputs)
 
 
+@real_arguments
 def skip_gram_block_softmax_loss(
     inputs: Float[Array, "S D"],
     table: Float[Array, "V D"],
@@ -210,6 +216,7 @@ def skip_gram_block_softmax_loss(
     return -jnp.where(mask.T, log_p[:, centers], 0.0).sum()
 
 
+@real_arguments
 def cbow_block_softmax_loss(
     inputs: Float[Array, "S D"],
     table: Float[Array, "V D"],

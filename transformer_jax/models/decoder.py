@@ -12,7 +12,7 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head
-from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.linear import Embed, check_tokens
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import Stack
 
@@ -73,6 +73,7 @@ class Decoder(nnx.Module):
             key: Dropout, if given.
             on_weights: Called with the weights of each block's self-attention.
         """
+        check_tokens(tokens)
         given = inputs or {}
         ids, positions = given.get("segment_ids"), given.get("positions")
         mask = None if ids is None else Mask(q_segments=ids, kv_segments=ids)

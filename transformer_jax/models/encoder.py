@@ -9,7 +9,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.modules.attention import stack_weights
-from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.linear import Embed, Linear, check_tokens
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import OnHidden, Stack
 
@@ -65,6 +65,7 @@ class Encoder(nnx.Module):
             on_weights: Called with the weights of each block's self-attention.
             on_hidden: Called with the first block's input and each block's output.
         """
+        check_tokens(tokens)
         return self.encoder(
             self.embedding(tokens) * self.config.embedding_scale,
             padding_mask(lengths),

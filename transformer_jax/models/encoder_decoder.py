@@ -17,7 +17,7 @@ from transformer_jax.modules.block import Memory
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.features import FeatureProjection
 from transformer_jax.modules.head import Head
-from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.linear import Embed, check_tokens
 from transformer_jax.modules.parameters import at_depth, raise_depth
 from transformer_jax.modules.stack import Stack
 
@@ -152,6 +152,8 @@ class TransformerEncoder(nnx.Module):
             key: Dropout, if given.
             on_weights: Called with the weights of each block's self-attention.
         """
+        if isinstance(self.embedding, Embed):
+            check_tokens(source, "source tokens")
         states = self.stack(
             _embedded(self.embedding, source, self.stack),
             padding_mask(source_lengths),

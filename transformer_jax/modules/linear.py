@@ -8,13 +8,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ArgumentError, DataError
 from transformer_jax.functional.linear import linear, linear_transposed
 from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.modules.parameters import logical_axes
 from transformer_jax.modules.trained_rows import TrainedRows
 
-__all__ = ["Embed", "Linear", "LinearTransposed", "check_indices"]
+__all__ = ["Embed", "Linear", "LinearTransposed", "check_indices", "check_tokens", "initial_key"]
 
 
 Axes = tuple[str | None, str | None]
@@ -28,7 +28,7 @@ class Linear(nnx.Module):
 
     def __init__(self, inputs: int, outputs: int, axes: Axes, *, bias: bool = True, rngs: nnx.Rngs):
         init = jax.nn.initializers.glorot_uniform()
-        kernel = init(rngs.params(), (inputs, outputs), jnp.float32)
+        kernel = init(initial_key(rngs), (inputs, outputs), jnp.float32)
         self.kernel = nnx.Param(kernel, axes=axes)
         self.bias = nnx.Param(jnp.zeros(outputs), axes=axes[1:]) if bias else None
 
@@ -103,7 +103,7 @@ class Embed(nnx.Module):
     ):
         self.dtype = dtype  # rows are rounded to it
         init = jax.nn.initializers.normal(scale)
-        table = init(rngs.params(), (rows, width), jnp.float32)
+        table = init(initial_key(rngs), (rows, width), jnp.float32)
         self.table = nnx.Param(table, axes=axes)
         self.trained: TrainedRows | None = None
 
@@ -120,3 +120,37 @@ class Embed(nnx.Module):
         if self.trained is None:
             return found
         return self.trained.replace(found, indices, self.table.shape[0], self.dtype)
+
+
+def initial_key(rngs: Any) -> Any:
+    """Returns the random key of a fresh parameter.
+
+    Raises:
+        ArgumentError: ``rngs`` are no random streams, such as a seed.
+
+    Example:
+        >>> initial_key(0)
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ArgumentError: rngs is 0: random streams are needed, flax.nnx.Rngs(0)
+    """
+    if not isinstance(rngs, nnx.Rngs | nnx.RngStream):
+        seed = rngs if isinstance(rngs, int) else 0
+        raise ArgumentError(f"rngs is {rngs!r}: random streams are needed, flax.nnx.Rngs({seed})")
+    return rngs.params() if isinstance(rngs, nnx.Rngs) else rngs()
+
+
+def check_tokens(tokens: Any, name: str = "tokens") -> None:
+    """Refuses tokens that are not rows of texts.
+
+    Raises:
+        ArgumentError: They have another number of axes than two.
+
+    Example:
+        >>> check_tokens(jnp.ones((3,), int))
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ArgumentError: tokens have shape (3,): [B T] is needed
+    """
+    if tokens.ndim != 2:
+        raise ArgumentError(f"{name} have shape {tokens.shape}: [B T] is needed")

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ArgumentError, ConfigError
 from transformer_jax.functional import positions as positional
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
@@ -101,6 +101,10 @@ class Stack(nnx.Module):
             on_hidden: Called with the first block's input and each block's output, the last after
                 the final norm.
         """
+        if x.ndim != 3:
+            raise ArgumentError(
+                f"hidden states have shape {x.shape}: [B T D] is needed, of tokens [B T]"
+            )
         keys = (None, None) if key is None else jax.random.split(key)
         if positions is None:
             positions = jnp.arange(x.shape[1])[None]

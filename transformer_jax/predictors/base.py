@@ -5,9 +5,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from transformer_jax.errors import plural, were
+from transformer_jax.errors import ArgumentError, plural, were
 
-__all__ = ["Predictor", "listed", "truncation"]
+__all__ = ["Predictor", "listed", "several", "truncation"]
 
 
 class Predictor:
@@ -30,14 +30,39 @@ class Predictor:
     tokenizer: Any
 
 
-def listed(texts: str | Iterable[str]) -> list[str]:
-    """The texts as a list: a string is one text.
+def listed(texts: Any) -> list[str]:
+    """Returns the texts as a list: a string is one text.
+
+    Raises:
+        ArgumentError: It is neither a text nor a list of texts.
 
     Example:
         >>> listed("ab"), listed(["ab", "c"])
         (['ab'], ['ab', 'c'])
+        >>> listed(5)
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ArgumentError: 5 is int: a text or a list of texts is needed
     """
-    return [texts] if isinstance(texts, str) else list(texts)
+    found = [texts] if isinstance(texts, str) else several(texts)
+    for i, text in enumerate(found):
+        if not isinstance(text, str):
+            raise ArgumentError(f"text {i + 1} is {type(text).__name__}: text is needed")
+    return found
+
+
+def several(texts: Any) -> list[Any]:
+    """Returns what a list or another iterable holds.
+
+    Raises:
+        ArgumentError: It is one value, or bytes.
+    """
+    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
+        shown = repr(texts)[:40]
+        raise ArgumentError(
+            f"{shown} is {type(texts).__name__}: a text or a list of texts is needed"
+        )
+    return list(texts)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from transformer_jax.encoding.rewards import Rewarded, Rewards
 from transformer_jax.encoding.vectors import Layers, Pool
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.predictors.attention import TextAttention, encoder_attention, one_text
-from transformer_jax.predictors.base import Predictor, listed, truncation
+from transformer_jax.predictors.base import Predictor, listed, several, truncation
 from transformer_jax.predictors.encoders import (
     load_task,
     load_vectors,
@@ -316,7 +316,7 @@ class RewardPredictor(RegressionPredictor):
         """
         if text_pairs is not None:
             raise DataError("a reward model was trained on single texts: leave text_pairs out")
-        given: list[Any] = [texts] if isinstance(texts, str | Mapping) else list(texts)
+        given: list[Any] = [texts] if isinstance(texts, str | Mapping) else several(texts)
         if any(isinstance(part, Mapping) and "role" in part for part in given):
             given = [given]  # the messages of one conversation
         given = [_conversation(i, part) for i, part in enumerate(given)]
@@ -354,8 +354,8 @@ class TaggingPredictor(_Task):
         Args:
             sentences: One sentence or many, or lists of their words; a string is split at blanks.
         """
-        given = [sentences] if isinstance(sentences, str) else sentences
-        words = [one.split() if isinstance(one, str) else list(one) for one in given]
+        given = [sentences] if isinstance(sentences, str) else several(sentences)
+        words = [one.split() if isinstance(one, str) else listed(one) for one in given]
         found = self._predictor.tags([[self._prepare(word) for word in row] for row in words])
         tagged = [
             [
@@ -383,6 +383,7 @@ class QuestionAnsweringPredictor(_Task):
             top_k: Number of answers.
             max_answer_len: Maximum number of tokens of an answer.
         """
+        listed([question, context])
         read = lowered(context) if self._prepare("A") == "a" else context
         [found] = self._predictor.answers(
             [self._prepare(question)], [read], best=top_k, longest=max_answer_len

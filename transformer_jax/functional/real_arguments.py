@@ -1,0 +1,109 @@
+"""Arguments of functions of real arrays: integers are promoted, other ranks refused."""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from transformer_jax.errors import ArgumentError
+
+__all__ = ["as_real", "real_arguments"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def real_arguments(function: Function) -> Function:
+    """A decorator: arrays of integers and truth values become floats where floats are declared.
+
+    Integer arithmetic would give other results without a word: the scale of a score rounds to 0, a
+    mean to an integer. Lists of numbers are arrays. An array of another rank than its annotation
+    has is refused.
+
+    Raises:
+        ArgumentError: When called with an array of another rank, or of complex numbers or objects.
+
+    Example:
+        >>> from jaxtyping import Array, Float
+        >>> @real_arguments
+        ... def halves(x: Float[Array, " T"]) -> Float[Array, " T"]:
+        ...     return x * jnp.asarray(0.5, x.dtype)
+        >>> halves(jnp.array([1, 2]))
+        Array([0.5, 1. ], dtype=float32)
+        >>> halves(jnp.array([[1, 2]]))
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ArgumentError: halves: x has shape (1, 2): [T] is needed
+    """
+    signature = inspect.signature(function)
+    declared = {
+        name: dims
+        for name, parameter in signature.parameters.items()
+        if (dims := _dimensions(parameter.annotation)) is not None
+    }
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return function(*args, **kwargs)  # which says what is wrong
+        given = bound.arguments
+        for name, ranks in declared.items():
+            value = given.get(name)
+            if value is not None and not isinstance(value, int | float | complex):
+                given[name] = _checked(value, ranks, f"{function.__name__}: {name}")
+        return function(*bound.args, **bound.kwargs)
+
+    return typing.cast(Function, checked)
+
+
+def as_real(x: Any, where: str) -> Array:
+    """Returns an array of floats: itself, or the floats of integers, truth values and lists.
+
+    Args:
+        x: An array, or a list of numbers.
+        where: Names it in messages.
+
+    Raises:
+        ArgumentError: It holds something else.
+    """
+    if isinstance(x, list | tuple):
+        try:
+            x = np.asarray(x)
+        except ValueError:
+            raise ArgumentError(f"{where}: lists of one length are needed") from None
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:
+        raise ArgumentError(f"{where} is {type(x).__name__}: an array is needed")
+    if jnp.issubdtype(dtype, jnp.floating):
+        return x if not isinstance(x, np.ndarray) else jnp.asarray(x)
+    if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_):
+        return jnp.asarray(x, jnp.result_type(float))
+    raise ArgumentError(f"{where} holds {dtype}: real numbers are needed")
+
+
+def _checked(value: Any, ranks: tuple[str, ...], where: str) -> Any:
+    value = as_real(value, where)
+    if any("*" in dims or "..." in dims or len(dims.split()) == value.ndim for dims in ranks):
+        return value
+    needed = " or ".join(f"[{dims.replace('#', '').strip()}]" for dims in ranks)
+    raise ArgumentError(f"{where} has shape {value.shape}: {needed} is needed")
+
+
+def _dimensions(annotation: Any) -> tuple[str, ...] | None:
+    """The dimensions of an annotation that admits arrays of floats alone; None of others."""
+    parts = typing.get_args(annotation) or (annotation,)
+    shapes = [part for part in parts if hasattr(part, "dim_str")]
+    lists = [part.dtypes for part in shapes if isinstance(part.dtypes, list | tuple)]
+    if not lists or len(lists) < len(shapes):  # another annotation admits any dtype
+        return None
+    if any(part.array_type is np.ndarray for part in shapes):  # constants of a program
+        return None
+    if not all("float" in str(dtype) for dtypes in lists for dtype in dtypes):
+        return None
+    return tuple(part.dim_str for part in shapes)
