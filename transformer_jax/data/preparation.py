@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from transformer_jax.config_fields import Configuration
+
 __all__ = ["Preparation", "TextNormalization", "compose"]
 
 TextNormalization = Literal["nfc", "none"]
@@ -30,7 +32,7 @@ def compose(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Preparation:
+class Preparation(Configuration, group="data.read"):
     """The preparation of the texts of a run: one value for training and for every use of the model.
 
     Attributes:
