@@ -54,9 +54,7 @@ class Row:
 class Worker:
     """A process that sets up cases and runs them when asked."""
 
-    def __init__(
-        self, python: str, module: str, threads: int, variables: dict[str, str], tree: Path
-    ):
+    def __init__(self, python: str, module: str, threads: int, tree: Path):
         env = os.environ | {
             "PYTHONPATH": str(tree),
             "JAX_PLATFORMS": "cpu",
@@ -71,7 +69,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=env | variables,
+            env=env,
             cwd=tree,
             start_new_session=True,  # what it starts ends with it
         )
@@ -157,7 +155,6 @@ class Case:
     token: str  # its name in the worker
     facts: dict[str, Any]
     times: int
-    setup: dict[str, Any] = dataclasses.field(default_factory=dict)  # its request to the worker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,13 +177,11 @@ class Limits:
 
 
 class Bench:
-    """Cases of any number of workers, measured in turn, with progress on stderr."""
+    """Cases, each in a process of its own, measured in turn, with progress on stderr."""
 
     def __init__(self, threads: int = 1, title: str = "", limits: Limits = Limits()):
         self.threads, self.limits = threads, limits
-        self.workers: dict[tuple, Worker] = {}
         self.cases: list[Case] = []
-        self._asked = 0
         self._began = time.monotonic()
         if title:
             tell(f"{title}:")
@@ -200,7 +195,6 @@ class Bench:
         python: str = sys.executable,
         module: str = "benchmarks.ours",
         times: int = 1,
-        variables: dict[str, str] | None = None,
         tree: Path = TREE,
     ) -> dict[str, Any] | None:
         """Sets a case up in its worker; a case that fails is left out with a note.
@@ -212,42 +206,26 @@ class Bench:
             python: Interpreter of the worker.
             module: Module of the worker.
             times: Repetitions within a measurement.
-            variables: Environment variables of the worker.
             tree: Checkout that the worker imports from.
 
         Returns:
             The facts that the worker gives; None if the case is left out.
         """
-        at = (python, module, tuple(sorted((variables or {}).items())), tree)
-        self._asked += 1
-        token = str(self._asked)
-        setup = {"do": "setup", "id": token, "case": case, "arguments": arguments}
         tell(f"  setting up {name}")
         try:
-            worker = self._worker(at)
-            facts = worker.ask(self.limits.within(self._spent()), **setup)
-        except (RuntimeError, OSError) as error:
+            worker = Worker(python, module, self.threads, tree)
+        except OSError as error:
             self._leave_out(name, error)
             return None
-        self.cases.append(Case(name, worker, token, facts, times, setup))
+        try:
+            within = self.limits.within(self._spent())
+            facts = worker.ask(within, do="setup", id=name, case=case, arguments=arguments)
+        except RuntimeError as error:
+            worker.kill()
+            self._leave_out(name, error)
+            return None
+        self.cases.append(Case(name, worker, name, facts, times))
         return facts
-
-    def _worker(self, at: tuple) -> Worker:
-        """The worker of some cases, started anew with them if it has ended."""
-        worker = self.workers.get(at)
-        if worker is None or not worker.alive:
-            python, module, variables, tree = at
-            fresh = Worker(python, module, self.threads, dict(variables), tree)
-            for each in [each for each in self.cases if each.worker is worker]:
-                tell(f"  setting up {each.name} again")
-                each.worker = fresh
-                try:
-                    fresh.ask(self.limits.within(self._spent()), **each.setup)
-                except RuntimeError as error:
-                    self.cases.remove(each)
-                    self._leave_out(each.name, error)
-            self.workers[at] = fresh
-        return self.workers[at]
 
     def _spent(self) -> float:
         return time.monotonic() - self._began
@@ -265,7 +243,6 @@ class Bench:
             base: The case that speeds are relative to.
         """
         samples: dict[str, list[dict]] = {}
-        self._revive()
         for turn in range(rounds + 1):
             spent = self._spent()
             if turn > 1 and self.limits.table is not None and spent > self.limits.table:
@@ -273,8 +250,6 @@ class Bench:
                 break
             tell(f"  round {turn} of {rounds}, {spent:.0f} s" if turn else "  warming up")
             for case in self.cases[:: 1 if turn % 2 else -1]:
-                if case not in self.cases:
-                    continue  # its worker ended with another case, and could not be set up again
                 sample = self._run(case)
                 if sample is None:
                     samples.pop(case.name, None)
@@ -304,21 +279,15 @@ class Bench:
             within = self.limits.within(self._spent())
             return case.worker.ask(within, do="run", id=case.token, times=case.times)
         except RuntimeError as error:
+            case.worker.kill()
             self.cases.remove(case)
             self._leave_out(case.name, error)
-        self._revive()
         return None
-
-    def _revive(self) -> None:
-        """Starts workers anew that have ended with one of their cases, for the others."""
-        for at, worker in list(self.workers.items()):
-            if any(case.worker is worker for case in self.cases):
-                self._worker(at)
 
     def close(self) -> None:
         """Ends all workers."""
-        for worker in self.workers.values():
-            worker.close()
+        for case in self.cases:
+            case.worker.close()
 
 
 def tell(line: str) -> None:

@@ -69,8 +69,7 @@ def _recurrent(
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS, "times": times}
     bench.add("transformer_jax", case, arguments, module=OURS, times=times)
     for name, more in theirs.items():
-        alone = {"CASE": name} if "compiled" in more else {}
-        bench.add(name, case, arguments | more, variables=alone, **peer)
+        bench.add(name, case, arguments | more, **peer)
     rows = bench.measure(settings.turns, work, "torch, eager")
     bench.close()
     return title, rows, "tokens"

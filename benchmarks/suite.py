@@ -73,7 +73,7 @@ def train(settings: Settings) -> list[Table]:
     bench.add(f"{base}, bfloat16", "train", arguments | narrow, **peer)
     for name, more in (("compiled", compiled), ("compiled, bfloat16", compiled | narrow)):
         name = f"torch.nn.Transformer, {name}"
-        bench.add(name, "train", arguments | more, variables=_alone(name), **peer)
+        bench.add(name, "train", arguments | more, **peer)
     rows = bench.measure(settings.turns, 2 * batch * length, base)
     bench.close()
     return [(title, rows, "tokens")]
@@ -124,8 +124,7 @@ def language_train(settings: Settings) -> list[Table]:
             given = size | more
             bench.add(f"transformer_jax{title}", "train", given, times=times, module=OURS_LANGUAGE)
         for title, more in theirs.items():
-            how = {**peer, "times": times, "variables": _alone(title) if "compiled" in more else {}}
-            bench.add(f"nanoGPT, {title}", "train", size | more, **how)
+            bench.add(f"nanoGPT, {title}", "train", size | more, times=times, **peer)
         rows = bench.measure(settings.turns, size["batch"] * size["context"], "nanoGPT, eager")
         bench.close()
         tables.append((table_title, rows, "tokens"))
@@ -203,7 +202,7 @@ def _encoder_train(settings: Settings, case: str, texts: int, unit: str) -> Tabl
     bench.add("transformer_jax", case, arguments, module=OURS_ENCODER)
     bench.add(base, case, arguments, **peer)
     given, name = {**arguments, "compiled": True}, "transformers, compiled"
-    bench.add(name, case, given, variables=_alone(name), **peer)
+    bench.add(name, case, given, **peer)
     rows = bench.measure(settings.turns, None, base)
     bench.close()
     return title, rows, unit
@@ -268,7 +267,7 @@ def adapters(settings: Settings) -> list[Table]:
         ("torch, eager, whole model", {"rank": 0}, peer),
         ("PEFT, compiled", {"rank": 8, "compiled": True}, peer),
     ):
-        bench.add(name, "train", {**size, **how}, variables=_alone(name), **where)
+        bench.add(name, "train", {**size, **how}, **where)
     rows = bench.measure(settings.turns, size["batch"] * size["context"], "PEFT, eager")
     bench.close()
     return [(title, rows, "tokens")]
@@ -280,15 +279,10 @@ def frozen_base(settings: Settings) -> list[Table]:
     bench, size = settings.bench(title), settings.size(**LLAMA, context=128, batch=8)
     for base in ("float32", "bfloat16", "int8"):
         arguments = {**size, "rank": 8, "base": base}
-        bench.add(base, "train", arguments, variables=_alone(base), module=OURS_FROZEN_BASE)
+        bench.add(base, "train", arguments, module=OURS_FROZEN_BASE)
     rows = bench.measure(settings.turns, size["batch"] * size["context"], "float32")
     bench.close()
     return [(title, rows, "tokens")]
-
-
-def _alone(name: str) -> dict[str, str]:
-    """Variables by which a case has a process of its own: it may be ended without others."""
-    return {"CASE": name}
 
 
 def _named(settings: Settings, name: str) -> str:

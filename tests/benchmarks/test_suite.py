@@ -9,6 +9,9 @@ import pytest
 from benchmarks import encoder_texts as data
 from benchmarks import suite
 from benchmarks.harness import TREE, Bench, Case, Worker
+from benchmarks.settings import Settings
+
+TINY = Settings("embed", tiny=True).size(**suite.BERT_SMALL)
 
 
 @pytest.mark.parametrize("kind", ["reviews", "sst2"])
@@ -83,11 +86,11 @@ def test_speeds_of_runs_of_one_size_stay_as_they_were():
 
 @pytest.mark.slow
 def test_ours_takes_every_text_once_in_as_many_runs_as_there_are_parts():
-    worker = Worker(sys.executable, suite.OURS_ENCODER, 1, {}, TREE)
-    arguments = {**suite.TINY, "texts": 64, "batch": 32, "deals": 2}
+    worker = Worker(sys.executable, suite.OURS_ENCODER, 1, TREE)
+    arguments = {**TINY, "texts": 64, "batch": 32, "deals": 2}
     try:
         for case, kind in (("pretrain", "reviews"), ("finetune", "sst2")):
-            texts = data.texts(kind, 64, suite.TINY["vocab"])
+            texts = data.texts(kind, 64, TINY["vocab"])
             facts = worker.ask(do="setup", id=case, case=case, arguments=arguments)
             real = sum(map(len, texts))
             assert (facts["texts"], facts["real_tokens"]) == (64, real)
@@ -95,7 +98,7 @@ def test_ours_takes_every_text_once_in_as_many_runs_as_there_are_parts():
             assert done == (real if case == "pretrain" else 64)
             if case == "pretrain":
                 assert facts["masked_tokens"] == sum(data.hidden(len(text)) for text in texts)
-        plain = {**suite.TINY, "texts": 64, "tokens": 1024}
+        plain = {**TINY, "texts": 64, "tokens": 1024}
         worker.ask(do="setup", id="embed", case="embed", arguments=plain)
         assert worker.ask(do="run", id="embed", times=1)["result"] == 64
     finally:
