@@ -2,11 +2,12 @@
 
 import dataclasses
 import random
+import unicodedata
 
 import pytest
 
 from tests.conftest import SWEEP_SEED
-from tests.tokenizer_kinds import KINDS, tokenizer_of
+from tests.tokenizer_kinds import KINDS, TRAINED, tokenizer_of
 from transformer_jax.chat.session import Answer, ChatModel, ChatSession
 from transformer_jax.data.byte_tokens import repair_byte_runs
 from transformer_jax.decoding.ngram import NgramLanguageModel
@@ -86,7 +87,9 @@ def test_streamed_is_generated_for_every_text_cut_at_every_token(kind, count):
             assert shown.startswith(before), (text, end)
             before = shown.rstrip("\ufffd")
         if kind in LOSSLESS and "<0x" not in text:
-            assert tokenizer.decode(ids) == text
+            # Tokenizers that are trained here read composed characters.
+            read = unicodedata.normalize("NFC", text) if kind in TRAINED else text
+            assert tokenizer.decode(ids) == read
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in LOSSLESS])
