@@ -25,7 +25,7 @@ def check(config: TransformerConfig) -> None:
     _check_windows(config.scores, max(config.encoder_layers, config.decoder_layers))
     if config.positions.kind == "rope":
         _check_rope(config.positions, config.head_dim)
-    _check_relative(config.positions)
+    _check_relative(config.positions, decodes=config.decoder_layers > 0)
     for name in ("mlm_transform", "pooler"):
         if getattr(config.head, name) and config.decoder_layers:
             raise ConfigError(f"head.{name} is for encoders, but there are decoder layers")
@@ -133,12 +133,14 @@ def _check_windows(scores: ScoreConfig, layers: int) -> None:
         )
 
 
-def _check_relative(positions: PositionConfig) -> None:
+def _check_relative(positions: PositionConfig, decodes: bool) -> None:
+    """The distances of relative positions; a decoder has all buckets for one direction."""
     buckets, distance = positions.num_buckets, positions.max_distance
-    if positions.kind == "relative" and not 4 <= buckets < distance:
+    exact = buckets // (2 if decodes else 4)
+    if positions.kind == "relative" and not (buckets >= 4 and distance > exact):
         raise ConfigError(
-            f"positions.num_buckets is {buckets}: relative positions need at least 4, and fewer "
-            f"than positions.max_distance, {distance}"
+            f"positions.num_buckets is {buckets}: relative positions need at least 4, of which "
+            f"{exact} hold one distance each: fewer than positions.max_distance, {distance}"
         )
 
 

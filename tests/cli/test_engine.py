@@ -183,7 +183,7 @@ def test_samples_have_the_distribution_of_ours(decoder_run, name):
     drawn = np.bincount(ids, minlength=theirs.vocab) / count
     [read] = theirs.tokenizer.encode_batch(["a c"])
     scores = [
-        theirs.engine.log_probs([[theirs.start_token, *read, id]])[0][-1]
+        theirs.engine.log_probs([[*theirs.start.before, *read, id]])[0][-1]
         for id in range(theirs.vocab)
     ]
     scores = jnp.array(scores)[None].at[:, list(theirs.special.suppress_tokens)].set(-jnp.inf)

@@ -12,6 +12,7 @@ import pytest
 from transformer_jax.cli.main import main
 from transformer_jax.cli.output import escaped, waiting
 from transformer_jax.cli.prompt import unescaped
+from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.old_names import REQUESTS
 from transformer_jax.predictors.attention import decoder_attention
@@ -567,7 +568,7 @@ def test_the_page_of_a_text_shows_the_weights_of_the_forward_pass(
     assert not np.triu(weights, 1).any()
     model, tokenizer = load(decoder_run, kind="decoder")
     [first] = tokenizer.encode("\n")
-    attention = decoder_attention(model, tokenizer, text, first=first)
+    attention = decoder_attention(model, tokenizer, text, start=TextStart.of(first))
     np.testing.assert_allclose(attention.weights["decoder"], weights, atol=1e-6)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import transformer_jax as tj
 from tests.parity import layouts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
@@ -86,13 +87,15 @@ def lines(tmp_path):
     (modes("max_tokens"), "max"),
     (modes("weightedmean_tokens"), "weightedmean"),
     (modes("mean_sqrt_len_tokens"), "mean_sqrt_len_tokens"),
-    (modes("cls_token", "mean_tokens"), "mean and cls"),
-    # What is not said is as its library has it: the mean is taken.
-    ({"pooling_mode_cls_token": True}, "mean and cls"),
+    (modes("cls_token", "mean_tokens"), "cls and mean"),
+    # As its library has it: the mean is taken where nothing is chosen.
+    ({"pooling_mode_cls_token": True}, "cls"),
+    ({"pooling_mode_mean_tokens": False}, "mean"),
+    ({}, "mean"),
     ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "lasttoken"),
 ])  # fmt: skip
 def test_pooling_is_what_its_file_says(tmp_path, pooling, wanted):
-    assert sentence_fields(describe(tmp_path, pooling)) == {"pool": wanted}
+    assert sentence_fields(describe(tmp_path, pooling)) == {"pool": wanted, "normalize": True}
     (tmp_path / "modules.json").unlink()
     assert sentence_fields(tmp_path) == {"pool": wanted}
 
@@ -100,7 +103,7 @@ def test_pooling_is_what_its_file_says(tmp_path, pooling, wanted):
 def test_length_and_further_parts_are_told(tmp_path):
     assert sentence_fields(tmp_path) == {}
     describe(tmp_path, modes("mean_tokens"), {"max_seq_length": 256, "do_lower_case": False})
-    assert sentence_fields(tmp_path) == {"pool": "mean", "length": 256}
+    assert sentence_fields(tmp_path) == {"pool": "mean", "normalize": True, "length": 256}
     describe(tmp_path, sentence={"max_seq_length": None}, parts=("Transformer", "Pooling"))
     assert sentence_fields(tmp_path) == {"pool": "mean"}
     (tmp_path / "sentence_bert_config.json").rename(tmp_path / "sentence_roberta_config.json")
@@ -140,6 +143,7 @@ def test_a_linear_map_at_the_end_is_part_of_the_vectors(
         found[name] = np.load(output)["vectors"]
     wanted = found["plain"] @ tensors["linear.weight"].T + tensors.get("linear.bias", 0)
     wanted = np.tanh(wanted) if activation == "Tanh" else wanted
+    wanted /= np.linalg.norm(wanted, axis=-1, keepdims=True)
     np.testing.assert_allclose(found["folder"], wanted, atol=2e-6)
     np.testing.assert_array_equal(found["run"], found["folder"])
 
@@ -325,7 +329,6 @@ def test_weights_of_the_last_map_that_do_not_fit_are_refused(
     ({"1_Pooling/config.json": "[]"}, r"1_Pooling/config\.json: is damaged: no JSON object"),
     ({"1_Pooling/config.json": b"\xff"}, r"1_Pooling/config\.json: is damaged: no JSON"),
     ({"1_Pooling/config.json": '{"pooling_mode_cls_token": 1}'}, "is '1', not true or false"),
-    ({"1_Pooling/config.json": '{"pooling_mode_mean_tokens": false}'}, "no pooling is chosen"),
     ({"1_Pooling/config.json": '{"pooling_mode": 3}'}, "pooling_mode is '3': no name"),
     ({"1_Pooling/config.json": '{"pooling_mode": []}'}, "no name"),
     ({"sentence_bert_config.json": '{"max_seq_length": 0}'}, "max_seq_length is '0'"),
@@ -359,7 +362,8 @@ def test_vectors_are_those_that_the_folder_is_made_for(encoder, lines, tmp_path,
     """Also of the run that it is converted to; a pooling that is asked for goes before."""
     folder, run = encoder("cls_token"), tmp_path / "run"
     assert run_command("convert", folder, run)[0] == 0
-    assert RunDirectory.open(run).read_config()["sentence"] == {"pool": "cls", "length": LENGTH}
+    kept = RunDirectory.open(run).read_config()["sentence"]
+    assert kept == {"pool": "cls", "normalize": True, "length": LENGTH}
 
     def vectors(path, *flags):
         output = tmp_path / "vectors.npz"
@@ -369,8 +373,9 @@ def test_vectors_are_those_that_the_folder_is_made_for(encoder, lines, tmp_path,
         return np.load(output)["vectors"]
 
     first = vectors(folder, "--pool", "cls")
-    np.testing.assert_array_equal(vectors(folder), first)
-    np.testing.assert_array_equal(vectors(run, "--pool", "None"), first)
+    made = first / np.linalg.norm(first, axis=-1, keepdims=True)
+    np.testing.assert_allclose(vectors(folder), made, atol=1e-6)
+    np.testing.assert_allclose(vectors(run, "--pool", "None"), made, atol=1e-6)
     assert np.abs(vectors(folder, "--pool", "mean") - first).max() > 1e-3
 
 
@@ -385,7 +390,8 @@ def test_texts_are_searched_by_the_vectors_of_the_folder(encoder, lines, tmp_pat
 def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
     encoder, lines, tmp_path, run_command
 ):
-    folder, run, output = encoder("max_tokens"), tmp_path / "run", tmp_path / "vectors.npz"
+    folder, output = encoder("mean_tokens", parts=(*PARTS[:2], "LSTM")), tmp_path / "vectors.npz"
+    run = tmp_path / "run"
     assert run_command("convert", folder, run)[0] == 0
     (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "the bank\ta\na river\tb\n" * 5)
     for path in (folder, run):
@@ -396,7 +402,7 @@ def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
         ):
             code, _, err = run_command(*words)
             assert (code, err.count("\n")) == (2, 1), err
-            assert f"{path}: sentence encoder with pooling 'max'" in err
+            assert f"{path}: sentence encoder with pooling 'mean and LSTM'" in err
             assert "choose the pooling mean" in err
             assert not output.exists()
     describe(folder, modes("mean_tokens"), parts=(*PARTS, "Dense"))
@@ -406,6 +412,144 @@ def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
     code, _, err = run_command("embed", run, lines, "--output", output, "--pool", "none")
     assert code == 0, err  # none is a pooling, None no answer
     assert len(np.load(output)["offsets"]) == len(TEXT) + 1
+
+
+PROMPTS = {"query": "who took ", "document": "cash ", "Other": "a BANK "}
+
+
+def beside(folder, **said):
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(said))
+    return folder
+
+
+@pytest.mark.parametrize("excludes", [False, True])
+def test_prompts_go_before_texts(encoder, tmp_path, run_command, lines, excludes):
+    """The usual one, one by name, or a text; of the folder and of the run made of it."""
+    folder, run = encoder("mean_tokens"), tmp_path / "run"
+    said = json.loads((folder / "1_Pooling/config.json").read_text())
+    (folder / "1_Pooling/config.json").write_text(
+        json.dumps(said | {"include_prompt": not excludes})
+    )
+    describe(folder, sentence={"max_seq_length": LENGTH + 9})
+    beside(folder, prompts=PROMPTS, default_prompt_name="query")
+    assert run_command("convert", folder, run)[0] == 0
+    plain, texts = shutil.copytree(folder, tmp_path / "plain"), ["cash", "the river ran"]
+    (plain / "config_sentence_transformers.json").unlink()
+    bare = load_vectors(plain)[0]
+
+    def wanted(prompt):
+        [made] = bare.embed([prompt + text for text in texts], pool="none")
+        each = np.split(made.vectors, np.cumsum(made.lengths)[:-1])
+        start = bare.prompt_length(prompt) if excludes and prompt else 0
+        means = np.stack([rows[start:].mean(0) for rows in each])
+        return means / np.linalg.norm(means, axis=-1, keepdims=True)
+
+    for path in (folder, run):
+        model = tj.load(path)
+        for how, prompt in (
+            ({}, PROMPTS["query"]),
+            ({"prompt_name": "Other"}, PROMPTS["Other"]),
+            ({"prompt": "ran "}, "ran "),
+            ({"prompt": ""}, ""),
+        ):
+            found = model.embed(texts, **how)
+            np.testing.assert_allclose(found, wanted(prompt), atol=2e-6, err_msg=str(how))
+        with pytest.raises(
+            ConfigError, match=r"no prompt 'none': there are query, document, Other"
+        ):
+            model.embed(texts, prompt_name="none")
+        (tmp_path / "texts").write_text("\n".join(texts) + "\n")
+        output = tmp_path / "vectors.npz"
+        flags = ["--prompt-name", "Other", "--output", output]
+        assert run_command("embed", path, tmp_path / "texts", *flags)[0] == 0
+        np.testing.assert_allclose(np.load(output)["vectors"], wanted(PROMPTS["Other"]), atol=2e-6)
+        rows = run_command("semantic-search", path, tmp_path / "texts", "who ran")[1][1:]
+        ask = model.embed("who ran", prompt_name="query")
+        values = model.embed(texts, prompt_name="document") @ ask
+        order = sorted(zip(values, texts, strict=True), reverse=True)
+        assert [line.split("\t")[::2] for line in rows if line] == [
+            [f"{value:.4f}", text] for value, text in order
+        ]
+
+
+# A file of a sentence encoder, what it says, and what the error names.
+REFUSED = [
+    (
+        "1_Pooling/config.json",
+        modes("mean_tokens") | {"gate": 1},
+        "1_Pooling/config.json: gate is 1",
+    ),
+    ("1_Pooling/config.json", {"pooling_mode": ["mean", "attention"]}, "'mean and attention'"),
+    ("sentence_bert_config.json", {"query_length": 9}, "query_length is 9"),
+    ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, 'transformer_task is "fill-m'),
+    ("sentence_bert_config.json", {"tokenizer_args": {"use_fast": False}}, "tokenizer_args is"),
+    ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "'SparseEncoder'"),
+    ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input_name is"),
+]
+
+
+@pytest.mark.parametrize(("name", "said", "what"), REFUSED)
+def test_settings_that_cannot_be_applied_are_refused_by_name(encoder, name, said, what):
+    folder = encoder("mean_tokens")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(said))
+    with pytest.raises(ConfigError, match=what.replace("[", r"\[")):
+        pool_of(folder, None)
+    assert pool_of(folder, "cls") == "cls"
+
+
+def test_parts_in_another_order_or_of_other_libraries_are_refused(encoder):
+    folder = encoder("mean_tokens", parts=("Transformer", "Normalize", "Pooling"))
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"], modules[2]["path"] = "2_Normalize", "1_Pooling"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ConfigError, match="the order of its parts is Transformer, Normalize"):
+        pool_of(folder, None)
+    for part in (modules := json.loads((folder / "modules.json").read_text())):
+        part["type"] = part["type"].replace("sentence_transformers.models", "custom_code")
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ConfigError, match=r"custom_code\.Transformer and custom_code"):
+        pool_of(folder, None)
+
+
+def test_vectors_of_other_similarities_are_not_compared_by_cosines(encoder, lines, run_command):
+    folder = beside(encoder("mean_tokens", parts=PARTS[:2]), similarity_fn_name="dot")
+    describe(folder, sentence={"max_seq_length": 40}, parts=PARTS[:2])
+    code, out, _ = run_command("semantic-search", folder, lines, "cash")
+    model = tj.load(folder)
+    best = max(TEXT, key=lambda text: float(model.embed(text) @ model.embed("cash")))
+    assert (code, out[0].split("\t")[0], out[1].split("\t")[2]) == (0, "dot", best)
+    beside(folder, similarity_fn_name="euclidean")
+    code, _, err = run_command("semantic-search", folder, lines, "cash")
+    assert (code, "compares vectors by 'euclidean'" in err) == (2, True)
+
+
+def test_the_length_of_a_tokenizer_is_that_of_its_sentences(encoder, tmp_path):
+    """Where no older file says it, and not without ``modules.json``."""
+    folder = encoder("mean_tokens")
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 7}')
+    assert sentence_fields(folder)["length"] == LENGTH
+    (folder / "sentence_bert_config.json").write_text('{"transformer_task": null}')
+    assert sentence_fields(folder)["length"] == 7
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 1e30}')
+    assert "length" not in sentence_fields(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"bias": True}, "without a bias|with a bias"),
+        ({"in_features": 31}, r"config\.json says \[5, 31\]"),
+    ],
+)
+def test_a_map_is_what_its_configuration_says(encoder, change, what):
+    """A bias that is missing is not zeros."""
+    tensors = linear("float32")
+    folder = dense_encoder(encoder, tensors)
+    file = folder / "2_Dense/config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(CheckpointError, match=what):
+        load_vectors(folder, sentences=True)
 
 
 def test_texts_are_read_in_small_letters_where_the_folder_says_so(encoder):

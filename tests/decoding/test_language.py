@@ -14,6 +14,7 @@ from scipy import stats
 from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, NormConfig, PositionConfig
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.layout import split_model
 from transformer_jax.decoding.options import BatchingConfig
@@ -357,17 +358,17 @@ def test_texts_of_an_adapter_begin_and_end_as_those_it_was_trained_on():
         own = {leaf: value.astype(np.float32) for leaf, value in own.items()}
         adapters[name] = Adapter({"decoder/blocks/1/self_attention/query": own}, {
             "decoder/blocks/1/self_attention/query": 0.5})  # fmt: skip
-    how, shapes = {"a": (tokenizer().eos, False)}, BatchingConfig(**FEW)
+    how, shapes = {"a": (TextStart.of(tokenizer().eos), False)}, BatchingConfig(**FEW)
     chosen = with_choice(nnx.merge(graph, params), list(adapters.values()))
     both = DecoderLanguageModel(chosen, tokenizer(), shapes=shapes, adapters=("a", "b"))
     both.set_texts("a", *how["a"])
-    both.set_texts("b", tokenizer().bos, True)
+    both.set_texts("b", TextStart.of(tokenizer().bos), True)
     alone = {None: model()}
     for name, adapter in adapters.items():
-        start, ends = how.get(name, (tokenizer().bos, True))
+        start, ends = how.get(name, (TextStart.of(tokenizer().bos), True))
         merged = graph, merge_adapter(adapter, params)
         alone[name] = DecoderLanguageModel(
-            merged, tokenizer(), shapes=shapes, start_token=start, ends=ends
+            merged, tokenizer(), shapes=shapes, start=start, ends=ends
         )
     asked = [
         GenerationRequest("abc", max_new_tokens=9, temperature=heat, adapter=name)

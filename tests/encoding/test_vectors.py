@@ -334,3 +334,22 @@ def test_a_probe_does_not_mind_scale_and_constants():
     scaled[:, 5] = 7  # says nothing, and has no deviation
     found = probe(scaled[:60], labels[:60], scaled[60:], labels[60:])
     assert found >= 0.85
+
+
+@pytest.mark.parametrize("skip", [0, 1, 2])
+def test_poolings_are_of_the_tokens_of_each_text(skip):
+    """Two texts of a row and padding; the first tokens may be left out, as those of a prompt."""
+    hidden = np.random.default_rng(1).normal(size=(1, 7, D)).astype(np.float32)
+    batch = {
+        "segments": jnp.array([[1, 1, 1, 2, 2, 2, 0]]),
+        "starts": jnp.array([[0, 3]]),
+        "lengths": jnp.array([[3, 3]]),
+    }
+    modes = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+    every = np.asarray(pool_hidden_states(jnp.asarray(hidden), batch, modes, skip))
+    for s, begin in ((0, 0), (1, 3)):
+        text, n = hidden[0, begin + skip : begin + 3], 3 - skip
+        weights = np.arange(skip + 1, 4)[:, None]
+        wanted = [text[0], text.max(0), text.mean(0), text.sum(0) / n**0.5,
+                  (weights * text).sum(0) / weights.sum(), text[-1]]  # fmt: skip
+        np.testing.assert_allclose(every[0, s], np.concatenate(wanted), atol=1e-5)

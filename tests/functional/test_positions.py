@@ -182,7 +182,7 @@ def t5_bucket(ahead, bidirectional, buckets, most):
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (8, 20), (4, 500)])
+@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (8, 20), (4, 500), (32, 32), (32, 17)])
 def test_relative_buckets_are_t5s(bidirectional, buckets, most):
     T, S = 300, 310
     ahead = np.arange(S)[None] - np.arange(T)[:, None]
@@ -208,6 +208,11 @@ def test_a_traced_offset_falls_into_the_same_buckets(bidirectional):
 
 
 def test_too_few_buckets_are_refused():
-    for few in ({"buckets": 2}, {"buckets": 1, "bidirectional": False}, {"max_distance": 32}):
+    for few in (
+        {"buckets": 2},
+        {"buckets": 1, "bidirectional": False},
+        {"max_distance": 8},
+        {"max_distance": 16, "bidirectional": False},
+    ):
         with pytest.raises(ValueError, match="buckets"):
             positions.relative_position_bucket(2, 2, **few)

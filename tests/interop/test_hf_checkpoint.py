@@ -411,6 +411,29 @@ def test_t5_scales_what_its_head_reads_where_its_file_says_so_or_nothing(tmp_pat
         assert (config.head.scale != 1.0) == scaled
 
 
+# A layout, its buckets, and how many distances have one of their own.
+T5_BUCKETS = [("t5", 16, 8), ("t5_encoder", 32, 8)]
+
+
+@pytest.mark.parametrize(("layout", "buckets", "exact"), T5_BUCKETS)
+def test_t5_may_have_as_many_buckets_as_distances(tmp_path, layout, buckets, exact):
+    """A distance beyond those with a bucket of their own is enough."""
+
+    def distance(number):
+        keys = {
+            "relative_attention_num_buckets": buckets,
+            "relative_attention_max_distance": number,
+        }
+        return folder_of(layout, tmp_path / str(number), fields=lambda fields: fields | keys)
+
+    for number in (buckets, exact + 1):
+        positions = open_hf_checkpoint(distance(number)).model.config.positions
+        assert (positions.num_buckets, positions.max_distance) == (buckets, number)
+    folder = distance(exact)
+    with pytest.raises(CheckpointError, match=f"{exact} hold one distance each: fewer than"):
+        open_hf_checkpoint(folder)
+
+
 def test_mt5_is_gated_where_its_file_does_not_say(tmp_path):
     config = config_of("t5_gated", tmp_path / "x", model_type="mt5", feed_forward_proj=...)
     assert (config.feed_forward.gated, config.feed_forward.activation) == (True, "gelu_tanh")

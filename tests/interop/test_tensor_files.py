@@ -168,6 +168,19 @@ def test_keys_are_counted(tmp_path, monkeypatch):
     refused(tmp_path, "has too many keys")
 
 
+@pytest.mark.parametrize("key", ["data_offsets", "data\\u005foffsets"])
+def test_a_header_of_very_many_tensors_is_refused_soon(tmp_path, key):
+    """Also where it hides how many there are until they are read."""
+    each = [
+        f'"{i}":{{"dtype":"F32","shape":[1],"{key}":[{4 * i},{4 * i + 4}]}}' for i in range(49_000)
+    ]
+    (tmp_path / WEIGHTS).write_bytes(raw("{" + ",".join(each) + "}", b"\0" * (4 * 49_000)))
+    begun = time.process_time()
+    with pytest.raises(CheckpointError, match="has too many keys"):
+        open_tensors(tmp_path)
+    assert time.process_time() - begun < (0.5 if "u005f" not in key else 3)
+
+
 def test_sparse_files_of_a_terabyte_are_refused_at_once(tmp_path):
     for data in (entry(), b"\0" * 8, file({"a": GOOD}, b"", length=100_000_000), file(b"")):
         (tmp_path / WEIGHTS).write_bytes(data)

@@ -70,7 +70,7 @@ def build_chats(
     """
     file = local_data(path, flag)
     template = encoder.template
-    written = (template.text, sorted(template.special.items()), encoder.tokenizer.sha256)
+    written = (template.text, sorted((template.special or {}).items()), encoder.tokenizer.sha256)
     identity = file_identity([file], flag, "chats", written, limit, too_long, *_identity(prepare))
     folder = None if cache is None else cache / f"chats-{identity[:24]}"
     found = None if folder is None else open_arrays(folder, _NAMES)

@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.chat.render_client import render_elsewhere
+from transformer_jax.chat.token_names import (
+    TOKEN_NAMES,
+    read_object,
+    read_template,
+    token_names,
+    tokens_of,
+)
 from transformer_jax.data.conversations import Message
-from transformer_jax.data.files import read_file
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
@@ -22,13 +28,9 @@ __all__ = [
     "special_tokens",
 ]
 
-_LARGEST_FILE = 1 << 26  # bytes, of a template and of what holds one
 _LAYOUTS = Path(__file__).parent / "layouts"
 # Longer texts are no layout of a conversation, and no special tokens.
 _MOST_CHARACTERS, _MOST_SPECIAL = 100_000, 10_000
-# Special tokens that templates know by name.
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
-
 # Special tokens of built-in templates besides those.
 _SPECIAL_OF = {
     "chatml": ("<|im_start|>", "<|im_end|>"),
@@ -51,12 +53,13 @@ class ChatTemplate:
 
     Attributes:
         text: The template, in Jinja.
-        special: Special tokens by the names that templates use, such as ``eos_token``.
+        special: Special tokens by the names that templates use, such as ``eos_token``; a name that
+            is missing is undefined. None are those of the tokenizer.
         name: Where the template is from, for messages.
     """
 
     text: str
-    special: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    special: Mapping[str, str] | None = None
     name: str = "the chat template"
 
     @property
@@ -91,7 +94,7 @@ class ChatTemplate:
             '<|im_start|>user\nHi<|im_end|>\n'
         """
         self._check_sizes()
-        given = {"tools": None, "documents": None, **self.special, **variables}
+        given = {"tools": None, "documents": None, **(self.special or {}), **variables}
         try:
             values = {"messages": _plain(messages), **_plain(given)}
         except RecursionError:
@@ -113,7 +116,7 @@ class ChatTemplate:
         Raises:
             ConfigError: The template, or its special tokens, are too long.
         """
-        tokens = sum(map(len, self.special.values()))
+        tokens = sum(map(len, (self.special or {}).values()))
         for subject, size, most in (
             ("it has", len(self.text), _MOST_CHARACTERS),
             ("its special tokens have", tokens, _MOST_SPECIAL),
@@ -167,7 +170,7 @@ def named_template(name: str, special: Mapping[str, str] | None = None) -> ChatT
     Args:
         name: A name of :func:`built_in`, a file of Jinja, or a folder or a JSON file that holds
             a ``chat_template``.
-        special: Special tokens by name; None is those of the file.
+        special: Special tokens by name; None are those of the file, if it names any.
 
     Raises:
         ConfigError: There is no such template.
@@ -175,7 +178,7 @@ def named_template(name: str, special: Mapping[str, str] | None = None) -> ChatT
     if name in built_in():
         return ChatTemplate(
             (_LAYOUTS / f"{name}.jinja").read_text("utf-8").removesuffix("\n"),
-            dict(special or {}),
+            special,
             f"the chat template {name}",
         )
     path = Path(name)
@@ -184,7 +187,7 @@ def named_template(name: str, special: Mapping[str, str] | None = None) -> ChatT
     elif path.suffix == ".json" and os.path.isfile(path):
         found = _of_json(path)
     elif os.path.isfile(path):
-        found = ChatTemplate(_read(path).removesuffix("\n"), {}, str(path))
+        found = ChatTemplate(read_template(path).removesuffix("\n"), None, str(path))
     else:
         raise ConfigError(
             f"chat template {name}: no such file, and the built-in ones are {', '.join(built_in())}"
@@ -199,31 +202,31 @@ def named_template(name: str, special: Mapping[str, str] | None = None) -> ChatT
 def find_template(folder: Path) -> ChatTemplate | None:
     """The chat template of a Hugging Face folder or a run directory, or None.
 
-    That of ``chat_template.jinja``, else of ``tokenizer_config.json``, with the special tokens
-    that the latter names.
+    That of ``chat_template.jinja``, else of ``tokenizer_config.json``, with the special tokens of
+    :func:`token_names`.
 
     Raises:
         ConfigError: A file cannot be read.
     """
     config = folder / "tokenizer_config.json"
     known = _of_json(config) if config.is_file() else None
+    special = token_names(folder)
     for file in (folder / "chat_template.jinja", folder / "chat_template.json"):
         if not file.is_file():
             continue
-        special = _special_names(_json(config)) if config.is_file() else {}
         if file.suffix == ".jinja":
-            return ChatTemplate(_read(file), special, str(file))
+            return ChatTemplate(read_template(file), special, str(file))
         if (found := _of_json(file)) is not None:
             return dataclasses.replace(found, special=special)
-    return known
+    return None if known is None else dataclasses.replace(known, special=special)
 
 
 def copy_template(source: Path, target: Path) -> None:
-    """Give a folder the chat template of another, if that has one.
+    """Gives a folder the chat template of another, if it has one, and the tokens that it names.
 
     Args:
         source: A Hugging Face folder or a run directory.
-        target: The folder that gets a ``chat_template.jinja``.
+        target: The folder that gets ``chat_template.jinja`` and names in ``tokenizer_config.json``.
 
     Raises:
         OSError: It cannot be written.
@@ -231,44 +234,26 @@ def copy_template(source: Path, target: Path) -> None:
     if (found := find_template(source)) is not None:
         with open(target / "chat_template.jinja", "w", encoding="utf-8", newline="") as file:
             file.write(found.text)
+        config = target / "tokenizer_config.json"
+        rest = read_object(config) if config.is_file() else {}
+        if found.special is not None:
+            rest = {name: value for name, value in rest.items() if name not in TOKEN_NAMES}
+            text = json.dumps(rest | dict(found.special), indent=2, ensure_ascii=False) + "\n"
+            config.write_text(text, encoding="utf-8")
 
 
 def _of_json(path: Path) -> ChatTemplate | None:
-    fields = _json(path)
+    fields = read_object(path)
     text = fields.get("chat_template")
     if isinstance(text, list):  # several by name, of which the default counts
         text = dict(_named(text)).get("default")
-    return ChatTemplate(text, _special_names(fields), str(path)) if isinstance(text, str) else None
+    if not isinstance(text, str):
+        return None
+    named = any(name in fields for name in TOKEN_NAMES)
+    return ChatTemplate(text, tokens_of(fields) if named else None, str(path))
 
 
 def _named(templates: list[Any]) -> Iterator[tuple[Any, Any]]:
     for one in templates:
         if isinstance(one, dict):
             yield one.get("name"), one.get("template")
-
-
-def _special_names(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Special tokens by name, each a text or an object with a ``content``."""
-    found = {}
-    for name in _SPECIAL:
-        value = fields.get(name)
-        value = value.get("content") if isinstance(value, dict) else value
-        if isinstance(value, str):
-            found[name] = value
-    return found
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
-    return fields if isinstance(fields, dict) else {}
-
-
-def _read(path: Path) -> str:
-    try:
-        text = read_file(path, _LARGEST_FILE).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
-    return text.replace("\r\n", "\n").replace("\r", "\n")

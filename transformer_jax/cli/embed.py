@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -28,7 +28,12 @@ class Embed(PredictionCommand):
     pool: Literal["mean", "cls", "none"] | None = None
     """Pooling: mean over all tokens with [CLS] and [SEP], the first token ([CLS]), or none (one
     vector per token). None is the pooling of a sentence encoder's own configuration, with its
-    final linear layer, and else the mean."""
+    default prompt, its final linear layer and its normalization, and else the mean."""
+    prompt_name: str | None = None
+    """Prompt of a sentence encoder that goes before each line; None is its default prompt, where
+    --pool is not given."""
+    prompt: str | None = None
+    """Text that goes before each line, instead of a prompt of the encoder."""
     max_tokens: int | None = None
     """Maximum number of tokens in a batch, with padding; None depends on the device."""
     block: int = 4096
@@ -39,7 +44,8 @@ class Embed(PredictionCommand):
     def __call__(self) -> int:
         """Writes the file, and prints a line about its content."""
         from transformer_jax.cli.encoders import file_lines, layers_of
-        from transformer_jax.predictors.encoders import load_vectors, pool_of
+        from transformer_jax.predictors.encoders import load_vectors, pool_of, prompt_of, skip_of
+        from transformer_jax.predictors.runs import open_directory
 
         layers = layers_of(self.layers)
         for name in ("max_tokens", "block"):
@@ -56,14 +62,18 @@ class Embed(PredictionCommand):
 
         pool = pool_of(self.run, self.pool)
         file = VectorFile(self.output)
+        run, own = open_directory(self.run), self.pool is None
+        prompt = prompt_of(run, self.prompt_name, text=self.prompt, usual=own)
         vectors, prepare = load_vectors(
-            self.run, self.checkpoint, tokens=self.max_tokens, sentences=self.pool is None
+            self.run, self.checkpoint, tokens=self.max_tokens, sentences=own, prompt=prompt
         )
+        skip = skip_of(run, vectors, prompt) if own else 0
         vectors.check(layers, pool)
         lengths, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
         with file:
             lines = map(prepare, file_lines(self.file, "embed"))
-            blocks = vectors.embed(lines, layers=layers, pool=pool, block=self.block)
+            how: Any = {"layers": layers, "pool": pool, "skip": skip, "block": self.block}
+            blocks = vectors.embed(lines, **how)
             for made in blocks:
                 file.add(made.vectors)
                 if pool == "none":

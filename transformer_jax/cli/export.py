@@ -18,6 +18,7 @@ from transformer_jax.output_files import draft_folder, replace_folder, restore_f
 from transformer_jax.processes import process_started
 
 if TYPE_CHECKING:
+    from transformer_jax.decoding.context import TextStart
     from transformer_jax.interop.family import Model
 
 __all__ = ["Export", "usual_dtype"]
@@ -79,7 +80,8 @@ class Export(RunCommand):
             return export_peft(self.run, output, self.checkpoint)
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
-        from transformer_jax.predictors.runs import family, first_token, load, open_directory
+        from transformer_jax.predictors.runs import family, load, open_directory
+        from transformer_jax.predictors.text_starts import text_start
 
         directory = open_directory(self.run)
         kind, fields = family(directory), directory.read_config()
@@ -89,7 +91,8 @@ class Export(RunCommand):
         self.refuse(model, published)  # before anything is loaded
         (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
         model, params = unscan_layers(model, params)
-        first = first_token(directory, tokenizer) if kind == "decoder" else None
+        start = text_start(directory, tokenizer) if kind == "decoder" else None
+        first = None if start is None else start.alone
         what = (output, model, params, tokenizer)
         if self.format == "hf":
             from transformer_jax.chat.template import copy_template
@@ -102,7 +105,7 @@ class Export(RunCommand):
             copy_template(directory.path, output)
             self.write_sentences(output, directory.path, fields)
             return said
-        said = self.write_other(what, first)
+        said = self.write_other(what, start)
         if not published:
             from transformer_jax.interop.export import with_post_processor
 
@@ -122,12 +125,12 @@ class Export(RunCommand):
                 file=sys.stderr,
             )
 
-    def write_other(self, what: tuple[Any, ...], first: int | None) -> str:
+    def write_other(self, what: tuple[Any, ...], start: "TextStart | None") -> str:
         """Write CTranslate2 or StableHLO; returns a line about it."""
         if self.format == "ctranslate2":
             from transformer_jax.interop.ctranslate2 import write_ctranslate2
 
-            return write_ctranslate2(*what, first=first)
+            return write_ctranslate2(*what, start=start)
         from transformer_jax.interop.stablehlo import write_stablehlo
 
         return write_stablehlo(*what, length=self.length)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled
     from transformer_jax.data.preparation import Preparation
     from transformer_jax.encoding.probing import ProbeResult
-    from transformer_jax.encoding.vectors import Embedder, Pool
+    from transformer_jax.encoding.vectors import Embedder, Pools
 
 __all__ = ["Probe"]
 
@@ -126,7 +126,7 @@ class Probe(PredictionCommand):
                 left -= len(words[-1])
         return words, labels
 
-    def vectors_of(self, vectors: "Embedder", items: Sequence[Any], pool: "Pool") -> Any:
+    def vectors_of(self, vectors: "Embedder", items: Sequence[Any], pool: "Pools") -> Any:
         """The vectors of all layers for each sentence, or for each word."""
         if self.tagged:
             return vectors.tagged(items)

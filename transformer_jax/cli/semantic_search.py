@@ -16,7 +16,11 @@ __all__ = ["SemanticSearch"]
 
 @dataclasses.dataclass(frozen=True)
 class SemanticSearch(PredictionCommand):
-    """Print the lines of a file with the highest cosine similarity to a query, as TSV."""
+    """Print the lines of a file with the highest cosine similarity to a query, as TSV.
+
+    A sentence encoder puts its prompt "query" before the query and "document" before the lines, if
+    it has them, and compares by dot products if its configuration says so.
+    """
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of an encoder or a translator."""
@@ -35,9 +39,17 @@ class SemanticSearch(PredictionCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Prints cosine, number and text of the most similar lines, in descending order."""
+        """Prints similarity, number and text of the most similar lines, in descending order."""
         from transformer_jax.cli.encoders import file_lines, layers_of, write
-        from transformer_jax.predictors.encoders import load_vectors, pool_of
+        from transformer_jax.predictors.encoders import (
+            load_vectors,
+            pool_of,
+            prompt_of,
+            prompted,
+            similarity_of,
+            skip_of,
+        )
+        from transformer_jax.predictors.runs import open_directory
 
         layers = layers_of(self.layers)
         if layers == "all":
@@ -47,27 +59,30 @@ class SemanticSearch(PredictionCommand):
         if not self.query.strip():
             raise ConfigError("the query is empty: there is nothing to compare with")
         from transformer_jax.data.text import check_readable
+        from transformer_jax.encoding.vectors import cosine
 
         if str(self.file) != "-":
             check_readable(self.file, "semantic-search")
-        pool = pool_of(self.run, self.pool)
-        vectors, prepare = load_vectors(self.run, self.checkpoint, sentences=self.pool is None)
-        from transformer_jax.encoding.vectors import cosine
-
-        [asked] = vectors.embed([prepare(self.query)], layers=layers, pool=pool)
+        pool, run, own = pool_of(self.run, self.pool), open_directory(self.run), self.pool is None
+        name, compare = similarity_of(run) if own else ("cosine", cosine)
+        vectors, plain = load_vectors(self.run, self.checkpoint, sentences=own)
+        before = [prompt_of(run, kind) if own else "" for kind in ("query", "document")]
+        ask, prepare = (prompted(run, plain, prompt) for prompt in before)
+        skips = [skip_of(run, vectors, prompt) for prompt in before]
+        [asked] = vectors.embed([ask(self.query)], layers=layers, pool=pool, skip=skips[0])
         vectors.counts.update(lines=0, cut=0)
         kept: list[tuple[int, str]] = []  # of the current window
 
         def lines():
             for number, line in enumerate(file_lines(self.file, "semantic-search"), 1):
-                if prepared := prepare(line):
+                if plain(line):
                     kept.append((number, line))
-                    yield prepared
+                    yield prepare(line)
 
         # A heap with the smallest first; of equal lines the later one is dropped.
         heap: list[tuple[float, int, str]] = []
-        for made in vectors.embed(lines(), layers=layers, pool=pool):
-            worth = cosine(made.vectors, asked.vectors)
+        for made in vectors.embed(lines(), layers=layers, pool=pool, skip=skips[1]):
+            worth = compare(made.vectors, asked.vectors)
             for value, (number, line) in zip(worth.tolist(), kept, strict=True):
                 heapq.heappush(heap, (value, -number, line))
                 if len(heap) > self.top:
@@ -75,7 +90,7 @@ class SemanticSearch(PredictionCommand):
             kept.clear()
         if not heap:
             raise DataError(f"semantic-search {self.file}: no lines: it is empty")
-        write("cosine", "line", "text")
+        write(name, "line", "text")
         for value, number, line in sorted(heap, reverse=True):
             write(f"{value:.4f}", str(-number), line)
         if cut := vectors.counts["cut"]:

@@ -58,6 +58,7 @@ class Tokenizer:
         bos: The first input of a decoder; the id of ``pad`` where the file has none (T5, Marian).
         eos: Ends every sentence of training.
         end_tokens: Each ends a generated text; ``eos`` is the first.
+        roles: Those that have a token of their own, unlike some ``pad`` and ``bos``.
         mask: The mask token, or None.
         sentinels: ``<extra_id_0>``, ``<extra_id_1>``, ... of T5, as many as there are.
         prefix_ids: Special tokens before a source text, by the file's template (BART's ``<s>``).
@@ -80,6 +81,7 @@ class Tokenizer:
     bos: int
     eos: int
     end_tokens: tuple[int, ...]
+    roles: frozenset[str]
     mask: int | None
     sentinels: tuple[int, ...]
     prefix_ids: tuple[int, ...]
@@ -124,6 +126,7 @@ class Tokenizer:
                 f"{', '.join(ROLES['eos'])}): name it with special={{'eos': ...}}"
             )
         self.vocab_size = max(vocab.values()) + 1
+        self.roles = frozenset(found)
         self.eos = found["eos"]
         self.end_tokens = end_ids(vocab, self.eos, self.special)
         self.pad = found.get("pad", self.eos)

@@ -3,6 +3,7 @@
 import abc
 import collections
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,28 @@ from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.modules.linear import check_indices
 
-__all__ = ["ContextTextGenerator"]
+__all__ = ["ContextTextGenerator", "TextStart"]
+
+
+class TextStart(NamedTuple):
+    """The tokens that a model reads before a text."""
+
+    before: tuple[int, ...]  # before every prompt
+    alone: int  # where the model would otherwise read nothing
+
+    @classmethod
+    def of(cls, token: int) -> "TextStart":
+        """Every text begins with one token, as texts of training here."""
+        return cls((token,), token)
+
+    def read(self, ids: Sequence[int]) -> list[int]:
+        """Returns what the model reads of a prompt.
+
+        Example:
+            >>> TextStart((), 9).read([4, 5]), TextStart((), 9).read([]), TextStart.of(9).read([4])
+            ([4, 5], [9], [9, 4])
+        """
+        return [*self.before, *ids] or [self.alone]
 
 
 class ContextTextGenerator(CausalTextGenerator):
@@ -24,14 +46,14 @@ class ContextTextGenerator(CausalTextGenerator):
 
     Attributes:
         context: The most tokens the model reads at once.
-        start_token: The token that texts begin with.
+        start: The tokens before a text.
         vocab: Tokens that the model has.
         shapes: Rows of a batch, and what happens to long prompts and where a context is full.
         counts: Prompts seen so far: ``prompts`` and ``cut``.
     """
 
     context: int
-    start_token: int
+    start: TextStart
     vocab: int
     shapes: BatchingConfig
     counts: collections.Counter[str]
@@ -62,7 +84,7 @@ class ContextTextGenerator(CausalTextGenerator):
             )
         ids = self.tokenizer.encode_batch(list(texts))
         before = self.tokenizer.encode_batch([""] * len(ids) if prompts is None else list(prompts))
-        known = [[self.start_token, *context] for context in before]
+        known = [self.start.read(context) for context in before]
         values = self.log_probs(ids, known)
         return [
             TextScore(float(sum(worth)), tuple(tokens), tuple(worth), len(text), len(text.encode()))
@@ -72,7 +94,7 @@ class ContextTextGenerator(CausalTextGenerator):
     def document_log_probs(self, store: TokenStore) -> np.ndarray:
         """The log-probability of every token of tokenized documents, one after the other."""
         documents = [store[i] for i in range(len(store))]
-        found = self.log_probs(documents, [[self.start_token]] * len(store))
+        found = self.log_probs(documents, [self.start.read(())] * len(store))
         return np.concatenate([np.array(values) for values in found])
 
     def log_probs(
@@ -101,21 +123,22 @@ class ContextTextGenerator(CausalTextGenerator):
         return out
 
     def prompt_tokens(self, prompt: str) -> list[int]:
-        """The first token and those of the prompt, also where they exceed the context.
+        """The tokens before a text and those of the prompt, also where they exceed the context.
 
         Raises:
             DataError: The prompt is too long and ``shapes.too_long`` is ``error``.
         """
         [ids] = self.tokenizer.encode_batch([prompt])
         self.counts["prompts"] += 1
-        if len(ids) >= self.context:
+        room = self.context - len(self.start.before)
+        if len(ids) > room:
             if self.shapes.too_long == "error":
                 raise DataError(
                     f"the prompt has {plural(len(ids), 'token')}, the context allows "
-                    f"{self.context - 1}: shorten it, or truncate its start"
+                    f"{room}: shorten it, or truncate its start"
                 )
             self.counts["cut"] += 1
-        return [self.start_token, *ids]
+        return self.start.read(ids)
 
     def batches(
         self, sequences: Sequence[GenerationSequence]

@@ -18,7 +18,7 @@ from transformer_jax.decoding.batching import (
     sampling_config,
     sampling_keys,
 )
-from transformer_jax.decoding.context import ContextTextGenerator
+from transformer_jax.decoding.context import ContextTextGenerator, TextStart
 from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generate import GenerationState, SamplingConfig
 from transformer_jax.decoding.kept import KeptContext
@@ -59,7 +59,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         model: Any,
         tokenizer: TextTokenizer,
         *,
-        start_token: int | None = None,
+        start: TextStart | None = None,
         ends: bool = True,
         shapes: BatchingConfig | None = None,
         dtype: Literal["float32", "bfloat16"] | None = None,
@@ -71,7 +71,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         Args:
             model: Trained.
             tokenizer: Of its training.
-            start_token: The token that texts begin with; None is BOS.
+            start: The tokens before a text; None is BOS.
             ends: Whether texts of its training end with EOS; otherwise it writes to the limit.
             shapes: What is compiled.
             dtype: Of weights and products; None is the model's own.
@@ -100,9 +100,9 @@ class DecoderLanguageModel(ContextTextGenerator):
         self.tokenizer, self.shapes, self.adapters = tokenizer, shapes, adapters
         longest, self.vocab = config.positions.max_length, config.vocab_size
         self.context = longest if context is None else min(context, longest)
-        self.start_token = tokenizer.bos if start_token is None else start_token
+        self.start = TextStart.of(tokenizer.bos) if start is None else start
         self.ends, self.others = ends, dict[str, DecoderLanguageModel]()
-        check_indices(self.start_token, config.vocab_size, "the first token of texts is")
+        check_indices(self.start.read(()), config.vocab_size, "the first token of texts is")
         special = special_tokens(tokenizer, config.vocab_size, ends)
         # Other mixers keep a state, of which nothing can be forgotten.
         self._resumes = config.mixer.kind == "attention"
@@ -122,19 +122,19 @@ class DecoderLanguageModel(ContextTextGenerator):
         other.run, other.counts = Programs(self.run.graph, special), collections.Counter()
         return other
 
-    def set_texts(self, adapter: str, start_token: int, ends: bool) -> None:
+    def set_texts(self, adapter: str, start: TextStart, ends: bool) -> None:
         """Sets how the texts of an adapter begin and end, where it was trained on other texts.
 
         Args:
             adapter: Its name.
-            start_token: The token that its texts begin with.
+            start: The tokens before its texts.
             ends: Whether they end with EOS.
         """
-        check_indices(start_token, self.vocab, "the first token of texts is")
-        if (start_token, ends) == (self.start_token, self.ends):
+        check_indices(start.read(()), self.vocab, "the first token of texts is")
+        if (start, ends) == (self.start, self.ends):
             return
         other = copy.copy(self)
-        other.start_token, other.ends, other.others = start_token, ends, {}
+        other.start, other.ends, other.others = start, ends, {}
         special = special_tokens(self.tokenizer, self.vocab, ends)
         other.run = Programs(self.run.graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
         self.others[adapter] = other

@@ -4,9 +4,8 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -24,6 +23,13 @@ from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.devices import device_of
 from transformer_jax.encoding.batching import length_buckets
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
+from transformer_jax.encoding.pooling import (
+    Layers,
+    Pool,
+    Pools,
+    combine_layers,
+    pool_hidden_states,
+)
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
@@ -37,14 +43,12 @@ __all__ = [
     "EmbeddingBatch",
     "Layers",
     "Pool",
+    "Pools",
     "WordVectors",
     "combine_layers",
     "cosine",
     "pool_hidden_states",
 ]
-
-Layers = Literal["last", "all", "sum4", "concat4"] | int
-Pool = Literal["mean", "cls", "none"]
 
 
 class EmbeddingBatch(NamedTuple):
@@ -149,7 +153,7 @@ class Embedder:
         self.length = length or whole.config.positions.max_length
         self.counts = {"lines": 0, "cut": 0}
         self.dense: Callable[[Any], Any] | None = None
-        self._runs: dict[tuple[Layers, Pool], PackedBatches] = {}
+        self._runs: dict[tuple[Layers, Pools, int], PackedBatches] = {}
         self._attend = MeshProgram(functools.partial(_maps, self._graph))
 
     def embed(
@@ -157,7 +161,8 @@ class Embedder:
         texts: Iterable[str],
         *,
         layers: Layers = "last",
-        pool: Pool = "mean",
+        pool: Pools = "mean",
+        skip: int = 0,
         block: int = 4096,
     ) -> Iterator[EmbeddingBatch]:
         """The vectors of texts, ``block`` texts at a time, which bounds the memory.
@@ -168,7 +173,11 @@ class Embedder:
                 ``sum4`` or ``concat4``, the last four added or one after another (Devlin et al.
                 2019, table 7), or as many as there are, never the embeddings.
             pool: ``mean`` over all tokens of a text, [CLS] and [SEP] among them; ``cls``, the
-                vector of [CLS]; ``none``, one vector for each token.
+                vector of [CLS]; ``max``; ``mean_sqrt_len_tokens``, the sum divided by the square
+                root of the number; ``weightedmean``, by the position, the first being 1;
+                ``lasttoken``; ``none``, one vector for each token. Vectors of several follow one
+                another.
+            skip: First tokens of each text that are not pooled.
             block: Texts that are read before the first vectors come.
 
         Raises:
@@ -181,12 +190,12 @@ class Embedder:
             self.counts["lines"] += len(chunk)
             self.counts["cut"] += cut
             store = examples.store
-            made = self._rows(examples, layers, pool)
+            made = self._rows(examples, layers, pool, skip)
             if self.dense is not None and layers == "last" and pool != "none":
                 made = self.dense(made)
             yield EmbeddingBatch(made, store.lengths, np.asarray(store.ids))
 
-    def check(self, layers: Layers, pool: Pool) -> None:
+    def check(self, layers: Layers, pool: Pools) -> None:
         """Refuses layers and poolings that there are not.
 
         Raises:
@@ -198,8 +207,14 @@ class Embedder:
                 f"layers {layers}: allowed are {', '.join(named)} and a number from 0, the "
                 f"embeddings, to {self.layers}"
             )
-        if pool not in get_args(Pool):
-            raise ConfigError(f"pool {pool}: allowed are {', '.join(get_args(Pool))}")
+        pools, allowed = (pool if isinstance(pool, tuple) else (pool,)), get_args(Pool)
+        if not pools or not {*pools} <= {*allowed} or (len(pools) > 1 and "none" in pools):
+            raise ConfigError(f"pool {pool}: allowed are {', '.join(allowed)}")
+
+    def prompt_length(self, prompt: str) -> int:
+        """Returns how many tokens before a text belong to a prompt, special ones included."""
+        examples, _ = self._encode([prompt])
+        return int(examples.store.lengths[0]) - bool(self._template.suffix_ids)
 
     def tagged(self, words: Sequence[Sequence[str]]) -> Float[np.ndarray, "words layers D"]:
         """The vectors of every layer for the first token of each word, sentence after sentence."""
@@ -255,10 +270,12 @@ class Embedder:
         """The ids as the model was trained on, and how many texts were cut."""
         return encode_sentences(texts, seconds, self._tokenizer, self.length, self._template)
 
-    def _rows(self, examples: EncodedExamples, layers: Layers, pool: Pool) -> np.ndarray:
+    def _rows(
+        self, examples: EncodedExamples, layers: Layers, pool: Pools, skip: int = 0
+    ) -> np.ndarray:
         """Vectors of examples, in their order."""
         store, out = examples.store, None
-        run = self._program(layers, pool)
+        run = self._program(layers, pool, skip)
         total = len(store.ids) if pool == "none" else len(store)
         for (numbers, _), made in run(self.params, examples):
             if out is None:
@@ -276,18 +293,18 @@ class Embedder:
         refuse_nonfinite(out)
         return out
 
-    def _program(self, layers: Layers, pool: Pool) -> PackedBatches:
+    def _program(self, layers: Layers, pool: Pools, skip: int) -> PackedBatches:
         """What makes the vectors of one batch."""
-        if (layers, pool) not in self._runs:
+        if (layers, pool, skip) not in self._runs:
             graph = self._graph
 
             def program(params: Any, batch: dict[str, Any]) -> Array:
                 every = _layers(nnx.merge(graph, params), batch)
-                return pool_hidden_states(combine_layers(every, layers), batch, pool)
+                return pool_hidden_states(combine_layers(every, layers), batch, pool, skip)
 
             run = PackedBatches(program, tokens=self._tokens, pad=self._tokenizer.pad)
-            self._runs[layers, pool] = run
-        return self._runs[layers, pool]
+            self._runs[layers, pool, skip] = run
+        return self._runs[layers, pool, skip]
 
     def attention(
         self, text: str, second: str | None = None
@@ -343,57 +360,3 @@ def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
         on_hidden=found.append,
     )
     return found
-
-
-def combine_layers(
-    every: Sequence[Float[Array, "B T D"]], layers: Layers
-) -> Float[Array, "B T *rest"]:
-    """What is asked for of the vectors of all layers, the embeddings first, in float32.
-
-    Example:
-        >>> every = [jnp.full((1, 1, 1), 10.0**i) for i in range(6)]
-        >>> combine_layers(every, "sum4").item(), combine_layers(every, "concat4").shape
-        (111100.0, (1, 1, 4))
-    """
-    every = [layer.astype(jnp.float32) for layer in every]
-    last = every[1:][-4:]
-    if layers == "all":
-        return jnp.stack(every, axis=2)
-    if layers == "sum4":
-        return sum(last[1:], last[0])
-    if layers == "concat4":
-        return jnp.concatenate(last, axis=-1)
-    return every[-1 if layers == "last" else layers]
-
-
-def pool_hidden_states(
-    hidden: Float[Array, "B T *layers D"], batch: dict[str, Any], pool: Pool
-) -> Float[Array, "B _ *layers D"]:
-    """One vector for each text of each row, or with ``none`` for each token.
-
-    Args:
-        hidden: Of each token.
-        batch: With ``segments``, ``starts`` and ``lengths``: see :func:`make_packed_inputs`.
-        pool: How.
-
-    Example:
-        >>> hidden = jnp.array([[[1.0], [3.0], [9.0]]])
-        >>> batch = {"segments": jnp.array([[1, 1, 2]]), "lengths": jnp.array([[2, 1]])}
-        >>> batch["starts"] = jnp.array([[0, 2]])
-        >>> pool_hidden_states(hidden, batch, "mean")[0, :, 0]
-        Array([2., 9.], dtype=float32)
-        >>> pool_hidden_states(hidden, batch, "cls")[0, :, 0]
-        Array([1., 9.], dtype=float32)
-    """
-    if pool == "none":
-        return hidden
-    flat = hidden.reshape(*hidden.shape[:2], -1)
-    lengths = batch["lengths"]
-    if pool == "cls":
-        found = jnp.take_along_axis(flat, batch["starts"][..., None], axis=1, mode="clip")
-    else:
-        numbers = jnp.arange(1, lengths.shape[1] + 1)
-        own = batch["segments"][:, None] == numbers[None, :, None]  # [B S T]
-        total = jnp.einsum("bst,btd->bsd", own.astype(flat.dtype), flat, precision="highest")
-        found = total / jnp.maximum(lengths, 1)[..., None]
-    return found.reshape(*lengths.shape, *hidden.shape[2:])

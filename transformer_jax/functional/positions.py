@@ -253,16 +253,17 @@ def relative_position_bucket(
     into the same buckets as a fixed one.
 
     Raises:
-        ArgumentError: Too few buckets to halve, or more than there are distances.
+        ArgumentError: Too few buckets to halve, or no distance beyond those with their own bucket.
 
     Example:
         >>> relative_position_bucket(1, 6, bidirectional=False, buckets=4, max_distance=8, offset=5)
         Array([[3, 3, 2, 2, 1, 0]], dtype=int32)
     """
-    if buckets < (4 if bidirectional else 2) or max_distance <= buckets:
+    exact = buckets // (4 if bidirectional else 2)
+    if exact < 1 or max_distance <= exact:
         raise ArgumentError(
             f"{buckets} buckets up to distance {max_distance}: at least 4 are needed (2 in one "
-            "direction), and fewer than the distance"
+            f"direction), and a distance above {exact}, which have buckets of their own"
         )
     ahead = _distances(T, S, offset)
     upper = jnp.zeros_like(ahead)

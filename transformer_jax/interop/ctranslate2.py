@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.context import TextStart
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, install
 from transformer_jax.interop.ctranslate2_layers import Layers
 from transformer_jax.interop.family import Model
@@ -41,7 +42,7 @@ def check_ctranslate2(model: Model) -> None:
 
 
 def write_ctranslate2(
-    output: Path, model: Model, params: Any, tokenizer: Tokenizer, *, first: int | None = None
+    output: Path, model: Model, params: Any, tokenizer: Tokenizer, *, start: TextStart | None = None
 ) -> str:
     """Writes a model as a folder for CTranslate2 with its tokenizer; a line about it.
 
@@ -56,13 +57,14 @@ def write_ctranslate2(
         model: What is written.
         params: Its parameters.
         tokenizer: Its tokenizer, whose tokens become the vocabulary.
-        first: The token that texts of a language model begin with; None is its BOS.
+        start: The tokens before a text of a language model; None is its BOS.
 
     Raises:
         ConfigError: The package is missing, or cannot express the model; it says in what.
         CheckpointError: Nothing can be written there.
     """
     check_ctranslate2(model)
+    start = TextStart.of(tokenizer.bos) if start is None else start
     specs = import_ctranslate2().specs
     config, both = model.config, model.kind == "encoder-decoder"
     layers = Layers(params, specs)
@@ -77,13 +79,13 @@ def write_ctranslate2(
     else:
         spec = specs.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(names(config.vocab_size))
-    spec.config.bos_token = tokenizer.name(tokenizer.bos if first is None else first)
+    spec.config.bos_token = tokenizer.name(start.alone)
     spec.config.eos_token = tokenizer.name(tokenizer.eos)
     spec.config.unk_token = "" if tokenizer.unk is None else tokenizer.name(tokenizer.unk)
     spec.config.layer_norm_epsilon = config.norm.eps
     _save(spec, output)
     tokenizer.save(output / "tokenizer.json")
-    said = f"ctranslate2: {spec.name}, float32; {_framing(tokenizer, both, first)}"
+    said = f"ctranslate2: {spec.name}, float32; {_framing(tokenizer, both, start)}"
     window = config.scores.sliding_window
     near = window is not None and window < config.positions.max_length
     # Longer ones are read at once there, through no window.
@@ -176,14 +178,15 @@ def vocabulary(tokenizer: Tokenizer, size: int) -> list[str]:
     return [unused(id) if name is None else name for id, name in enumerate(found)]
 
 
-def _framing(tokenizer: Tokenizer, both: bool, first: int | None) -> str:
+def _framing(tokenizer: Tokenizer, both: bool, start: TextStart) -> str:
     """What has to stand around a text that is given, in words."""
     name = tokenizer.name
     several = tokenizer.end_tokens[1:]
     ends = f"; texts end with any of {[*map(name, tokenizer.end_tokens)]}, to be given as end_token"
     more = ends if several else ""
     if not both:
-        return f"prompts begin with {name(tokenizer.bos if first is None else first)!r}{more}"
+        before = " ".join(map(name, start.before))
+        return f"prompts begin with {before!r}{more}" if before else f"prompts are tokens{more}"
     before = "".join(f"{name(id)} " for id in tokenizer.prefix_ids)
     after = "".join(f" {name(id)}" for id in tokenizer.suffix_ids)
     return f"sources are tokens framed as {before}…{after}{more}"

@@ -16,7 +16,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import batch_by_length
-from transformer_jax.decoding.context import ContextTextGenerator
+from transformer_jax.decoding.context import ContextTextGenerator, TextStart
 from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, special_tokens
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending
@@ -47,7 +47,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         tokenizer: Tokenizer,
         config: TransformerConfig,
         *,
-        start_token: int,
+        start: TextStart,
         ends: bool = True,
         shapes: BatchingConfig | None = None,
     ):
@@ -57,7 +57,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
             engine: Of a decoder.
             tokenizer: Of its training.
             config: Of the model.
-            start_token: The token that texts begin with.
+            start: The tokens before a text.
             ends: Whether texts of its training end with EOS; otherwise it writes to the limit.
             shapes: Rows of a batch, and what happens to long prompts and where a context is full.
 
@@ -68,7 +68,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         self.engine, self.tokenizer = engine, tokenizer
         self.shapes = shapes or BatchingConfig()
         self.context, self.vocab = config.positions.max_length, config.vocab_size
-        self.start_token = start_token
+        self.start = start
         self.special = special_tokens(tokenizer, config.vocab_size, ends)
         self.counts = collections.Counter()
 
@@ -84,14 +84,16 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         if not penalty and not request.no_repeat_ngram_size:
             return
         name = "repetition_penalty" if penalty else "no_repeat_ngram_size"
-        ends = self.start_token == self.special.eos and not penalty
-        unseen = self.start_token in self.special.suppress_tokens
+        first = self.start.before[:1]
+        ends = first == (self.special.eos,) and not penalty
+        unseen = bool(first) and first[0] in self.special.suppress_tokens
         if not unseen and not (ends and request.no_repeat_ngram_size > 1):
             raise ConfigError(
                 f"{name}: CTranslate2 does not count the token that texts of this model begin "
                 f"with: leave it out, or use the engine jax"
             )
-        room = self.context - len(self.tokenizer.encode_batch([request.prompt])[0]) - 1
+        read = self.start.read(self.tokenizer.encode_batch([request.prompt])[0])
+        room = self.context - len(read)
         if self.shapes.full == "slide" and request.max_new_tokens > room + 1:
             raise ConfigError(
                 f"{name}: CTranslate2 forgets what leaves the context of {self.context} tokens: "

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,7 +16,15 @@ from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, inside, open_te
 from transformer_jax.interop.tensor_writer import write_tensors
 from transformer_jax.numerics import all_finite
 
-__all__ = ["Dense", "copy_dense", "dense_tensors", "digest", "read_dense"]
+__all__ = [
+    "Dense",
+    "copy_dense",
+    "dense_tensors",
+    "digest",
+    "normalized",
+    "read_dense",
+    "read_head",
+]
 
 _KERNEL, _BIAS = "linear.weight", "linear.bias"
 
@@ -41,12 +49,47 @@ class Dense:
         return np.tanh(mapped) if self.tanh else mapped
 
 
+def normalized(vectors: Float[np.ndarray, "rows D"]) -> Float[np.ndarray, "rows D"]:
+    """Divides each row by its length, at least 1e-12.
+
+    Example:
+        >>> normalized(np.array([[3.0, 4.0], [0.0, 0.0]]))
+        array([[0.6, 0.8],
+               [0. , 0. ]])
+    """
+    size = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.maximum(size, 1e-12))
+
+
+def read_head(
+    folder: Path, sentence: Mapping[str, Any], width: int
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Returns what a sentence encoder does with pooled vectors; None if it does nothing.
+
+    Args:
+        folder: A Hugging Face folder, or a run made of one.
+        sentence: As :func:`~transformer_jax.interop.sentences.sentence_fields` gives it.
+        width: D, of the encoder; vectors of several poolings are wider.
+
+    Raises:
+        CheckpointError: Weights are missing, damaged or of another shape.
+    """
+    pools = str(sentence.get("pool", "mean")).split(" and ")
+    dense = None
+    if "dense" in sentence:
+        dense = read_dense(folder, sentence["dense"], width * len(pools))
+    if not sentence.get("normalize"):
+        return dense
+    return normalized if dense is None else lambda vectors: normalized(dense(vectors))
+
+
 def read_dense(folder: Path, said: Mapping[str, Any], width: int) -> Dense:
     """The map that a folder holds.
 
     Args:
         folder: A Hugging Face folder, or a run made of one.
-        said: ``path``, the directory with its weights, ``tanh``, and perhaps ``sha256``, the
+        said: ``path``, the directory with its weights, ``tanh``, and perhaps ``bias``,
+            ``in_features`` and ``out_features`` of its configuration, and ``sha256``, the
             :func:`digest` of its weights.
         width: D, of the vectors that it reads.
 
@@ -61,6 +104,13 @@ def read_dense(folder: Path, said: Mapping[str, Any], width: int) -> Dense:
     ):  # fmt: skip
         raise CheckpointError(
             f"{folder / path}: {_KERNEL} is {list(kernel.shape)}: vectors of {width} do not fit"
+        )
+    described = said.get("out_features", len(kernel)), said.get("in_features", width)
+    if described != kernel.shape or said.get("bias", bias is not None) != (bias is not None):
+        raise CheckpointError(
+            f"{folder / path}: its tensors are {_KERNEL} {list(kernel.shape)}"
+            f"{'' if bias is None else f' and {_BIAS}'}, and config.json says "
+            f"{list(described)}{' with' if said.get('bias') else ' without'} a bias"
         )
     return Dense(kernel.T, bias, said["tanh"])
 

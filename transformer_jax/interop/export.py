@@ -114,7 +114,10 @@ def _begin(tokenizer: Tokenizer) -> int:
 
 def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
     """What transformers needs to know beside ``tokenizer.json``."""
-    names = {"pad_token": tokenizer.pad, "eos_token": tokenizer.eos, "bos_token": _begin(tokenizer)}
+    names = {"eos_token": tokenizer.eos}
+    names |= {"pad_token": tokenizer.pad} if "pad" in tokenizer.roles else {}
+    if tokenizer.target_prefix_ids or "bos" in tokenizer.roles:
+        names["bos_token"] = _begin(tokenizer)
     if model.kind in ("encoder", "encoder-task"):
         names |= {"cls_token": tokenizer.bos, "sep_token": tokenizer.eos}
     for role in ("unk", "mask"):

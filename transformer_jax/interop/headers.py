@@ -40,7 +40,7 @@ TYPES: Mapping[str, np.dtype] = {
 }
 FLOATS = ("F64", "F32", "F16", "BF16")  # of what weights are
 LARGEST_HEADER = 100_000_000  # what the format allows
-MOST_KEYS = 200_000  # of which a tensor has four
+MOST_KEYS = 40_000  # of which a tensor has four; large models have some thousand tensors
 _LARGEST = 1 << 62  # elements and bytes of one tensor
 
 
@@ -65,6 +65,8 @@ def read_header(data: bytes, path: Path, base: int) -> dict[str, Entry]:
     Raises:
         ValueError: The header is invalid.
     """
+    if 4 * data.count(b'"data_offsets"') > MOST_KEYS:  # told before they are read one by one
+        raise ValueError(f"it has too many keys: at most {MOST_KEYS // 4:,} tensors are read")
     cursor = Cursor(data, MOST_KEYS)
     entries = {}
     for name in cursor.members():

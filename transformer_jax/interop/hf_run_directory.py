@@ -17,7 +17,7 @@ from transformer_jax.config_dict import from_dict
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.config_reader import ConfigReader, read_config
-from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, read_dense
+from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, read_head
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 _GENERATION = "generation_config.json"
+# Where no file says what a decoder begins with.
+_DECODER_STARTS = {"bart": 2, "marian": 58100, "pegasus": 0, "mt5": 0}
 _STRIDE = 128  # tokens that windows over a context share, as its users have it
 
 
@@ -156,7 +158,7 @@ class HFRunDirectory(RunDirectory):
 
 
 def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, Any]:
-    """Roles of tokens that the configuration gives by their ids, and further ends of a text.
+    """Names of tokens by role, and of further ends of a text, from ids of the configuration.
 
     A decoder of an encoder-decoder begins with its decoder_start_token_id. Behind it come the
     forced_bos_token_id of every target, or the bos_token_id that its tokenizer puts before a text,
@@ -171,25 +173,26 @@ def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, Any]:
     fields = generation_fields(folder.path, folder.fields)
     begin = "decoder_start_token_id" if folder.model.kind == "encoder-decoder" else "bos_token_id"
     found: dict[str, Any] = {}
+    usual = {"decoder_start_token_id": _DECODER_STARTS.get(folder.fields.values["model_type"])}
 
-    def given(key: str) -> Any:
+    def several(key: str) -> list[Any]:
         value = fields.values.get(key)
-        value = folder.fields.values.get(key) if value is None else value
-        return value[0] if isinstance(value, list) and value else value
+        value = folder.fields.values.get(key, usual.get(key)) if value is None else value
+        return value if isinstance(value, list) and value else [value]
 
+    given = lambda key: several(key)[0]
+
+    most = folder.model.config.decoder().vocab_size - 1
     for role, key in (("pad", "pad_token_id"), ("bos", begin), ("eos", "eos_token_id")):
         value = given(key)
-        known = type(value) is int and 0 <= value < folder.model.config.decoder().vocab_size
+        known = type(value) is int and 0 <= value <= most
         if key == "decoder_start_token_id" and value is not None and not known:
-            most = folder.model.config.decoder().vocab_size - 1
             raise fields.refused(key, value, f"the decoder reads 0 to {most}")
         if (token := _token(backend, value)) is not None:
             found[role] = token
-    ends = fields.values.get("eos_token_id")
-    ends = folder.fields.values.get("eos_token_id") if ends is None else ends
-    more = [_token(backend, id) for id in ends[1:]] if isinstance(ends, list) else []
-    if more := [token for token in more if token is not None]:
-        found["ends"] = more
+    ends = [_token(backend, id) for id in several("eos_token_id")[1:]]
+    if any(ends):
+        found["ends"] = [*filter(None, ends)]
     if folder.model.kind == "encoder-decoder":
         forced, around = given("forced_bos_token_id"), backend.encode("").ids
         if forced is None and len(around) > 1 and around[0] == given("bos_token_id"):
@@ -201,9 +204,7 @@ def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, Any]:
 
 def _token(backend: "tokenizers.Tokenizer", id: Any) -> str | None:
     """The token of an id of a configuration; None where it names none."""
-    if type(id) is not int or id < 0:
-        return None
-    token: str | None = backend.id_to_token(id)
+    token: str | None = backend.id_to_token(id) if type(id) is int and id >= 0 else None
     return token
 
 
@@ -268,7 +269,7 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
         found["published"]["preprocessor"] = preprocessor_fields(folder.path)
     elif model.kind == "decoder":
         begins = folder.fields.values.get("bos_token_id") is not None
-        found["first"] = "bos" if begins else "eos"
+        found |= {"first": "bos" if begins else "eos", "prompts": "template"}
     return found
 
 
@@ -369,7 +370,7 @@ def convert(
     params, fields = change(source.load_params().params, fields)
     dense = fields.get("sentence", {}).get("dense")
     if dense is not None:  # a run that gives way to this one is there until all is read
-        read_dense(source.path, dense, source.folder.model.config.d_model)
+        read_head(source.path, fields["sentence"], source.folder.model.config.d_model)
         dense["sha256"] = digest(dense_tensors(source.path, dense))
     with RunDirectory.whole(output, overwrite=overwrite) as run:
         run.write(run.config, json.loads(json.dumps(fields)))

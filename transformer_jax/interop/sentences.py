@@ -6,7 +6,7 @@ directory. https://sbert.net/docs/package_reference/sentence_transformer/models.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,30 +17,69 @@ from transformer_jax.interop.tokenizer_settings import read_json
 
 __all__ = ["sentence_fields", "sentence_files", "write_sentence_files", "written_names"]
 
-# Ways from the vectors of all tokens to one, and what files call them.
+# Ways from the vectors of all tokens to one, in the order of several, and what old files call them.
 _MODES = {
-    "mean": "pooling_mode_mean_tokens",
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-# Parts of a sentence encoder beside which a vector keeps its direction.
-_HARMLESS = ("Transformer", "Pooling", "Normalize", "Dropout")
+# The order of parts that is understood; dropout changes nothing where nothing is trained.
+_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+_DROPOUT = "Dropout"
+_LIBRARY = "sentence_transformers."
 _BERTS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 # What is said beside the parts, such as texts that go before others.
 _BESIDE = "config_sentence_transformers.json"
 _MODULES = "modules.json"
+_UNBOUNDED = 1 << 30  # tokens; tokenizers without a length have a larger one
+
+# Keys of the file of each part, with the values that can be applied; None is any value.
+_VECTOR = ("sentence_embedding", None)
+_WHERE = {"module_input_name": _VECTOR, "module_output_name": _VECTOR}
+_KEYS: Mapping[str, Mapping[str, tuple[Any, ...] | None]] = {
+    "Pooling": dict.fromkeys(
+        (*_MODES.values(), "pooling_mode", "include_prompt", "embedding_dimension",
+         "word_embedding_dimension")
+    ),
+    "Dense": dict.fromkeys(("in_features", "out_features", "bias", "activation_function"))
+    | {"use_residual": (False, None), **_WHERE},
+    "Normalize": _WHERE,
+    "Transformer": dict.fromkeys(("max_seq_length", "do_lower_case", "unpad_inputs"))
+    | {
+        "transformer_task": ("feature-extraction", None),
+        "modality_config": (
+            {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}, None,
+        ),
+        "module_output_name": ("token_embeddings", None),
+    }
+    | dict.fromkeys(("query_length", "document_length", "query_expansion"), (None,))
+    | dict.fromkeys(
+        ("processing_kwargs", "model_args", "model_kwargs", "tokenizer_args", "processor_kwargs",
+         "config_args", "config_kwargs"),
+        ({}, None, {"trust_remote_code": False}, {"trust_remote_code": True}),
+    ),
+}  # fmt: skip
 
 
 def sentence_fields(folder: Path) -> dict[str, Any]:
-    """How a folder makes a sentence's vector, as its ``modules.json`` and the files named say it.
+    """Returns how a folder makes a sentence's vector, as ``modules.json`` and the files named say.
 
-    Empty if it is no sentence encoder. Else ``pool`` is ``mean`` or ``cls``, or names what is
-    done otherwise; ``dense``, if there is a linear map behind, is where its weights are and whether
-    tanh follows; ``length``, if it is told, is the most tokens that are read; ``lowercase``, if it
-    is there, is true: texts are read in small letters.
+    Empty if it is no sentence encoder. Otherwise some of
+
+    - ``pool``: names of poolings, joined by " and ", whose vectors follow one another; a name that
+      is none is a part that cannot be applied;
+    - ``dense``: a linear map behind the pooling (:func:`.read_dense`);
+    - ``normalize``: True, where vectors get length 1 at the end;
+    - ``length``: the most tokens that are read;
+    - ``lowercase``: True, where texts are read in small letters;
+    - ``prompts`` and ``default_prompt``: texts by name that go before others, and the name of the
+      usual one;
+    - ``excludes_prompt``: True, where tokens of the prompt are not pooled;
+    - ``similarity``: how vectors are compared, where not by their cosine;
+    - ``refused``: settings that cannot be applied, in words.
 
     Args:
         folder: What lies beside the weights.
@@ -50,22 +89,86 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
     """
     order, parts, listed = _parts(folder)
     found: dict[str, Any] = {}
-    if "Pooling" in parts:
-        name = os.path.join(parts["Pooling"], "config.json")
+    refused: list[str] = []
+
+    def read(kind: str) -> tuple[Path, dict[str, Any] | None]:
+        name = os.path.join(parts[kind], "config.json")
         fields = read_json(folder, name, dict)
+        refused.extend(_unknown(name, kind, fields or {}))
+        return folder / name, fields
+
+    if "Pooling" in parts:
+        path, fields = read("Pooling")
         if fields is None and listed:
-            raise DataError(f"{folder / name}: no such file, though modules.json names it")
+            raise DataError(f"{path}: no such file, though modules.json names it")
         if fields is not None:
-            found["pool"] = _pooling(folder / name, fields)
-    dense = _dense(folder, parts["Dense"]) if _ends_with_dense(order) else None
-    if dense is not None:
+            found |= _pooling(path, fields)
+    kinds = [kind for kind in order if kind != _DROPOUT]
+    applied = kinds == [kind for kind in _ORDER if kind in kinds]
+    if applied and "Dense" in kinds and (dense := _dense(*read("Dense"), parts["Dense"])):
         found["dense"] = dense
-        del parts["Dense"]
-    others = [kind[:40] for kind in parts if kind not in _HARMLESS]
+    if applied and "Normalize" in kinds:
+        read("Normalize")
+        found["normalize"] = True
+    known = {"Transformer", "Pooling", "Normalize"} | ({"Dense"} if "dense" in found else set())
+    others = [kind[:40] for kind in parts if kind != _DROPOUT and kind not in known]
     if others:
         found["pool"] = " and ".join([*filter(None, [found.get("pool")]), *others])
+    elif not applied:
+        refused.append(f"{_MODULES}: the order of its parts is {', '.join(kinds)[:80]}")
+    if listed:
+        found |= _beside(folder)
+        if parts.get("Transformer"):
+            refused.append(f"{_MODULES}: its Transformer is in {parts['Transformer'][:40]!r}")
     name, fields = _reads(folder, parts.get("Transformer", ""))
-    return found if fields is None else found | _reading(folder / name, fields)
+    if fields is not None:
+        found |= _reading(folder / name, fields)
+        refused.extend(_unknown(name, "Transformer", fields))
+    if listed and "length" not in found and (length := _tokenizer_length(folder)) is not None:
+        found["length"] = length
+    return found | ({"refused": refused} if refused else {})
+
+
+def _unknown(name: str, kind: str, fields: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the settings of a part that cannot be applied."""
+    for key, value in fields.items():
+        allowed = _KEYS[kind].get(key, (None,))
+        if allowed is not None and value not in allowed:
+            yield f"{name}: {key[:40]} is {json.dumps(value)[:80]}"
+
+
+def _beside(folder: Path) -> dict[str, Any]:
+    """Returns the prompts and the similarity of ``config_sentence_transformers.json``.
+
+    Raises:
+        DataError: They are no texts, or the usual prompt is none of them.
+    """
+    fields, path = read_json(folder, _BESIDE, dict) or {}, folder / _BESIDE
+    prompts = fields.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(
+        isinstance(text, str | None) for text in prompts.values()
+    ):
+        raise DataError(f"{path}: prompts is {str(prompts)[:40]!r}: no texts by name")
+    prompts = {name: text or "" for name, text in prompts.items()}
+    usual = fields.get("default_prompt_name")
+    if usual is not None and usual not in {*prompts, "query", "document"}:
+        raise DataError(
+            f"{path}: default_prompt_name is {str(usual)[:40]!r}: the prompts are "
+            f"{', '.join(prompts)[:80] or 'none'}"
+        )
+    found: dict[str, Any] = {"prompts": prompts} if any(prompts.values()) else {}
+    if usual is not None and prompts.get(usual):
+        found["default_prompt"] = usual
+    if fields.get("model_type") not in (None, "SentenceTransformer"):
+        found["refused"] = [f"{_BESIDE}: model_type is {str(fields['model_type'])[:40]!r}"]
+    similarity = fields.get("similarity_fn_name")
+    return found | ({} if similarity in (None, "cosine") else {"similarity": str(similarity)})
+
+
+def _tokenizer_length(folder: Path) -> int | None:
+    """The most tokens that the tokenizer of a folder keeps, if it says so."""
+    said = (read_json(folder, "tokenizer_config.json", dict) or {}).get("model_max_length")
+    return said if type(said) is int and 0 < said < _UNBOUNDED else None
 
 
 def sentence_files(folder: Path) -> dict[str, Any]:
@@ -77,16 +180,17 @@ def sentence_files(folder: Path) -> dict[str, Any]:
     Raises:
         DataError: A file is damaged, or lies elsewhere.
     """
-    order, parts, _ = _parts(folder)
-    last = _ends_with_dense(order) and _dense(folder, parts["Dense"]) is not None
-    kept = {*_HARMLESS, "Dense"} if last else set(_HARMLESS)
-    if not set(order) <= kept or parts.get("Transformer"):
+    _, parts, _ = _parts(folder)
+    fields = sentence_fields(folder)
+    if "refused" in fields or not set(fields.get("pool", "mean").split(" and ")) <= set(_MODES):
         return {}
-    dictionaries = [os.path.join(parts[kind], "config.json") for kind in ("Pooling", "Dense")
+    dictionaries = [os.path.join(parts[kind], "config.json") for kind in _ORDER[1:]
                     if kind in parts]  # fmt: skip
-    dictionaries += [_reads(folder, "")[0], _BESIDE]
+    reads = _reads(folder, "")[0]
     found = {_MODULES: read_json(folder, _MODULES, list)}
-    found |= {name: read_json(folder, name, dict) for name in dictionaries}
+    found |= {name: read_json(folder, name, dict) for name in (*dictionaries, reads, _BESIDE)}
+    if "length" in fields:  # the tokenizer's own length is not written
+        found[reads] = (found[reads] or {}) | {"max_seq_length": fields["length"]}
     return {name: said for name, said in found.items() if said is not None}
 
 
@@ -156,7 +260,9 @@ def _parts(folder: Path) -> tuple[list[str], dict[str, str], bool]:
             raise DataError(f"{folder / _MODULES}: is damaged: a part has no type or no path")
         if not _stays(path):
             raise DataError(f"{folder / _MODULES}: the path {path[:80]!r} leaves the folder")
-        order.append(kind.rpartition(".")[2])
+        # Code of other libraries may have any name.
+        own = modules is None or kind.startswith(_LIBRARY)
+        order.append(kind.rpartition(".")[2] if own else kind)
         parts[order[-1]] = path
     return order, parts, modules is not None
 
@@ -176,20 +282,19 @@ def _reads(folder: Path, path: str) -> tuple[str, dict[str, Any] | None]:
     return os.path.join(path, "sentence_bert_config.json"), None
 
 
-def _ends_with_dense(order: list[str]) -> bool:
-    """Whether one linear map, and nothing else that matters, follows the pooling."""
-    if order.count("Dense") != 1 or order.count("Pooling") != 1:
-        return False
-    after = order[order.index("Pooling") + 1 :]
-    return after[:1] == ["Dense"] and all(kind in _HARMLESS for kind in after[1:])
-
-
-def _dense(folder: Path, path: str) -> dict[str, Any] | None:
-    """Where the weights of a linear map are, and whether tanh follows; None if something else."""
-    fields = read_json(folder, os.path.join(path, "config.json"), dict) or {}
+def _dense(path: Path, fields: dict[str, Any] | None, part: str) -> dict[str, Any] | None:
+    """Where the weights of a linear map are and what follows it; None if it is something else."""
+    fields = fields or {}
     known = {"Identity": False, "Tanh": True}
-    tanh = known.get(str(fields.get("activation_function")).rpartition(".")[2])
-    return None if tanh is None else {"path": path, "tanh": tanh}
+    name = str(fields.get("activation_function")).rpartition(".")[2]
+    if name not in known:
+        return None
+    found: dict[str, Any] = {"path": part, "tanh": known[name]}
+    for key, kind in (("bias", bool), ("in_features", int), ("out_features", int)):
+        if (value := fields.get(key)) is not None and type(value) is not kind:
+            raise DataError(f"{path}: {key} is {str(value)[:40]!r}")
+        found |= {} if value is None else {key: value}
+    return found
 
 
 def _reading(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,21 +307,23 @@ def _reading(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     return ({} if length is None else {"length": length}) | ({"lowercase": True} if lower else {})
 
 
-def _pooling(path: Path, fields: Mapping[str, Any]) -> str:
+def _pooling(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The pooling that a file describes; of several, all."""
+    includes = fields.get("include_prompt", True)
+    if type(includes) is not bool:
+        raise DataError(f"{path}: include_prompt is {str(includes)[:40]!r}, not true or false")
+    found = {} if includes else {"excludes_prompt": True}
     modes = fields.get("pooling_mode")
     if modes is not None:
         named = modes if isinstance(modes, list) else [modes]
         if not named or not all(isinstance(mode, str) for mode in named):
             raise DataError(f"{path}: pooling_mode is {str(modes)[:40]!r}: no name")
-        return " and ".join(mode[:40] for mode in named)
+        return found | {"pool": " and ".join(mode[:40] for mode in named)}
     chosen = []
     for mode, key in _MODES.items():
-        value = fields.get(key, mode == "mean")
+        value = fields.get(key, False)
         if type(value) is not bool:
             raise DataError(f"{path}: {key} is {str(value)[:40]!r}, not true or false")
         if value:
             chosen.append(mode)
-    if not chosen:
-        raise DataError(f"{path}: is damaged: no pooling is chosen")
-    return " and ".join(chosen)
+    return found | {"pool": " and ".join(chosen) or "mean"}

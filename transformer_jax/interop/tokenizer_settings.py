@@ -10,7 +10,14 @@ from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.interop.bounded_json import Cursor
 from transformer_jax.interop.tensor_files import inside
 
-__all__ = ["Settings", "read_bytes", "read_ids", "read_json", "read_settings", "read_text"]
+__all__ = [
+    "Settings",
+    "read_bytes",
+    "read_ids",
+    "read_json",
+    "read_settings",
+    "read_text",
+]
 
 # By preference: a classifier's first and last token stand in for those of sentences.
 _ROLES = {

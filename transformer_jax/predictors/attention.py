@@ -11,12 +11,14 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.predictors.runs import first_token, open_directory
+from transformer_jax.predictors.runs import open_directory
+from transformer_jax.predictors.text_starts import text_start
 from transformer_jax.visual.attention import (
     AttentionMaps,
     attention_html,
@@ -189,7 +191,7 @@ def translation_attention(
 
 
 def decoder_attention(
-    model: tuple[Any, Any], tokenizer: TextTokenizer, text: str, *, first: int
+    model: tuple[Any, Any], tokenizer: TextTokenizer, text: str, *, start: TextStart
 ) -> TextAttention:
     """Returns the attention of a decoder over a text (row U13).
 
@@ -197,7 +199,7 @@ def decoder_attention(
         model: A decoder's graph and parameters.
         tokenizer: Tokenizer used in training.
         text: The text.
-        first: The start token.
+        start: The tokens before a text.
 
     Raises:
         DataError: The text exceeds the model's context.
@@ -205,15 +207,17 @@ def decoder_attention(
     graph, params = model
     [ids] = tokenizer.encode_batch([text])
     longest = nnx.merge(graph, params).config.positions.max_length
-    if len(ids) > longest:
+    read = start.read(ids)
+    read = read if len(read) > 1 else [start.alone, *read]
+    if len(read) - 1 > longest:
         raise DataError(
-            f"the text has {plural(len(ids), 'token')}: at most {longest} are shown; shorten it"
+            f"the text has {plural(len(read) - 1, 'token')}: at most {longest} are shown; shorten "
+            f"it"
         )
     run = lambda params, tokens: nnx.merge(graph, params).attention_maps(tokens)
-    weights = jax.jit(run)(params, np.asarray([[first, *ids[:-1]]], np.int32))
-    [start] = _pieces(tokenizer, [first])
-    written = _pieces(tokenizer, ids)
-    maps = translation_maps([], written, {"decoder": np.asarray(weights)}, start=start)
+    weights = jax.jit(run)(params, np.asarray([read[:-1]], np.int32))
+    begin, *written = _pieces(tokenizer, read)
+    maps = translation_maps([], written, {"decoder": np.asarray(weights)}, start=begin)
     return TextAttention(text, "", maps)
 
 
@@ -268,9 +272,9 @@ class DecoderAttention:
                 f"{self._path}: attention is of decoders of this library that JAX computes"
             )
         graph, state = nnx.split(self.model)
-        first = first_token(open_directory(self._path), self.tokenizer)
+        start = text_start(open_directory(self._path), self.tokenizer)
         model = graph, nnx.to_pure_dict(state)
-        return decoder_attention(model, self.tokenizer, self._prepare(one_text(text)), first=first)
+        return decoder_attention(model, self.tokenizer, self._prepare(one_text(text)), start=start)
 
 
 def search_of(limit: Any, num_beams: int | None) -> BeamSearchConfig:

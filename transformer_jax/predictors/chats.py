@@ -17,15 +17,15 @@ __all__ = ["answering", "encoder_of", "load_chat", "special_names", "template_of
 
 
 def special_names(tokenizer: "Tokenizer") -> dict[str, str]:
-    """The special tokens of a tokenizer by the names that chat templates use.
+    """The special tokens of a tokenizer by the names that chat templates use; no stand-ins.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
         >>> special_names(train_tokenizer("bytes", []))["eos_token"]
         '<eos>'
     """
-    ids = {role: getattr(tokenizer, role) for role in ("bos", "eos", "pad", "unk")}
-    return {f"{role}_token": tokenizer.name(id) for role, id in ids.items() if id is not None}
+    roles = [role for role in ("bos", "eos", "pad", "unk") if role in tokenizer.roles]
+    return {f"{role}_token": tokenizer.name(getattr(tokenizer, role)) for role in roles}
 
 
 def encoder_of(path: Path, tokenizer: "Tokenizer", template: str | None = None) -> "ChatEncoder":
@@ -42,7 +42,12 @@ def encoder_of(path: Path, tokenizer: "Tokenizer", template: str | None = None) 
     from dataclasses import replace
 
     from transformer_jax.chat.encoding import ChatEncoder
-    from transformer_jax.chat.template import built_in, find_template, named_template
+    from transformer_jax.chat.template import (
+        built_in,
+        find_template,
+        named_template,
+    )
+    from transformer_jax.chat.token_names import token_names
 
     found = find_template(Path(path)) if template is None else named_template(template)
     if found is None:
@@ -51,7 +56,9 @@ def encoder_of(path: Path, tokenizer: "Tokenizer", template: str | None = None) 
             f"file or a folder), or train the model on conversations, see "
             f"{command('instruct', 'sft', '--init-from', path, '--help')}"
         )
-    found = replace(found, special=special_names(tokenizer) | dict(found.special))
+    special = found.special if found.special is not None else token_names(Path(path))
+    special = special_names(tokenizer) if special is None else special
+    found = replace(found, special=special)
     encoder = ChatEncoder(tokenizer, found)
     encoder.end_tokens  # noqa: B018  (refuses the template at once)
     return encoder

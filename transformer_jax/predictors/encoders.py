@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError, command
@@ -13,7 +13,6 @@ from transformer_jax.predictors.runs import (
     TASKS,
     as_trained,
     family,
-    first_token,
     load,
     model_config,
     open_directory,
@@ -21,16 +20,28 @@ from transformer_jax.predictors.runs import (
     source_as_trained,
     task_of,
 )
+from transformer_jax.predictors.text_starts import first_token
 from transformer_jax.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
     from transformer_jax.encoding.predictor import Predictor
     from transformer_jax.encoding.rewards import Rewards
-    from transformer_jax.encoding.vectors import Embedder, Pool
+    from transformer_jax.encoding.vectors import Embedder, Pool, Pools
     from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["load_task", "load_vectors", "pool_of", "read_length", "sentence_of", "template_of"]
+__all__ = [
+    "load_task",
+    "load_vectors",
+    "pool_of",
+    "prompt_of",
+    "prompted",
+    "read_length",
+    "sentence_of",
+    "similarity_of",
+    "skip_of",
+    "template_of",
+]
 
 _NO_END = 1 << 30  # tokens
 # What the head of each task predicts, for messages.
@@ -82,6 +93,7 @@ def load_vectors(
     *,
     tokens: int | None = None,
     sentences: bool = False,
+    prompt: str = "",
     loaded: Any = None,
 ) -> "tuple[Embedder, Callable[[str], str]]":
     """The embedder of a run's encoder, and a function that preprocesses lines.
@@ -92,7 +104,8 @@ def load_vectors(
         path: The run.
         checkpoint: The checkpoint, see :func:`chosen_checkpoint`.
         tokens: Maximum number of tokens in a batch.
-        sentences: Whether to apply the dense layer of a sentence encoder, if it has one.
+        sentences: Whether to apply what a sentence encoder does with pooled vectors.
+        prompt: A text that goes before each line.
         loaded: The model and the tokenizer, if they were loaded already.
 
     Raises:
@@ -110,16 +123,53 @@ def load_vectors(
     length = min(read_length(run), sentence.get("length", _NO_END))
     template = template_of(run, tokenizer)
     vectors = Embedder(model, tokenizer, length=length, tokens=tokens, template=template)
-    if sentences and "dense" in sentence:
-        from transformer_jax.interop.dense import read_dense
+    if sentences:
+        from transformer_jax.interop.dense import read_head
 
-        vectors.dense = read_dense(run.path, sentence["dense"], vectors.width)
-    if "lowercase" in sentence:
-        return vectors, lambda line: prepare(line).lower()
-    return vectors, prepare
+        vectors.dense = read_head(run.path, sentence, vectors.width)
+    return vectors, prompted(run, prepare, prompt)
 
 
-def pool_of(path: Path, pooling: "Pool | None") -> "Pool":
+def prompted(
+    run: "RunDirectory", prepare: Callable[[str], str], prompt: str
+) -> Callable[[str], str]:
+    """Returns a function that prepares a line of an encoder and puts a prompt before it.
+
+    Both are read in small letters where the encoder's configuration says so.
+    """
+    if "lowercase" in sentence_of(run):
+        return lambda line: f"{prompt}{prepare(line)}".lower()
+    return (lambda line: f"{prompt}{prepare(line)}") if prompt else prepare
+
+
+def prompt_of(
+    run: "RunDirectory", name: str | None = None, *, text: str | None = None, usual: bool = True
+) -> str:
+    """Returns the text that goes before others, as sentence-transformers chooses it.
+
+    Args:
+        run: The run.
+        name: Of a prompt of the sentence encoder; ``query`` and ``document`` are empty where it
+            has no others.
+        text: The prompt itself, which goes before a name.
+        usual: Whether the encoder's default prompt is taken where neither is given.
+
+    Raises:
+        ConfigError: There is no prompt of this name.
+    """
+    if text is not None:
+        return text
+    sentence = sentence_of(run)
+    prompts = {"query": "", "document": ""} | dict(sentence.get("prompts", {}))
+    name = (sentence.get("default_prompt") if usual else None) if name is None else name
+    if name is None:
+        return ""
+    if name not in prompts:
+        raise ConfigError(f"{run.path}: no prompt {name!r}: there are {', '.join(prompts)}")
+    return str(prompts[name])
+
+
+def pool_of(path: Path, pooling: "Pool | None") -> "Pools":
     """The pooling of a run: ``pooling``, else that of a sentence encoder, else mean.
 
     Raises:
@@ -128,13 +178,44 @@ def pool_of(path: Path, pooling: "Pool | None") -> "Pool":
     """
     if pooling is not None:
         return pooling
-    pool = sentence_of(open_directory(path)).get("pool", "mean")
-    if pool not in ("mean", "cls"):
+    sentence = sentence_of(open_directory(path))
+    pool = sentence.get("pool", "mean")
+    from transformer_jax.encoding.vectors import Pool
+
+    pools, others = tuple(pool.split(" and ")), "choose the pooling mean or cls, which give other"
+    if not {*pools} <= {*get_args(Pool)} - {"none"}:
         raise ConfigError(
-            f"{path}: sentence encoder with pooling {pool!r}, which is not supported: choose the "
-            f"pooling mean or cls, which give other vectors"
+            f"{path}: sentence encoder with pooling {pool!r}, which is not supported: {others} "
+            f"vectors"
         )
-    return pool  # type: ignore[no-any-return]
+    if refused := sentence.get("refused"):
+        raise ConfigError(f"{path}: {refused[0]}, which is not supported: {others} vectors")
+    return pools[0] if len(pools) == 1 else pools  # type: ignore[return-value]
+
+
+def skip_of(run: "RunDirectory", vectors: "Embedder", prompt: str) -> int:
+    """Returns how many tokens of a prompted text a sentence encoder does not pool."""
+    sentence = sentence_of(run)
+    if not prompt or not sentence.get("excludes_prompt"):
+        return 0
+    return vectors.prompt_length(prompt.lower() if "lowercase" in sentence else prompt)
+
+
+def similarity_of(run: "RunDirectory") -> tuple[str, Callable[[Any, Any], Any]]:
+    """Returns the name of the similarity of a sentence encoder's vectors, and the function.
+
+    Raises:
+        ConfigError: It is neither the cosine nor the dot product.
+    """
+    from transformer_jax.encoding.vectors import cosine
+
+    name = sentence_of(run).get("similarity", "cosine")
+    if name not in ("cosine", "dot"):
+        raise ConfigError(
+            f"{run.path}: compares vectors by {name!r}, which is not supported: choose the "
+            f"pooling mean or cls, whose vectors are compared by their cosine"
+        )
+    return name, cosine if name == "cosine" else lambda a, b: (a * b).sum(-1)
 
 
 def sentence_of(run: "RunDirectory") -> dict[str, Any]:
@@ -146,6 +227,7 @@ def sentence_of(run: "RunDirectory") -> dict[str, Any]:
     found = run.read_config().get("sentence", {})
     right = isinstance(found, dict) and isinstance(found.get("pool", ""), str)
     right = right and isinstance(found.get("dense", {}), dict)
+    right = right and isinstance(found.get("prompts", {}), dict)
     length = found.get("length", 1) if right else 0
     if type(length) is not int or length < 1:
         raise CheckpointError(f"{run.config}: sentence must hold a pooling and a length: damaged?")

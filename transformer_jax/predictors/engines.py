@@ -24,11 +24,11 @@ from transformer_jax.interop.hf_run_directory import model_of
 from transformer_jax.predictors.alignment import has_ends
 from transformer_jax.predictors.runs import (
     chosen_checkpoint,
-    first_token,
     load,
     open_directory,
     refuse_others,
 )
+from transformer_jax.predictors.text_starts import text_start
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -104,7 +104,7 @@ def load_engine_language(
     loaded = _load(path, checkpoint, engine or EngineConfig(), "decoder")
     return CTranslate2LanguageModel(
         *loaded[:3],
-        start_token=first_token(loaded.run, loaded.tokenizer),
+        start=text_start(loaded.run, loaded.tokenizer),
         ends=has_ends(loaded.run),
         shapes=shapes,
     )
@@ -169,5 +169,5 @@ def _write(
     if run.weights_digest(which, average=average) != weights:
         raise _Trained
     model, params = unscan_layers(model, params)
-    first = first_token(run, tokenizer) if model.kind == "decoder" else None
-    return write_ctranslate2(draft, model, params, tokenizer, first=first)
+    start = text_start(run, tokenizer) if model.kind == "decoder" else None
+    return write_ctranslate2(draft, model, params, tokenizer, start=start)

@@ -169,12 +169,14 @@ class TranslationPredictor(TranslatorAttention, Embedding, Predictor):
         *,
         layers: Layers = "last",
         pooling: Pool | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
     ) -> Float[np.ndarray, "*B_and_layers D"]:
         """The vectors of texts by the encoder, see :meth:`Embedding.embed`.
 
         Raises:
             ConfigError: CTranslate2 computes the model, or it is recurrent; or there is no such
-                layer or pooling.
+                layer, pooling or prompt.
         """
         self._refuse_engine()
         if isinstance(model_config(open_directory(self._path)), RecurrentConfig):
@@ -182,7 +184,8 @@ class TranslationPredictor(TranslatorAttention, Embedding, Predictor):
                 f"{self._path}: a recurrent translator, which has no sentence vectors: use a "
                 f"Transformer"
             )
-        return super().embed(texts, layers=layers, pooling=pooling)
+        how: Any = {"prompt_name": prompt_name, "prompt": prompt}
+        return super().embed(texts, layers=layers, pooling=pooling, **how)
 
     def score(
         self, sources: str | Sequence[str], targets: str | Sequence[str]

@@ -20,10 +20,10 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.predictors.runs import (
     as_trained,
-    first_token,
     open_directory,
     source_as_trained,
 )
+from transformer_jax.predictors.text_starts import first_token
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer

@@ -197,7 +197,7 @@ def _write_run(
 def _write_template(run: RunDirectory, template: ChatTemplate | None) -> None:
     """Gives a run the chat template of what was trained on conversations."""
     if template is not None:
-        chat = {"chat_template": template.text, **template.special}
+        chat = {"chat_template": template.text, **(template.special or {})}
         run.write(run.path / "tokenizer_config.json", chat)
 
 

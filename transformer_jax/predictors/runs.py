@@ -30,7 +30,6 @@ __all__ = [
     "as_trained",
     "chosen_checkpoint",
     "family",
-    "first_token",
     "is_ngram_run",
     "load",
     "load_language",
@@ -222,15 +221,6 @@ def is_ngram_run(run: "RunDirectory") -> bool:
     return isinstance(model, dict) and model.get("kind") == "ngram"
 
 
-def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
-    """The start token of the texts of a decoder."""
-    first = run.read_config().get("first", "bos")
-    if first == "newline":
-        [[line_end]] = tokenizer.encode_batch(["\n"])
-        return line_end
-    return tokenizer.eos if first == "eos" else tokenizer.bos
-
-
 def load(
     path: Path,
     checkpoint: str = "best",
@@ -375,12 +365,13 @@ def load_language(
             raise CheckpointError(f"{path}: {error}") from None
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.interop.peft import is_peft_folder
+    from transformer_jax.predictors.text_starts import text_start
 
     model, tokenizer = loaded or load(path, checkpoint, kind="decoder", change=change)
     language = DecoderLanguageModel(
         model,
         tokenizer,
-        start_token=first_token(run, tokenizer),
+        start=text_start(run, tokenizer),
         ends=has_ends(run),
         shapes=shapes,
         dtype=dtype,
@@ -389,5 +380,5 @@ def load_language(
     )
     for name, folder in adapters.items():
         adapter = open_directory(run.path if is_peft_folder(folder) else folder)
-        language.set_texts(name, first_token(adapter, tokenizer), has_ends(adapter))
+        language.set_texts(name, text_start(adapter, tokenizer), has_ends(adapter))
     return language

@@ -12,7 +12,7 @@ from transformer_jax.data.conversations import check_answered
 from transformer_jax.data.squad import lowered
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.rewards import Rewarded, Rewards
-from transformer_jax.encoding.vectors import Layers, Pool
+from transformer_jax.encoding.vectors import Layers, Pool, Pools
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.predictors.attention import TextAttention, encoder_attention, one_text
 from transformer_jax.predictors.base import Predictor, listed, several, truncation
@@ -20,7 +20,10 @@ from transformer_jax.predictors.encoders import (
     load_task,
     load_vectors,
     pool_of,
+    prompt_of,
+    prompted,
     read_length,
+    skip_of,
     template_of,
 )
 from transformer_jax.predictors.results import (
@@ -54,9 +57,10 @@ class Embedding:
 
     def __init__(self, path: Path, loaded: Any):
         self._vectors, self._line = load_vectors(path, sentences=True, loaded=loaded)
+        self._encoder = open_directory(path)
         # Applied below, for some calls only.
         self._dense, self._vectors.dense = self._vectors.dense, None
-        self._pool: Pool | ConfigError
+        self._pool: Pools | ConfigError
         try:
             self._pool = pool_of(path, None)
         except ConfigError as error:
@@ -68,6 +72,8 @@ class Embedding:
         *,
         layers: Layers = "last",
         pooling: Pool | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
     ) -> Float[np.ndarray, "*B_and_layers D"]:
         """The vector of a text, or an array with that of each text.
 
@@ -76,19 +82,27 @@ class Embedding:
             layers: ``last``, ``all``, ``sum4`` or ``concat4`` of the last four, or a layer's
                 number, 0 being the embeddings.
             pooling: ``mean`` over tokens or ``cls``, that of ``[CLS]``; None is that of a
-                sentence encoder, its dense layer included, and the mean otherwise.
+                sentence encoder, with its default prompt, its dense layer and normalization, and
+                the mean otherwise.
+            prompt_name: The prompt of the sentence encoder that goes before each text.
+            prompt: The prompt itself.
 
         Raises:
-            ConfigError: There is no such layer or pooling.
+            ConfigError: There is no such layer, pooling or prompt.
         """
         if pooling == "none":
             raise ConfigError("pooling is none: mean or cls, one vector for each text")
         pool = pooling or self._pool
         if isinstance(pool, ConfigError):
             raise pool
-        vectors, lines = self._vectors, [self._line(text) for text in listed(texts)]
+        vectors, run = self._vectors, self._encoder
+        before = prompt_of(run, prompt_name, text=prompt, usual=pooling is None)
+        prepare = prompted(run, self._line, before)
+        skip = skip_of(run, vectors, before) if pooling is None else 0
+        lines = [prepare(text) for text in listed(texts)]
         with truncation(lambda: vectors.counts["cut"]):
-            blocks = [made.vectors for made in vectors.embed(lines, layers=layers, pool=pool)]
+            made = vectors.embed(lines, layers=layers, pool=pool, skip=skip)
+            blocks = [block.vectors for block in made]
         found = np.concatenate(blocks) if blocks else np.zeros((0, vectors.width), np.float32)
         if self._dense is not None and pooling is None and layers == "last" and len(found):
             found = self._dense(found)
@@ -173,13 +187,7 @@ class _Task(Embedding, Predictor):
         if not self._decodes:
             super().__init__(path, loaded)
 
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        *,
-        layers: Layers = "last",
-        pooling: Pool | None = None,
-    ) -> Float[np.ndarray, "*B_and_layers D"]:
+    def embed(self, texts: str | Iterable[str], **how: Any) -> Float[np.ndarray, "*B_and_layers D"]:
         """The vectors of texts by the encoder below the head, see :meth:`Embedding.embed`.
 
         Raises:
@@ -187,7 +195,7 @@ class _Task(Embedding, Predictor):
         """
         if self._decodes:
             raise ConfigError("a fine-tuned decoder has no encoder: there are no vectors of texts")
-        return super().embed(texts, layers=layers, pooling=pooling)
+        return super().embed(texts, **how)
 
     def attention(self, text: str, text_pair: str | None = None) -> TextAttention:
         """Returns the attention of the encoder below the head, see :meth:`Embedding.attention`.

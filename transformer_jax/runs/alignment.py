@@ -14,7 +14,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.predictors.chats import encoder_of
-from transformer_jax.predictors.runs import first_token
+from transformer_jax.predictors.text_starts import first_token
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun, read

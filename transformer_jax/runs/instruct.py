@@ -22,6 +22,7 @@ from transformer_jax.chat.template import (
     named_template,
     special_tokens,
 )
+from transformer_jax.chat.token_names import token_names
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.conversations import Message, read_conversations
 from transformer_jax.data.preparation import Preparation
@@ -112,7 +113,10 @@ def _template(run: InstructRun) -> ChatTemplate:
         ConfigError: There is none.
     """
     if run.chat.template is not None:
-        return named_template(run.chat.template)
+        chosen = named_template(run.chat.template)
+        if chosen.special is not None or run.init_from is None:
+            return chosen
+        return dataclasses.replace(chosen, special=token_names(Path(run.init_from)))
     found = None if run.init_from is None else find_template(Path(run.init_from))
     if found is None:
         where = "" if run.init_from is None else f"{run.init_from}: has no chat template: "
@@ -140,7 +144,9 @@ def with_template_tokens(run: InstructRun, start: Initial | None = None) -> Inst
 def _write_template(directory: RunDirectory, template: ChatTemplate) -> None:
     """Keep the template with the run, as Hugging Face folders keep theirs."""
     if is_main_process():
-        special = special_names(directory.load_tokenizer()) | dict(template.special)
+        special = template.special
+        if special is None:
+            special = special_names(directory.load_tokenizer())
         fields = {"chat_template": template.text, **special}
         text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         atomic_write(directory.path / "tokenizer_config.json", text)

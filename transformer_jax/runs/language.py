@@ -14,7 +14,8 @@ from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import is_main_process
-from transformer_jax.predictors.runs import first_token, load_language, open_directory
+from transformer_jax.predictors.runs import load_language, open_directory
+from transformer_jax.predictors.text_starts import text_start
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
@@ -173,7 +174,7 @@ def _test(
 ) -> dict[str, Any]:
     del step
     language = DecoderLanguageModel(
-        model, tokenizer, start_token=first_token(directory, tokenizer), ends=_ends(run)
+        model, tokenizer, start=text_start(directory, tokenizer), ends=_ends(run)
     )
     store = functools.partial(store_of, run, directory, tokenizer)
     stores = {name: store(found) for name, found in _evaluation_texts(texts).items()}

@@ -66,7 +66,9 @@ def _t5(draw: Draw, name: str) -> Case:
         "num_decoder_layers": draw.layers(),
         "num_heads": heads,
         "relative_attention_num_buckets": buckets,
-        "relative_attention_max_distance": draw.choice([buckets + 8, 2 * buckets, 128]),
+        "relative_attention_max_distance": draw.choice(
+            [buckets // 2 + 1, buckets, buckets + 8, 2 * buckets, 128]
+        ),
         "feed_forward_proj": f"gated-{act}" if draw.maybe() else act,
         "layer_norm_epsilon": draw.eps(),
         "decoder_start_token_id": 0,

@@ -1,0 +1,105 @@
+"""Special tokens of a folder by the names that chat templates use."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.data.files import read_file
+from transformer_jax.errors import ConfigError
+
+__all__ = ["TOKEN_NAMES", "read_object", "read_template", "token_names", "tokens_of"]
+
+# What chat templates call special tokens.
+TOKEN_NAMES = (
+    "bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token",
+)  # fmt: skip
+_LARGEST_FILE = 1 << 26  # bytes, of a template and of what holds one
+_FILES = ("special_tokens_map.json", "tokenizer_config.json")  # the latter counts where both say it
+
+# Names that a class of tokenizers gives its special tokens where no file does.
+_CLASS_TOKENS: Mapping[str, Mapping[str, str]] = {
+    "llama": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
+    "gpt2": dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>"),
+    "qwen2": dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
+    "gemma": {
+        "unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>",
+        "pad_token": "<pad>", "mask_token": "<mask>",
+    },
+}  # fmt: skip
+# The class by the type of the model where no file names it, and of types whose ``tokenizer_class``
+# transformers does not believe; it has a class without names of its own for others.
+_CLASS_OF = {"gpt2": "gpt2", "opt": "gpt2", "qwen3": "qwen2", "gemma": "gemma", "gemma2": "gemma"}
+_FIXED_CLASS = {"qwen2": "qwen2", "phi3": "", "mistral": ""}
+
+
+def token_names(folder: Path) -> dict[str, str] | None:
+    """Returns the special tokens of a folder by the names that templates use.
+
+    The names are those of its files, or of the class of its tokenizer where no file gives one. A
+    token that a file sets to null is left out, as transformers has it. None if the folder has no
+    such file and no type of model, as runs have not that were never published.
+
+    Raises:
+        ConfigError: A file is damaged.
+    """
+    said = [read_object(folder / file) for file in _FILES if (folder / file).is_file()]
+    config = folder / "config.json"
+    kind = str((read_object(config) if config.is_file() else {}).get("model_type") or "")
+    if not said and not kind:
+        return None
+    fields: dict[str, Any] = {}
+    for part in said:
+        fields |= {key: one for key, one in part.items() if one is not None or key not in fields}
+    return tokens_of(fields, kind)
+
+
+def tokens_of(fields: Mapping[str, Any], kind: str = "") -> dict[str, str]:
+    """Returns the special tokens that the settings of a tokenizer define.
+
+    Args:
+        fields: The settings.
+        kind: The type of the model.
+
+    Example:
+        >>> tokens_of({"eos_token": {"content": "</s>"}, "pad_token": None})
+        {'eos_token': '</s>'}
+        >>> tokens_of({"tokenizer_class": "LlamaTokenizer", "bos_token": None})
+        {'eos_token': '</s>', 'unk_token': '<unk>'}
+    """
+    named = str(fields.get("tokenizer_class") or "")
+    own = named.removesuffix("Fast").removesuffix("Tokenizer").lower()
+    own = _FIXED_CLASS.get(kind, own if named else _CLASS_OF.get(kind, ""))
+    usual, found = _CLASS_TOKENS.get(own, {}), {}
+    for name in TOKEN_NAMES:
+        value = fields.get(name, usual.get(name))
+        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, str) and value:
+            found[name] = value
+    return found
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file; empty if it holds something else.
+
+    Raises:
+        ConfigError: It cannot be read, or is not JSON.
+    """
+    try:
+        fields = json.loads(read_template(path))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from None
+    return fields if isinstance(fields, dict) else {}
+
+
+def read_template(path: Path) -> str:
+    """Returns the text of a file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        text = read_file(path, _LARGEST_FILE).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
