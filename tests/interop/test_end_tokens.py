@@ -51,7 +51,7 @@ def greedy(path, **how):
 def decoder(folder):
     """A folder whose greedy text ends by its second end token, and the tokens of the text."""
     free = greedy(folder("llama")).tokens
-    end = max(set(free), key=free.index)
+    end = max(set(free) - {EOS, 9}, key=free.index)
     return folder("llama", 9, end), free[: free.index(end) + 1]
 
 
