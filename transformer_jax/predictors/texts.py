@@ -81,9 +81,8 @@ class Embedding:
             texts: One text or many; longer ones than the model reads are truncated.
             layers: ``last``, ``all``, ``sum4`` or ``concat4`` of the last four, or a layer's
                 number, 0 being the embeddings.
-            pooling: ``mean`` over tokens or ``cls``, that of ``[CLS]``; None is that of a
-                sentence encoder, with its default prompt, its dense layer and normalization, and
-                the mean otherwise.
+            pooling: ``mean`` over tokens, ``cls`` or another; None is all that a sentence encoder
+                does, with its default prompt, and the mean otherwise.
             prompt_name: The prompt of the sentence encoder that goes before each text.
             prompt: The prompt itself.
 
