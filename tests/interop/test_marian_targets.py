@@ -10,7 +10,6 @@ import transformer_jax as tj
 from tests.interop.test_vocabularies import expected, marian, trained
 from tests.parity import layouts
 from transformer_jax.cli import seq2seq
-from transformer_jax.cli.attention import attention_of
 from transformer_jax.cli.main import main
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.pairs import Pairs
@@ -20,6 +19,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import CheckpointError
 from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.interop.vocabularies import find_target_tokenizer, find_tokenizer
+from transformer_jax.predictors.attention import translation_attention
 from transformer_jax.predictors.runs import load, open_directory
 
 ENGLISH = "the quick brown fox jumps over lazy dogs"
@@ -68,9 +68,8 @@ def test_scores_stores_and_attention_split_targets_by_their_own_model(folder, wa
     store = build_store(Pairs(sources, targets, "lines"), tokenizer)
     assert [row.tolist() for row in store.source] == read
     assert [row.tolist() for row in store.target] == written
-    maps, text = attention_of(translator, *LINES[0])
-    rows = next(each for each in maps if each.kind == "cross").rows
-    assert (len(rows), text) == (len(written[0]), GERMAN)
+    found = translation_attention(translator, *LINES[0])
+    assert (len(found["cross"].rows), found.text) == (len(written[0]), GERMAN)
 
 
 def test_python_and_the_command_score_alike(folder, tmp_path, capsysbinary):
