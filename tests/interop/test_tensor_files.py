@@ -567,7 +567,7 @@ def test_folders_without_weights_are_named(tmp_path):
     refused(tmp_path, "has neither model.safetensors nor model.safetensors.index.json$")
     (tmp_path / "adapter.safetensors").write_bytes(b"")
     refused(tmp_path, "but adapter.safetensors: rename it")
-    with pytest.raises(CheckpointError, match="no such folder"):
+    with pytest.raises(CheckpointError, match="no such run directory"):
         open_tensors(tmp_path / "absent")
     with pytest.raises(CheckpointError, match="is a file: name the folder"):
         open_tensors(tmp_path / "adapter.safetensors")
