@@ -28,7 +28,7 @@ SAID = {
     "number": "5 is int: a text or a list of texts is needed",
     "numbers": "text 2 is int: text is needed",
     "bytes": "is bytes: a text or a list of texts is needed",
-    "path": "images is str: an array of pixels [height, width, channels] or",
+    "path": "images is str: an array of pixels [B, height, width, channels] or",
     "none": "images is NoneType: an array of pixels",
     "texts": "images hold <U1: integers from 0 to 255 or floating-point numbers are needed",
     "ragged": "images are lists of several lengths",
@@ -37,7 +37,7 @@ SAID = {
     "complex": "images hold complex128: integers from 0 to 255 or",
     "truth": "images hold bool: integers from 0 to 255 or",
     "nan": "images hold NaN or infinity",
-    "flat": "images have shape [2, 2]: must be [height, width, channels] or",
+    "flat": "images have shape [2, 2]: must be [B, height, width, channels] or",
 }
 
 

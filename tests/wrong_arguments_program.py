@@ -9,7 +9,7 @@ from flax import nnx
 
 import transformer_jax as tj
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ArgumentError
+from transformer_jax.errors import ArgumentError, ConfigError
 from transformer_jax.functional import spectrogram
 from transformer_jax.model_presets import bert, vit
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
@@ -68,7 +68,7 @@ CALLS = {
 def said(call):
     try:
         call()
-    except ArgumentError as error:
+    except (ArgumentError, ConfigError) as error:
         return str(error)
     except Exception as error:
         return f"{type(error).__name__}: {error}"

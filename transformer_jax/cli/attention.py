@@ -83,13 +83,22 @@ class Attention(RunCommand):
             DataError: The recording cannot be read, or a text is too long.
         """
         from transformer_jax.predictors.loading import load
-        from transformer_jax.predictors.runs import ENCODERS, FAMILY_NAMES, family, open_directory
+        from transformer_jax.predictors.runs import (
+            ENCODERS,
+            FAMILY_NAMES,
+            family,
+            open_directory,
+            refuse_others,
+        )
 
-        found = family(open_directory(self.run))
+        run = open_directory(self.run)
+        found = family(run)
         if found == "decoder":
             self.check_alone("decoder", "a language model")
         elif found in ENCODERS:
             self.check_alone("encoder", "an encoder")
+        elif found == "image":
+            refuse_others(run, ("encoder-decoder",))
         elif found not in ("encoder-decoder", "speech"):
             raise ConfigError(
                 f"{self.run}: the run of {FAMILY_NAMES[found]}, whose attention is not shown here"

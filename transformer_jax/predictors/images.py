@@ -104,18 +104,19 @@ def pixels_of(images: Any) -> np.ndarray:
 
     Raises:
         ArgumentError: Something else, such as the path of a file; or numbers that are no pixels.
+        ConfigError: Another number of axes.
 
     Example:
         >>> pixels_of("cat.png")
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ArgumentError: images is str: an array of pixels [height, width, ...
+        transformer_jax.errors.ArgumentError: images is str: an array of pixels [B, height, ...
         >>> pixels_of(np.full((2, 2, 1), 256)).shape
         Traceback (most recent call last):
         ...
         transformer_jax.errors.ArgumentError: images hold integers from 256 to 256: pixels are 0 ...
     """
-    form = "[height, width, channels] or [B, height, width, channels]"
+    form = "[B, height, width, channels] or [height, width, channels]"
     if isinstance(images, list | tuple):
         try:
             images = np.asarray(images)
@@ -136,7 +137,7 @@ def pixels_of(images: Any) -> np.ndarray:
             f"needed"
         )
     if found.ndim not in (3, 4) or not found.size:
-        raise ArgumentError(f"images have shape {list(found.shape)}: must be {form}")
+        raise ConfigError(f"images have shape {list(found.shape)}: must be {form}")
     if whole and not (found.min() >= 0 and found.max() <= 255):
         raise ArgumentError(
             f"images hold integers from {found.min()} to {found.max()}: pixels are 0 to 255"
