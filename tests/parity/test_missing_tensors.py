@@ -91,7 +91,10 @@ def variants(layout):
         yield f"tied {tied} and copies", told, with_copies(tensors), cls
     for name, said in (("bare", fields), ("bare and silent", silent)):
         body = re.sub(r"(For[A-Z]\w+|LMHeadModel|MTModel)$", "Model", cls)
-        yield name, said | {"architectures": [body]}, bare(tensors), encoder or cls
+        # A body of a decoder is read as a language model.
+        causal = "LMHeadModel" if "GPT2" in cls else "ForCausalLM"
+        reader = encoder or cls.replace("ForSequenceClassification", causal)
+        yield name, said | {"architectures": [body]}, bare(tensors), reader
 
 
 def write(folder, fields, tensors):
