@@ -122,6 +122,8 @@ def differences(reference, folder, cls, layout):
     given = reference.accepted(there, inputs)
     wanted = reference.outputs(there, given)
     found = ours.compute(here.model, here.load(), inputs)
+    if not here.model.config.head.pooler:  # transformers draws one at random
+        found.pop("pooler_output", None)
     try:
         compare(found, {kind: wanted[kind] for kind in wanted.keys() & found}, there, given)
     except AssertionError as error:
