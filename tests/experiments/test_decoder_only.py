@@ -317,7 +317,7 @@ MISTAKES = [
     (["train", "char-cpu", "{data}", "--mesh.context", "8", "--training.sequence-length", "20"], 2,
      "with mesh.context 8 it must be a multiple of 8"),
     (["train", "char-cpu", "{data}", "--model.vocab-size", "500"], 2, "leave model.vocab_size out"),
-    (["train", "char-cpu", "{data}", "--evaluation.ngram-orders", "0"], 2, "orders of at least 1"),
+    (["train", "char-cpu", "{data}", "--evaluation.ngram-orders", "0"], 2, "0 in it: at least 1"),
     (["train", "char-cpu", "{data}", "--evaluation.characters", "0"], 2, "at least 1"),
     (["train", "char-cpu", "{data}", "--output", "{run}"], 2, "holds a run already"),
     (["train", "ngram", "{data}", "--output", "{ngram}"], 2, "holds a run already"),
