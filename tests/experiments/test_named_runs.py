@@ -28,7 +28,8 @@ from transformer_jax.training.schedules import check_warmup
 EXPORTS = {
     "encoder-decoder": {
         "phrasebook": "PegasusForConditionalGeneration", "small": "PegasusForConditionalGeneration",
-        "base": "MarianMTModel", "big": "MarianMTModel", "convs2s": None,
+        "tiny": "PegasusForConditionalGeneration", "base": "MarianMTModel", "big": "MarianMTModel",
+        "convs2s": None,
     },
     "encoder-decoder pretrain": {
         "bart-mini": "PegasusForConditionalGeneration", "t5-mini": "T5ForConditionalGeneration",

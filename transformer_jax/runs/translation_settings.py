@@ -189,6 +189,19 @@ _NAMED: dict[str, tuple[str, Run]] = {
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         ),
     ),
+    "tiny": (
+        "Some ten thousand pairs, such as Multi30k: width 128, 4 + 4 layers, strong dropout.",
+        Run(
+            # Wu et al. 2021 (table 1, Transformer-Tiny): wider models and weaker dropout overfit.
+            model=_small(128, 4, 4, 256, dropout=0.3),
+            tokenizer=TokenizerConfig(vocab_size=None),
+            optimizer=OptimizerConfig(
+                learning_rate=5e-3, schedule=ScheduleConfig("cosine", warmup_steps=None)
+            ),
+            training=TrainingConfig(epochs=60, ema_decay=0.998),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
     "base": (
         "Vaswani et al. 2017, base: 63 M parameters at 37,000 tokens.",
         Run(
