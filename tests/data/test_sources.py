@@ -21,6 +21,7 @@ from transformer_jax.data.sources import (
     load_splits,
     read_pairs,
 )
+from transformer_jax.data.summaries import SummaryData, SummaryOptions, load_summaries
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.old_names import earlier_settings
 
@@ -281,7 +282,6 @@ def test_no_held_out_sentence_of_either_side_is_trained_on():
 def test_a_run_of_earlier_versions_holds_out_what_it_held_out():
     sources = [f"s{i // 2}" for i in range(200)]
     pairs = Pairs(sources, ["one target"] * 200, "example")
-    assert hold_out(pairs, 10)[1] is None
     train, valid = hold_out(pairs, 10, "source")
     assert (len(train), len(valid)) == (190, 10)
     read = {"fields": None, "lowercase": False}
@@ -289,6 +289,20 @@ def test_a_run_of_earlier_versions_holds_out_what_it_held_out():
         "normalization": "none",
         "grouped_by": "source",
     }
+
+
+def test_targets_that_are_classes_leave_validation_pairs_and_are_counted(write):
+    rows = [(f"s{i // 2}", ("yes", "no")[i % 2]) for i in range(200)]
+    path = write("a.tsv", "".join(f"{source}\t{target}\n" for source, target in rows))
+    splits = load_splits(PairData(pairs=path, read=ReadOptions(validation_size=10)))
+    assert (len(splits.train), len(splits.valid)) == (190, 10)
+    assert not set(splits.train.sources) & set(splits.valid.sources)
+    said = "of 10 pairs, 0 sources, 10 targets and 0 whole pairs are also in the training data"
+    assert splits.overlaps == (f"{path} (held out): {said}",)
+    path = write("a.jsonl", "".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in rows))
+    splits = load_summaries(SummaryData(path, read=SummaryOptions(validation_size=10)))
+    assert (len(splits.train), len(splits.valid)) == (190, 10)
+    assert splits.overlaps == (f"{path} (held out): {said}",)
 
 
 def test_given_sentences_that_are_trained_on_are_counted(write):

@@ -1,17 +1,22 @@
 """Texts that a tokenizer does not know, or does not restore, are counted, named and refused."""
 
 import dataclasses
+from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.cli import seq2seq
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.labeled import LabeledSplits
 from transformer_jax.data.labeled_files import Sentences, Tagged
-from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.errors import DataError
 from transformer_jax.old_names import earlier_settings
+from transformer_jax.runs import encoder_evaluation
 from transformer_jax.runs import train as training
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.translation_settings import RUNS
@@ -21,6 +26,7 @@ from transformer_jax.tasks.fit import (
     allowing,
     check_restored,
     describe_unknown,
+    log_scored,
     unknown_share,
 )
 from transformer_jax.tasks.labeled import labeled
@@ -110,6 +116,59 @@ def test_targets_that_are_decoded_otherwise_are_refused(capsys):
     check_restored("t", targets, train_tokenizer("wordpiece", targets, 90))
     check_restored("t", ["a  b", "e\u0301"], train_tokenizer("bpe", targets, 300))
     assert capsys.readouterr().err == ""
+
+
+def test_what_a_tokenizer_normalizes_is_no_loss(capsys):
+    def loaded(texts, normalizer, pre_tokenizer, decoder):
+        letters = sorted(set("".join(texts) + "".join(texts).lower() + ",.!e\u2581"))
+        pieces = ["<pad>", "<unk>", "<bos>", "<eos>", *letters, *(f"##{x}" for x in letters)]
+        vocab = {piece: i for i, piece in enumerate(pieces)}
+        backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="<unk>"))
+        backend.normalizer, backend.pre_tokenizer = normalizer, pre_tokenizer
+        backend.decoder = decoder
+        return Tokenizer(backend.to_str())
+
+    bert = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    uncased, cased = (normalizers.BertNormalizer(lowercase=lower) for lower in (True, False))
+    marks = (
+        pre_tokenizers.Metaspace(),
+        decoders.Sequence([decoders.Replace("##", ""), decoders.Fuse(), decoders.Metaspace()]),
+    )
+    for texts, tokenizer in (
+        (["A Man Sat.", "Caf\u00e9\tThe End"], (uncased, *bert)),
+        (["\u6211\u4eec\u53bb\u3002", "\u4f60\u597d\uff0cNY\uff01"], (cased, *bert)),
+        (["\u4f60\u597d\uff0c\u6211\uff01", "\u6211\uff01"], (normalizers.NFKC(), *marks)),
+    ):
+        check_restored("t", texts, loaded(texts, *tokenizer))
+        assert "warning: the tokenizer does not restore 100.0% of" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"'\(x\) A' becomes '\( x \) a'"):
+        check_restored("t", ["(x) A"], loaded(["(x) A"], uncased, *bert))
+
+
+def test_scores_name_unknown_tokens_and_never_refuse(letters, monkeypatch, tmp_path, capsys):
+    scored = lambda *_: log_scored("a.tsv", "2 pairs", letters, source=GREEK, target=LATIN)
+    scored()
+    said = capsys.readouterr().err
+    assert "a.tsv: 2 pairs, unknown tokens: source 81.8%, target 0.0%" in said
+    assert "warning: 81.8% of the tokens of the source of a.tsv" in said
+
+    # A model is not lost at its end, whatever texts it is scored on.
+    trainer = SimpleNamespace(fit=lambda steps: describe_unknown("a", side(letters, GREEK)))
+    for name in ("load_tokenizer", "check_rows", "check_warmup", "log_summary", "keep_learned"):
+        monkeypatch.setattr(training, name, lambda *_: None)
+    for name in ("advise", "from_task", "from_size"):
+        monkeypatch.setattr(training, name, lambda run, *_: run)
+    monkeypatch.setattr(training, "make_trainer", lambda *_: trainer)
+    made = SimpleNamespace(train=SimpleNamespace(plan=SimpleNamespace(steps_per_epoch=1)))
+    trainer.on = SimpleNamespace(devices=np.array(jax.devices()))
+    run = RUNS["small"][1]
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=1))
+    assert training.train(run, RunDirectory(tmp_path), lambda *_: made) == 0
+
+    monkeypatch.setattr(encoder_evaluation, "open_directory", lambda path: None)
+    monkeypatch.setattr(encoder_evaluation, "read", lambda directory: None)
+    monkeypatch.setattr(encoder_evaluation, "_task", lambda *_: scored() or {})
+    assert encoder_evaluation.evaluate(SimpleNamespace(run="run", output=None)) == 0
 
 
 def test_a_run_is_refused_before_it_is_trained(tmp_path, capsys):

@@ -10,7 +10,7 @@ import tyro
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.options import BeamSearchConfig
@@ -239,6 +239,7 @@ def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
     from transformer_jax.runs.speech_settings import SpeechRun
     from transformer_jax.speech.recordings import read_manifest
     from transformer_jax.speech.transcriber import Recording
+    from transformer_jax.tasks.fit import log_scored
     from transformer_jax.tasks.speech_task import score_recordings, shown_scores
     from transformer_jax.training.activity import tracked
 
@@ -253,6 +254,8 @@ def _transcripts(asked: Evaluate, directory: Any, manifest: str) -> list[str]:
         for i in tracked(range(len(recordings)), f"reading the recordings of {manifest}")
     ]
     tokenize = asked.words(run.evaluation.tokenize, recordings.texts)
+    counted = plural(len(recordings), "recording")
+    log_scored(manifest, counted, directory.load_tokenizer(), target=recordings.texts)
     scores, texts = score_recordings(
         transcriber, read, recordings.texts, lowercase=prepare.lowercase, tokenize=tokenize
     )

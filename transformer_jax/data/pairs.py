@@ -9,7 +9,15 @@ from typing import Literal, SupportsIndex
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.errors import DataError, plural
 
-__all__ = ["Grouping", "Pairs", "choose_held", "collect", "describe_overlap", "hold_out"]
+__all__ = [
+    "Grouping",
+    "Pairs",
+    "choose_held",
+    "collect",
+    "describe_held",
+    "describe_overlap",
+    "hold_out",
+]
 
 Grouping = Literal["both", "source"]
 
@@ -93,7 +101,9 @@ def hold_out(pairs: Pairs, count: int, grouped_by: Grouping = "both") -> tuple[P
     """Returns training and validation pairs: about ``count``, at most a tenth, go to validation.
 
     Pairs that share a side stay together, and so do those that others connect: no sentence of
-    validation is trained on. The choice depends on the sentences alone, not on their order.
+    validation is trained on. The choice depends on the sentences alone, not on their order. Where
+    so many are connected that none could be held out, as with targets that are classes, sources
+    alone keep pairs together.
 
     Args:
         pairs: The pairs.
@@ -126,11 +136,19 @@ def choose_held(sources: Sequence[str], targets: Sequence[str] | None, count: in
     Example:
         >>> choose_held([str(i % 10) for i in range(20)], None, 2).count(True)
         2
+        >>> choose_held([str(i) for i in range(20)], ["yes", "no"] * 10, 2).count(True)
+        2
     """
-    keys = [_digest(source) for source in sources]
+    keys, count = [_digest(source) for source in sources], min(count, len(sources) // 10)
     if targets is not None:
-        keys = _connected(keys, [_digest(target) for target in targets])
-    rest = min(count, len(keys) // 10)
+        inside = _choose(_connected(keys, [_digest(target) for target in targets]), count)
+        if any(inside):
+            return inside
+    return _choose(keys, count)
+
+
+def _choose(keys: Sequence[bytes], rest: int) -> list[bool]:
+    """Returns whether each item is one of at most ``rest`` whose keys come first."""
     chosen: set[bytes] = set()
     sizes = collections.Counter(keys)
     for key in sorted(sizes):
@@ -178,16 +196,32 @@ def describe_overlap(train: Pairs, held: Pairs) -> str:
         >>> describe_overlap(train, Pairs(["um", "tres"], ["one", "two"], "valid.tsv"))
         'valid.tsv: of 2 pairs, 1 source, 2 targets and 1 whole pair are also in the training data'
     """
-    known = set(train.sources), set(train.targets)
-    both = set(zip(train.sources, train.targets, strict=True))
-    sources = sum(source in known[0] for source in held.sources)
-    targets = sum(target in known[1] for target in held.targets)
-    whole = sum(pair in both for pair in zip(held.sources, held.targets, strict=True))
+    # Sets of the smaller side: training pairs may be many millions.
+    rows = list(zip(held.sources, held.targets, strict=True))
+    known = set(held.sources).intersection(train.sources)
+    written = set(held.targets).intersection(train.targets)
+    both = set(rows).intersection(zip(train.sources, train.targets, strict=True))
+    sources = sum(source in known for source in held.sources)
+    targets = sum(target in written for target in held.targets)
+    whole = sum(pair in both for pair in rows)
     return (
         f"{held.name}: of {plural(len(held), 'pair')}, {plural(sources, 'source')}, "
         f"{plural(targets, 'target')} and {plural(whole, 'whole pair')} are also in the training "
         f"data"
     )
+
+
+def describe_held(train: Pairs, valid: Pairs | None) -> tuple[str, ...]:
+    """Returns a line about held-out pairs whose targets are trained on too, if there are any.
+
+    Example:
+        >>> train, valid = hold_out(Pairs([str(i) for i in range(20)], ["yes", "no"] * 10, "a"), 2)
+        >>> describe_held(train, valid)[0][:30]
+        'a (held out): of 2 pairs, 0 so'
+    """
+    if valid is None or set(valid.targets).isdisjoint(train.targets):
+        return ()
+    return (describe_overlap(train, valid),)
 
 
 def _select(pairs: Pairs, keep: list[bool], name: str, counts: dict[str, int]) -> Pairs:

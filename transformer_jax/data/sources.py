@@ -6,7 +6,14 @@ from typing import Annotated, Literal
 
 from transformer_jax.config_fields import Amount, Configuration, Count, Range
 from transformer_jax.data import aligned, tables, tfds
-from transformer_jax.data.pairs import Grouping, Pairs, collect, describe_overlap, hold_out
+from transformer_jax.data.pairs import (
+    Grouping,
+    Pairs,
+    collect,
+    describe_held,
+    describe_overlap,
+    hold_out,
+)
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.errors import ConfigError, DataError
 
@@ -108,7 +115,7 @@ def load_splits(data: PairData) -> Splits:
     Validation pairs come from ``data.valid``; or from the data set's own validation split; or a
     part of training is held out, chosen by a hash of the sentences, whatever the order of the
     lines. Pairs that share a sentence stay together. A line says how many sentences of given files
-    are in the training data too.
+    are in the training data too, and of held-out pairs where that cannot be avoided.
 
     Raises:
         ConfigError: The settings name no data.
@@ -126,15 +133,16 @@ def load_splits(data: PairData) -> Splits:
             "no training data: give data.source and data.target, data.pairs, data.tfds, or "
             "data.corpus phrasebook"
         )
-    train, valid, tests = splits.train, splits.valid, dict(splits.tests)
+    train, valid, tests, lines = splits.train, splits.valid, dict(splits.tests), tuple[str, ...]()
     if data.valid != Files():
         valid = read_pairs(data.valid, data.read, "data.valid", every=True)
     elif valid is None:
         train, valid = hold_out(train, data.read.validation_size, data.read.grouped_by)
+        lines = describe_held(train, valid) if data.read.grouped_by == "both" else ()
     if data.test != Files():
         tests["test"] = read_pairs(data.test, data.read, "data.test", every=True)
     given = [valid] * (data.valid != Files()) + [tests.get("test")] * (data.test != Files())
-    overlaps = tuple(describe_overlap(train, pairs) for pairs in given if pairs is not None)
+    overlaps = lines + tuple(describe_overlap(train, pairs) for pairs in given if pairs is not None)
     return Splits(train, valid, tests, overlaps)
 
 

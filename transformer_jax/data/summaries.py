@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated
 
 from transformer_jax.config_fields import Amount, Configuration, Range
-from transformer_jax.data.pairs import Grouping, Pairs, choose_held, describe_overlap
+from transformer_jax.data.pairs import Grouping, Pairs, choose_held, describe_held, describe_overlap
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.sentences import sentences
 from transformer_jax.data.tables import parse_object, texts_field
@@ -111,6 +111,7 @@ def load_summaries(data: SummaryData) -> SummarySplits:
     if data.train is None:
         raise ConfigError("no training data: give data.train, a JSONL file")
     train, valid = read_summaries(data.train, data.read, "data.train"), None
+    lines: tuple[str, ...] = ()
     if data.valid is not None:
         valid = read_summaries(data.valid, data.read, "data.valid", every=True)
     else:
@@ -122,12 +123,16 @@ def load_summaries(data: SummaryData) -> SummarySplits:
             valid = train.select([i for i in rows if inside[i]], f"{train.name} (held out)")
             kept = train.select([i for i in rows if not inside[i]], train.name)
             train = dataclasses.replace(kept, empty=train.empty)
+        if valid is not None and targets is not None:
+            lines = describe_held(train.pairs(), valid.pairs())
     tests = {}
     if data.test is not None:
         tests["test"] = read_summaries(data.test, data.read, "data.test", every=True)
     given = [valid] * (data.valid is not None) + list(tests.values())
     trained = train.pairs(every=True)
-    overlaps = tuple(describe_overlap(trained, one.pairs(every=True)) for one in given if one)
+    overlaps = lines + tuple(
+        describe_overlap(trained, one.pairs(every=True)) for one in given if one
+    )
     return SummarySplits(train, valid, tests, overlaps)
 
 

@@ -213,6 +213,11 @@ class Tokenizer:
         tokens = repair_byte_runs([token for token in named if token is not None])
         return str(self._backend.decoder.decode(tokens))
 
+    def normalize(self, text: str) -> str:
+        """The text as the file's normalizer changes it before it is divided into tokens."""
+        normalizer = self._backend.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
+
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """The readable name of each id, such as for the axes of a plot."""
         return [readable(self._backend, int(i), self._special) for i in ids]

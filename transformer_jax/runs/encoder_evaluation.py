@@ -10,12 +10,15 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.runs import FINE_TUNED, load, open_directory
 from transformer_jax.runs import finetuning, pretraining
 from transformer_jax.runs.encoder_settings import PretrainRun, read
+from transformer_jax.tasks.fit import allowing
+from transformer_jax.tasks.labeled import log_texts
 from transformer_jax.tasks.scores import measure, table, write_scores
 from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["evaluate"]
 
 
+@allowing(unknown=True)
 def evaluate(asked: Any) -> int:
     """Print the metrics of a run on its test data or a file; optionally write them as JSON."""
     directory = open_directory(asked.run)
@@ -47,6 +50,8 @@ def _task(run: Any, directory: RunDirectory, asked: Any) -> dict[str, Any]:
     if not parts:
         raise ConfigError(f"{asked.run}: has no test or validation examples: give --data")
     model, tokenizer = load(directory.path, asked.checkpoint, kind=FINE_TUNED)
+    for part in parts.values():
+        log_texts(part, tokenizer)
     predictor = finetuning.predictor(model, tokenizer, run)
     scores = {name: measure(predictor, kind, run.task.labels, part) for name, part in parts.items()}
     print(table(scores), flush=True)

@@ -12,9 +12,10 @@ from jaxtyping import Integer
 from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
+from transformer_jax.evaluation.words import main_script
 from transformer_jax.training.activity import log
 
-__all__ = ["Side", "allowing", "check_restored", "describe_unknown", "unknown_share"]
+__all__ = ["Side", "allowing", "check_restored", "describe_unknown", "log_scored", "unknown_share"]
 
 _WARNED, _REFUSED = 0.05, 0.5  # shares
 _SHOWN = 5  # examples
@@ -111,6 +112,26 @@ def describe_unknown(name: str, *sides: Side) -> str:
     return f", unknown tokens: {', '.join(parts)}"
 
 
+def log_scored(name: str, count: str, tokenizer: Tokenizer, **sides: Sequence[str]) -> None:
+    """Logs the share of unknown tokens of texts that a trained model is scored on.
+
+    Args:
+        name: The data set.
+        count: Its size, such as ``12 pairs``.
+        tokenizer: The tokenizer of the run.
+        sides: Texts by the name of their side; those of ``target`` are what the model writes, and
+            ``text`` is the only side.
+    """
+    made = []
+    for side, texts in sides.items():
+        splits = tokenizer.targets if side == "target" else tokenizer
+        ids = itertools.chain.from_iterable(splits.encode_batch(texts))
+        label = "" if side == "text" else side
+        made.append(Side(label, np.fromiter(ids, np.int64), texts, splits))
+    with allowing(unknown=True):
+        log(f"{name}: {count}{describe_unknown(name, *made)}")
+
+
 def _examples(side: Side) -> list[str]:
     """The first different texts of unknown tokens."""
     found: dict[str, None] = {}
@@ -135,32 +156,48 @@ def check_restored(name: str, targets: Sequence[str], tokenizer: Tokenizer) -> N
         tokenizer: The tokenizer of the run.
 
     Raises:
-        DataError: More than half of the targets are decoded as other texts, and that is not
-            allowed.
+        DataError: More than half of the targets are decoded as other texts, which neither the
+            tokenizer's normalization (such as lower case) nor blanks between the words of a
+            script without blanks explain, and that is not allowed.
     """
     sample = targets[:: max(1, len(targets) // _SAMPLED)]
     rows = tokenizer.targets.encode_batch(sample)
     known = [
         (text, ids) for text, ids in zip(sample, rows, strict=True) if tokenizer.unk not in ids
     ]
-    plain = lambda text: " ".join(compose(text).split())
     texts = tokenizer.decode_batch([ids for _, ids in known])
     others = [
         (text, made)
         for (text, _), made in zip(known, texts, strict=True)
-        if plain(made) != plain(text)
+        if _with_single_blanks(made) != _with_single_blanks(text)
     ]
     share = len(others) / len(known) if known else 0.0
     if share <= _WARNED:
         return
-    text, made = min(others, key=lambda pair: len(pair[0]))
+    lost = [pair for pair in others if _is_lost(*pair, tokenizer.targets)]
+    text, made = min(lost or others, key=lambda pair: len(pair[0]))
     said = (
         f"the tokenizer does not restore {share:.1%} of the targets of {name}: {text[:80]!r} "
         f"becomes {made[:80]!r}"
     )
-    if share > _REFUSED and "lossy" not in _allowed.get():
+    if len(lost) > _REFUSED * len(known) and "lossy" not in _allowed.get():
         raise DataError(
             f"{said}: choose a tokenizer that restores them (--tokenizer.kind bpe restores every "
             f"text), or train on them as they are with --tokenizer.allow-lossy"
         )
     log(f"warning: {said}")
+
+
+def _with_single_blanks(text: str) -> str:
+    return " ".join(compose(text).split())
+
+
+def _is_lost(text: str, made: str, tokenizer: Tokenizer) -> bool:
+    """Whether a decoded text differs from its original by more than the tokenizer's normalization.
+
+    Blanks in texts of scripts without blanks do not count.
+    """
+    original, decoded = (tokenizer.normalize(compose(one)) for one in (text, made))
+    if main_script([text]) in ("han", "kana", "unspaced"):
+        return "".join(original.split()) != "".join(decoded.split())
+    return _with_single_blanks(original) != _with_single_blanks(decoded)

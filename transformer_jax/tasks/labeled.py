@@ -30,7 +30,7 @@ from transformer_jax.models.heads import (
     TokenClassifier,
 )
 from transformer_jax.tasks.batching import has_dropout
-from transformer_jax.tasks.fit import Side, describe_unknown
+from transformer_jax.tasks.fit import Side, describe_unknown, log_scored
 from transformer_jax.tasks.scores import MEASURES, measure, table
 from transformer_jax.tasks.settings import ExampleSettings, LabeledSettings
 from transformer_jax.training import objectives
@@ -167,9 +167,25 @@ def _test(measured: _Measured, data: LabeledSplits, model: Any, step: int) -> di
     """Prints and returns the measures on validation and test examples."""
     del step
     parts = ({} if data.valid is None else {"valid": data.valid}) | data.tests
+    for part in data.tests.values():
+        log_texts(part, measured.tokenizer)
     scores = {name: measured(model, part) for name, part in parts.items()}
     print(table(scores), flush=True)
     return {"scores": scores}
+
+
+def log_texts(part: Labeled, tokenizer: Tokenizer) -> None:
+    """Logs the number of examples that a trained model is scored on, and their unknown tokens."""
+    log_scored(part.name, plural(len(part), "example"), tokenizer, text=_texts(part))
+
+
+def _texts(part: Labeled) -> list[str]:
+    """The texts of examples, or the words of their sentences."""
+    if isinstance(part, Sentences):
+        return [*part.texts, *(part.text_pairs or ())]
+    if isinstance(part, Tagged):
+        return list(itertools.chain.from_iterable(part.words))
+    return [*part.questions, *part.contexts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,8 +243,7 @@ def _encode(
     numbers = {name: i for i, name in enumerate(labels)}
     if isinstance(part, Sentences):
         examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, length, template)
-        texts = [*part.texts, *(part.text_pairs or ())]
-        unknown = describe_unknown(part.name, Side("", examples.store.ids, texts, tokenizer))
+        unknown = describe_unknown(part.name, Side("", examples.store.ids, _texts(part), tokenizer))
         truncated = f", {cut:,} truncated" if cut else ""
         log(f"{part.name}: {plural(len(part), 'example')}{truncated}{unknown}")
         if kind == "regress":
@@ -241,13 +256,12 @@ def _encode(
         rows = np.repeat(np.arange(len(tagged)), tagged.word_starts.lengths)
         tags = np.array([numbers[tag] for tags in part.tags for tag in tags], np.int32)
         targets[store.offsets[rows] + tagged.word_starts.ids] = tags
-        words = itertools.chain.from_iterable(part.words)
-        unknown = describe_unknown(part.name, Side("", store.ids, words, tokenizer))
+        unknown = describe_unknown(part.name, Side("", store.ids, _texts(part), tokenizer))
         log(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}{unknown}")
         return _Encoded(tagged.examples, tags=targets)
     spans = encode_questions(part.questions, part.contexts, tokenizer, length, stride)
     found = locate_answers(spans, part.answers).astype(np.int32)
-    texts = [*part.questions, *part.contexts]
-    unknown = describe_unknown(part.name, Side("", spans.examples.store.ids, texts, tokenizer))
+    ids = spans.examples.store.ids
+    unknown = describe_unknown(part.name, Side("", ids, _texts(part), tokenizer))
     log(f"{part.name}: {plural(len(part), 'question')}, {plural(len(spans), 'window')}{unknown}")
     return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)

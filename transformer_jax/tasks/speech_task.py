@@ -26,7 +26,7 @@ from transformer_jax.speech.recordings import (
 )
 from transformer_jax.speech.store import SpeechStore, build_speech_store, make_speech_batch
 from transformer_jax.speech.transcriber import Recording, Transcriber
-from transformer_jax.tasks.fit import Side, check_restored, describe_unknown
+from transformer_jax.tasks.fit import Side, check_restored, describe_unknown, log_scored
 from transformer_jax.tasks.settings import EvaluationConfig, SpeechDataSettings, SpeechSettings
 from transformer_jax.tasks.translation_task import (
     decode_texts,
@@ -270,6 +270,7 @@ def _tester(
         search, found = evaluation.search(evaluation.num_beams), {}
         transcriber = Transcriber(model, tokenizer, normalization, search=search)
         for name, parts in tests.items():
+            log_scored(name, plural(len(parts[0]), "recording"), tokenizer, target=parts[1])
             scores, _ = score_recordings(transcriber, *parts, tokenize=evaluation.tokenize)
             found[name] = scores | {"beams": evaluation.num_beams}
             print(f"{name}: {shown_scores(scores)}", flush=True)

@@ -22,6 +22,7 @@ from transformer_jax.evaluation.rouge import (
     rouge_scores,
 )
 from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.tasks.fit import log_scored
 from transformer_jax.tasks.scores import aligned
 from transformer_jax.tasks.settings import (
     EvaluationConfig,
@@ -173,10 +174,13 @@ def score_summaries(
         evaluation: The baselines.
         search: How summaries are searched for.
     """
+    references = [text for row in texts.references for text in row]
+    sides = {"source": texts.sources, "target": references}
+    log_scored(texts.name, plural(len(texts), "text"), tokenizer, **sides)
     translator = Translator(model, tokenizer, search=search)
     written = decode_texts(translator, texts.sources, _LIMIT)
     pairs = list(zip(texts.parts, texts.references, strict=True))
-    tokenize = evaluation.tokenize or choose_words([text for _, row in pairs for text in row])
+    tokenize = evaluation.tokenize or choose_words(references)
     rows = {
         f"model, {plural(search.num_beams, 'beam')}": written,
         f"lead-{evaluation.lead}": [lead(parts, evaluation.lead) for parts, _ in pairs],

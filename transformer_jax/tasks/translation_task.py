@@ -23,7 +23,7 @@ from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.making import make_model
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.tasks.batching import has_dropout
-from transformer_jax.tasks.fit import Side, check_restored, describe_unknown
+from transformer_jax.tasks.fit import Side, check_restored, describe_unknown, log_scored
 from transformer_jax.tasks.settings import EvaluationConfig, PairSettings, TranslationSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log, working
@@ -253,6 +253,9 @@ def score_pairs(
     tokenize: str | None = None,
 ) -> tuple[Scores, list[str]]:
     """Scores of the translations of the sources of ``pairs``, and the translations."""
+    sides = {"source": pairs.sources, "target": pairs.targets}
+    tokenizer: Any = translator.tokenizer
+    log_scored(pairs.name, plural(len(pairs), "pair"), tokenizer, **sides)
     texts = decode_texts(translator, pairs.sources)
     scores = translation_scores(texts, pairs.targets, lowercase=lowercase, tokenize=tokenize)
     return scores, texts
