@@ -42,7 +42,7 @@ _NEEDS = {
 }
 _SECONDS = 30  # a download that answers nothing for so long has failed
 _SAMPLE = 200_000  # characters that tell the script
-_SHARE = 0.3  # of the letters; a character of Chinese counts for a word, and names may be Latin
+_SHARE = 0.3  # of the letters or words, since names may be Latin
 _KANA = 0.05  # of Japanese text at least, beside Chinese characters
 
 _RANGES = {
@@ -55,6 +55,7 @@ _RANGES = {
 }
 _SCRIPTS = {name: re.compile(f"[{part}]") for name, part in _RANGES.items()}
 _LETTERS = re.compile(rf"[^\W\d_]|[{_RANGES['unspaced']}]")
+_WORDS = re.compile(rf"(?:(?![{_RANGES['han']}{_RANGES['kana']}])[^\W\d])+")
 _APART = re.compile("[" + "".join(_RANGES[name] for name in ("han", "kana", "unspaced")) + "]")
 
 
@@ -64,6 +65,8 @@ def main_script(texts: Sequence[str]) -> Script:
     Example:
         >>> main_script(["The cat."]), main_script(["猫在 GPU 上。"]), main_script(["ねこがいる"])
         ('latin', 'han', 'kana')
+        >>> main_script(["打开 README.md 文件 and read it."]), main_script(["The sign 猫 means a cat."])
+        ('han', 'latin')
         >>> main_script(["Кошка"]), main_script(["แมว"]), main_script([])
         ('other', 'unspaced', 'latin')
     """
@@ -72,7 +75,8 @@ def main_script(texts: Sequence[str]) -> Script:
     letters = max(1, len(_LETTERS.findall(text)))
     found = {name: len(script.findall(text)) for name, script in _SCRIPTS.items()}
     east = found["han"] + found["kana"]
-    if east >= _SHARE * letters:
+    # Each of these characters counts for a word, and so does each name or word of another script.
+    if east and east >= _SHARE * (east + len(_WORDS.findall(text))):
         return "kana" if found["kana"] >= _KANA * east else "han"
     if found["hangul"] >= _SHARE * letters:
         return "hangul"
