@@ -149,9 +149,11 @@ class LineTranslator(TextGenerator[TranslationSearch]):
             limit: Of the search; None is that of the translator's search.
         """
         limit = self.search.limit if limit is None else limit
+        tokens = str(limit) if limit.max_len_a else plural(int(limit.max_len_b), "token")
+        tokens += " tokens" * bool(limit.max_len_a)
         return (
-            f"{count:,} of {plural(lines, 'text')} reached the length limit ({limit} tokens, at "
-            f"most {self.most:,}) and may be cut"
+            f"{count:,} of {plural(lines, 'text')} reached the length limit ({tokens}, at most "
+            f"{self.most:,}) and may be cut"
         )
 
     def special_tokens(self, allow_unk: bool = True) -> SpecialTokens:

@@ -71,7 +71,7 @@ def special_tokens(
     ],
 )
 @dataclasses.dataclass(frozen=True)
-class BeamSearchConfig:
+class BeamSearchConfig(Configuration, group=""):
     """Settings of beam search; a pytree whose numbers compile nothing anew when they change."""
 
     num_beams: int = 4  # live hypotheses; 1 is greedy search
@@ -87,6 +87,11 @@ class BeamSearchConfig:
     num_finished: int | None = None  # finished hypotheses that are kept; None is nbest
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("length_penalty", "max_len_a", "max_len_b"):
+            value = getattr(self, name)
+            if isinstance(value, str | bytes | bool | list | tuple | dict):
+                raise ConfigError(f"{name} is {value!r}: a number is needed")
         if isinstance(self.length_penalty, int | float):  # else an array, or a tracer
             check_normalization(self.normalization, self.length_penalty)
         if self.num_beams < 1:
@@ -95,7 +100,9 @@ class BeamSearchConfig:
             raise ConfigError(f"nbest is {self.nbest}: must be 1 to num_beams, {self.num_beams}")
         if isinstance(self.max_len_a, int | float) and not 0 <= self.max_len_a < math.inf:
             raise ConfigError(f"max_len_a is {self.max_len_a}: must be finite, at least 0")
-        if isinstance(self.max_len_b, int | float) and self.max_len_b < 1:
+        if isinstance(self.max_len_b, float):
+            raise ConfigError(f"max_len_b is {self.max_len_b}: a whole number is needed")
+        if isinstance(self.max_len_b, int) and self.max_len_b < 1:
             raise ConfigError(f"max_len_b is {self.max_len_b}: must be at least 1")
         if self.min_length < 1:
             raise ConfigError(f"min_length is {self.min_length}: must be at least 1, the EOS")
