@@ -304,8 +304,6 @@ def test_what_is_no_flag_has_no_dashes():
         ({"max_len_a": "2"}, "max_len_a is '2': a number is needed"),
         ({"max_len_b": 2.5}, "max_len_b is 2.5: a whole number is needed"),
         ({"length_penalty": [1.0]}, r"length_penalty is \[1.0\]: a number is needed"),
-        ({"num_beams": "4"}, "num_beams is '4': a whole number is needed"),
-        ({"normalization": "gmnt"}, "normalization is gmnt: allowed are .*gnmt"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(settings, says):

@@ -318,7 +318,7 @@ def test_given_sentences_that_are_trained_on_are_counted(write):
 def test_translations_of_hugging_face_are_read(write):
     rows = [
         {"id": "0", "translation": {"en": "one", "fr": "un"}},
-        {"translation": {"en": "two", "fr": "deux"}},
+        {"translation": {"en": "two\n", "fr": "deux"}},
     ]
     path = write("books.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     pairs = read_pairs(Files(pairs=path), ReadOptions(fields=("fr", "en")))

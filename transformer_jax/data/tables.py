@@ -96,7 +96,7 @@ def read_jsonl(
         fields = fields or ("source", "target")
         source, target = (text_field(row, name, path, number, hint) for name in fields)
         for name, text in zip(fields, (source, target), strict=True):
-            if "\n" in text:
+            if "\n" in text.strip():
                 raise DataError(f"{path}:{number}: field {name!r} holds a line break")
         yield source, target
 
