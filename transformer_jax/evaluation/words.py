@@ -65,7 +65,7 @@ def main_script(texts: Sequence[str]) -> Script:
     Example:
         >>> main_script(["The cat."]), main_script(["猫在 GPU 上。"]), main_script(["ねこがいる"])
         ('latin', 'han', 'kana')
-        >>> main_script(["打开 README.md 文件 and read it."]), main_script(["The sign 猫 is a cat."])
+        >>> main_script(["打开 README.md 文件 and read it."]), main_script(["The sign 猫 is big."])
         ('han', 'latin')
         >>> main_script(["Кошка"]), main_script(["แมว"]), main_script([])
         ('other', 'unspaced', 'latin')
