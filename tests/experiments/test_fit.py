@@ -74,6 +74,16 @@ def test_mostly_unknown_data_is_refused_unless_it_is_allowed(letters):
         assert "80.0%" in describe_unknown("a.tsv", side(letters, ["αβγδ e", "αβγδ"]))
 
 
+def test_few_characters_of_long_texts_are_searched_for_examples(letters, monkeypatch, capsys):
+    read, spans = [], letters.encode_spans
+    counted = lambda _, texts: read.extend(map(len, texts)) or spans(texts)
+    monkeypatch.setattr(Tokenizer, "encode_spans", counted)
+    texts = ["a \u03b2 " * 20_000] * 300
+    describe_unknown("a", side(letters, texts[:1])._replace(texts=texts))
+    assert "(such as '\u03b2')" in capsys.readouterr().err
+    assert sum(read) <= 300_000
+
+
 def tasks(letters):
     """Ways to give a task texts that its tokenizer does not know."""
     words = train_tokenizer("wordpiece", LATIN, 60, special=BERT_SPECIAL)

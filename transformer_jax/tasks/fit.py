@@ -20,6 +20,7 @@ __all__ = ["Side", "allowing", "check_restored", "describe_unknown", "log_scored
 _WARNED, _REFUSED = 0.05, 0.5  # shares
 _SHOWN = 5  # examples
 _SEARCHED = 2000  # texts that are searched for examples
+_BEGINNING = 1000  # characters of each
 _SAMPLED = 500  # targets that are decoded again
 _CHUNK = 1 << 24  # ids counted at a time
 
@@ -135,7 +136,7 @@ def log_scored(name: str, count: str, tokenizer: Tokenizer, **sides: Sequence[st
 def _examples(side: Side) -> list[str]:
     """The first different texts of unknown tokens."""
     found: dict[str, None] = {}
-    texts = iter(itertools.islice(side.texts, _SEARCHED))
+    texts = (text[:_BEGINNING] for text in itertools.islice(side.texts, _SEARCHED))
     while len(found) < _SHOWN and (chunk := list(itertools.islice(texts, 100))):
         for text, (ids, spans) in zip(chunk, side.tokenizer.encode_spans(chunk), strict=True):
             for id, (start, end) in zip(ids, spans, strict=True):
