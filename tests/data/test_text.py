@@ -1,6 +1,9 @@
 """Lines agree with ``wc -l``, and what is not text is refused with file and line."""
 
 import gzip
+import io
+import itertools
+import os
 import subprocess
 import tracemalloc
 
@@ -127,18 +130,66 @@ def test_a_missing_file_or_a_folder_names_the_setting(tmp_path):
         list(read_lines(tmp_path, "data.source"))
 
 
-def test_a_line_without_an_end_is_refused_before_it_fills_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("byte", "message"), [(b"a", "longer than 1 MiB: this is no text of"), (b"\0", "a NUL")]
+)
+def test_a_line_without_an_end_is_refused_before_it_fills_memory(
+    tmp_path, monkeypatch, byte, message
+):
     monkeypatch.setattr("transformer_jax.data.text._LONGEST_LINE", 1 << 20)
-    with gzip.open(tmp_path / "zeros.gz", "wb", compresslevel=1) as file:
+    with gzip.open(tmp_path / "same.gz", "wb", compresslevel=1) as file:
         for _ in range(32):
-            file.write(bytes(1 << 20))
+            file.write(byte * (1 << 20))
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match=r"zeros\.gz:1: longer than 1 MiB: this is no text of"):
-            list(read_lines(tmp_path / "zeros.gz"))
+        with pytest.raises(DataError, match=rf"same\.gz:1: {message}"):
+            list(read_lines(tmp_path / "same.gz"))
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
-    (tmp_path / "long").write_bytes(b"a\n" + b"b" * (1 << 20) + b"\n")
-    with pytest.raises(DataError, match=r"long:2: longer than"):
-        list(read_lines(tmp_path / "long"))
+
+
+def test_the_longest_line_is_read_and_no_longer_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformer_jax.data.text._LONGEST_LINE", 1 << 20)
+    path = tmp_path / "long"
+    for end in (b"", b"\n", b"\nc\n"):
+        path.write_bytes(b"a\n" + b"b" * (1 << 20) + end)
+        assert list(read_lines(path))[:2] == ["a", "b" * (1 << 20)]
+        path.write_bytes(b"a\n" + b"b" * ((1 << 20) + 1) + end)
+        lines = read_lines(path)
+        assert next(lines) == "a"
+        with pytest.raises(DataError, match=r"long:2: longer than"):
+            next(lines)
+
+
+def test_a_corpus_of_one_line_is_read(tmp_path):
+    """text8 has 100 MB without a line end."""
+    path = tmp_path / "text8"
+    path.write_bytes(b" anarchism originated" * 5_000_000)
+    [line] = read_lines(path)
+    assert len(line) == 105_000_000
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1 << 16])
+def test_lines_do_not_depend_on_the_blocks_that_are_read(monkeypatch, size):
+    monkeypatch.setattr("transformer_jax.data.text._BLOCK", size)
+    raw = b"\xef\xbb\xbfone\r\n\n\nte\xc3\xa9\r\r\n\xe6\x97\xa5 \xe2\x80\xa8x\n\r\nlast\r"
+    wanted = ["one", "", "", "te\xe9\r", "\u65e5 \u2028x", "", "last"]
+    assert list(decode_lines(io.BytesIO(raw), "example")) == wanted
+    for bad, message in ((b"a\xff", "not UTF-8 .* column 2"), (b"ab\0", "a NUL .* column 3")):
+        lines = decode_lines(io.BytesIO(raw + b"\n" + bad + b"\nmore\n"), "example")
+        assert list(itertools.islice(lines, 7)) == wanted
+        with pytest.raises(DataError, match=rf"example:8: {message}"):
+            next(lines)
+
+
+def test_a_line_of_a_pipe_is_read_when_it_is_complete():
+    reader, writer = os.pipe()
+    with open(reader, "rb") as file, open(writer, "wb", buffering=0) as out:
+        lines = decode_lines(file, "<stdin>")
+        out.write(b"one\ntw")
+        assert next(lines) == "one"
+        out.write(b"o\nthree")
+        assert next(lines) == "two"
+        out.close()
+        assert list(lines) == ["three"]

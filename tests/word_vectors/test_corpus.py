@@ -104,3 +104,15 @@ def test_a_second_pass_makes_longer_phrases(tmp_path):
     assert "new_york" in once.words
     assert "new_york_times" in twice.words
     assert not (tmp_path / "2.merged").exists()
+
+
+@pytest.mark.parametrize("words", ["letters", "blanks"])
+def test_a_corpus_of_one_line_is_read_in_pieces(tmp_path, monkeypatch, words):
+    text = "b a  b\u00a0cc\n\n" + "aa bb \u03a3\u03a3 aa  cc " * 10 + "\n b a"
+    at_once = corpus_of(tmp_path, text, words=words, min_count=1)
+    expected = spelled(at_once)
+    for characters in (1, 2, 7, 40):
+        monkeypatch.setattr("transformer_jax.word_vectors.corpus._CHARACTERS", characters)
+        corpus = corpus_of(tmp_path, text, words=words, min_count=1)
+        assert spelled(corpus) == expected
+        assert (corpus.words, corpus.total) == (at_once.words, at_once.total)

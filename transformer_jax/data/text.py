@@ -1,7 +1,6 @@
 """Lines of text files, numbered as by ``wc -l`` and checked to be text."""
 
 import codecs
-import functools
 import gzip
 import io
 import os
@@ -17,7 +16,8 @@ from transformer_jax.storage.copies import fetched
 __all__ = ["check_readable", "decode_lines", "flaw_of", "open_bytes", "read_lines"]
 
 
-_LONGEST_LINE = 1 << 26  # bytes
+_LONGEST_LINE = 1 << 30  # bytes
+_BLOCK = 1 << 16  # bytes
 
 
 def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
@@ -33,7 +33,7 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         name: Name of the input for messages.
 
     Raises:
-        DataError: A line is not UTF-8, holds a NUL character or is longer than 64 MiB; the message
+        DataError: A line is not UTF-8, holds a NUL character or is longer than 1 GiB; the message
             begins with ``name:line``.
 
     Example:
@@ -44,31 +44,76 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         ...
         transformer_jax.errors.DataError: menu.txt:1: not UTF-8 (byte 0xe9 at column 4): ...
     """
-    if isinstance(lines, io.BufferedIOBase):
-        # What a small .gz unpacks to may be one line of gigabytes.
-        lines = iter(functools.partial(lines.readline, _LONGEST_LINE + 1), b"")
-    for number, raw in enumerate(lines, 1):
-        if len(raw) > _LONGEST_LINE:
+    number = 1
+    for block in _blocks(lines, name) if isinstance(lines, io.BufferedIOBase) else lines:
+        if number == 1:
+            block = block.removeprefix(codecs.BOM_UTF8)
+        texts = _texts(block)
+        if texts is None:
+            for raw in block.removesuffix(b"\n").split(b"\n"):
+                yield _text(raw, f"{name}:{number}")
+                number += 1
+        else:
+            yield from texts
+            number += len(texts)
+
+
+def _blocks(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
+    """Lines of a file as soon as they are there, many at a time.
+
+    The small .gz of one line that unpacks to gigabytes is refused before they are all in memory.
+    """
+    number, begun, size = 1, list[bytes](), 0
+    while piece := file.read1(_BLOCK):
+        head, end, tail = piece.rpartition(b"\n")
+        size += piece.index(b"\n") if end else len(piece)
+        if size > _LONGEST_LINE:
             raise DataError(
-                f"{name}:{number}: longer than {_LONGEST_LINE >> 20} MiB: this is no text of "
+                f"{name}:{number}: longer than {_LONGEST_LINE >> 20:,} MiB: this is no text of "
                 f"lines; cut it into lines"
             )
-        if number == 1:
-            raw = raw.removeprefix(codecs.BOM_UTF8)
-        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
-        if b"\0" in raw:
-            raise DataError(
-                f"{name}:{number}: a NUL character at column {raw.index(0) + 1}: this is not text, "
-                f"or it is UTF-16; convert it to UTF-8"
-            )
-        try:
-            yield raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{name}:{number}: not UTF-8 (byte {raw[error.start]:#04x} at column "
-                f"{error.start + 1}): convert the file, for example from Latin-1 "
-                f"(iconv -f latin1 -t utf-8)"
-            ) from None
+        if end:
+            block = b"".join([*begun, head, end])
+            yield block
+            number, begun, size = number + block.count(b"\n"), [], len(tail)
+        begun.append(tail)
+        if b"\0" in tail:
+            break  # the line is no text, however it goes on
+    if size:
+        yield b"".join(begun)
+
+
+def _texts(block: bytes) -> list[str] | None:
+    """The texts of lines without their ends; None if one of them is no text."""
+    if b"\0" in block:
+        return None
+    try:
+        text = block.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    lines = text.removesuffix("\n").split("\n")
+    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+
+def _text(raw: bytes, where: str) -> str:
+    """The text of a line.
+
+    Raises:
+        DataError: It is none.
+    """
+    raw = raw.removesuffix(b"\r")
+    if b"\0" in raw:
+        raise DataError(
+            f"{where}: a NUL character at column {raw.index(0) + 1}: this is not text, or it is "
+            f"UTF-16; convert it to UTF-8"
+        )
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: not UTF-8 (byte {raw[error.start]:#04x} at column {error.start + 1}): "
+            f"convert the file, for example from Latin-1 (iconv -f latin1 -t utf-8)"
+        ) from None
 
 
 def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:

@@ -20,6 +20,7 @@ __all__ = ["LINE_END", "UNKNOWN", "Corpus", "encode", "read_corpus"]
 LINE_END = -1  # in the numbers of a corpus, behind each line
 UNKNOWN = -2  # a word that is too rare to have a number
 _LINES = 10_000  # at a time
+_CHARACTERS = 1 << 20
 _END = "\n"  # among words, which have no whitespace
 _LETTERS = re.compile(r"\w+(?:['’]\w+)*|\n")
 
@@ -117,8 +118,28 @@ def _words(
         lines = map(compose, lines)
     for block in iter(lambda: list(itertools.islice(lines, _LINES)), []):
         if words == "letters":
-            yield _LETTERS.findall("\n".join(block).lower() + "\n")
+            for piece in _pieces("\n".join(block) + "\n"):
+                yield _LETTERS.findall(piece.lower())
         else:
             # A line may hold other characters at which split() cuts, but no "\n".
-            split = ([*line.split(), _END] for line in block)
-            yield list(itertools.chain.from_iterable(split))
+            found: list[str] = []
+            for line in block:
+                for piece in _pieces(line):
+                    found += piece.split()
+                    if len(found) > _CHARACTERS:
+                        yield found
+                        found = []
+                found.append(_END)
+            yield found
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Pieces of about a million characters, cut at blanks: a corpus may be one line."""
+    start = 0
+    while len(text) - start > _CHARACTERS:
+        end = text.find(" ", start + _CHARACTERS)
+        if end < 0:
+            break
+        yield text[start:end]
+        start = end
+    yield text[start:]
