@@ -71,7 +71,7 @@ def names(monkeypatch):
             raise socket.gaierror(-2, "Name or service not known")
         return [(0, 0, 0, "", (one, 0)) for one in known.get(host, [host])]
 
-    own = {"192.0.2.7", "2001:db8::7", "127.0.1.1"}
+    own = {"192.0.2.7", "2001:db8::7", "127.0.1.1", "0.0.0.0", "::"}
     monkeypatch.setattr(coordinator.socket, "getaddrinfo", resolve)
     monkeypatch.setattr(coordinator, "_is_own", own.__contains__)
 
@@ -83,6 +83,9 @@ def names(monkeypatch):
         ("127.0.0.2:7", "127.0.0.2:7"),
         ("localhost:7", "127.0.0.1:7"),
         ("LOCALHOST.:7", "127.0.0.1:7"),
+        ("127.1:7", "127.0.0.1:7"),
+        ("localhost.localdomain:7", "127.0.0.1:7"),
+        ("node.localhost:7", "127.0.0.1:7"),
         ("[::1]:7", "[::1]:7"),
         ("node1:7", "node1:7"),
         ("192.0.2.7:7", "192.0.2.7:7"),
@@ -94,7 +97,7 @@ def test_the_coordinator_listens_where_its_address_says(names, caplog, address, 
     assert not caplog.records
 
 
-@pytest.mark.parametrize("address", ["debian:7", "service:7", "unknown:7"])
+@pytest.mark.parametrize("address", ["debian:7", "service:7", "unknown:7", "0.0.0.0:7", "[::]:7"])
 def test_it_listens_everywhere_only_where_nothing_else_reaches_it(names, caplog, address):
     assert bind_address(address, "flag") == "[::]:7"
     assert "port 7 of all interfaces" in caplog.text

@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import re
 import socket
 import sys
 import threading
@@ -25,13 +26,17 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _EVERY = 0.2  # seconds between two attempts
+_LOOPBACK = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
 
 
 def _parts(address: str, name: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"{name} is {address!r}: it must be host:port, such as node1:8476")
-    return host.strip("[]"), int(port)
+    host = host.strip("[]")
+    with contextlib.suppress(OSError):  # short forms, such as 127.1
+        host = socket.inet_ntoa(socket.inet_aton(host))
+    return host, int(port)
 
 
 def is_loopback(address: str, name: str) -> bool:
@@ -51,7 +56,8 @@ def is_loopback(address: str, name: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host.lower().rstrip(".") in ("localhost", "ip6-localhost", "ip6-loopback")
+        host = re.sub(r"\.localdomain[46]?$", "", host.lower().rstrip("."))
+        return host in _LOOPBACK or host.endswith(".localhost")
 
 
 def bind_address(address: str, name: str) -> str:
@@ -78,11 +84,10 @@ def bind_address(address: str, name: str) -> str:
         if ":" in host:
             return f"[{host}]:{port}"
         return f"{host if host[0].isdecimal() else '127.0.0.1'}:{port}"
-    found = _resolved(host)
-    if found and all(_is_own(one) and not ipaddress.ip_address(one).is_loopback for one in found):
+    if (found := _resolved(host)) and all(map(_is_interface, found)):
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     log.warning(
-        "process 0 listens on port %d of all interfaces, as %s is not an address of this machine: "
+        "process 0 listens on port %d of all interfaces, as %s names no interface of this machine: "
         "set JAX_COORDINATOR_BIND_ADDRESS to the interface of a trusted network",
         *(port, host),
     )
@@ -137,6 +142,12 @@ def _resolved(host: str) -> set[str]:
     except OSError:
         return set()
     return {str(one[4][0]).partition("%")[0] for one in found}
+
+
+def _is_interface(host: str) -> bool:
+    """Whether an IP address is that of one interface of this machine, and no loopback."""
+    address = ipaddress.ip_address(host)
+    return not address.is_loopback and not address.is_unspecified and _is_own(host)
 
 
 def _is_own(host: str) -> bool:
