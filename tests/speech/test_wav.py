@@ -50,6 +50,13 @@ def test_ffmpegs_tag_before_open_sizes_is_passed_over():
     assert len(read_wav(tagged, "a.wav").samples) == len(SIGNAL)
 
 
+@pytest.mark.parametrize("content", [pcm(SIGNAL, 16), pcm(0 * SIGNAL, 16)])
+def test_samples_behind_a_size_of_0_are_read_whatever_they_are(content):
+    for riff in (len(content) - 8, 36, 0):
+        samples, _ = read_wav(header(content, riff=riff, data=0), "a.wav")
+        assert len(samples) == len(SIGNAL)
+
+
 @pytest.mark.parametrize("behind", [b"", TAG, TAG + TAG])
 def test_no_samples_are_none(behind):
     """A size of 0 is true if the file ends there, or with chunks that are no samples."""

@@ -113,6 +113,8 @@ WORDS = [b"4 1\n", b"a \x00\x00\x80\x3f", b"b \x00\x00\x00\x40", b"c \x00\x00\x4
         (LINES, 1, b"new york 1 2\n", ":2: 4 fields, and a word with 2 numbers has 3"),
         (LINES, 1, b"1 2\n", ":2: 2 fields"),
         (LINES, 2, b"b 0,3 4\n", ":3: not a number"),
+        (LINES, 2, b"b 3_0 4\n", ":3: not a number"),
+        (LINES, 4, b"new york 7 8", ":5: 4 fields, and a word with 2 numbers has 3"),
         (LINES, 3, b"c nan 6\n", ":4: the vector of 'c' has NaN or infinity"),
         (LINES, 3, b"c 1e39 6\n", ":4: the vector of 'c' has NaN or infinity"),
         (LINES, 3, b"\n\n\xff 5 6\n", ":6: the word is not UTF-8"),

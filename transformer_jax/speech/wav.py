@@ -104,12 +104,10 @@ def _parts(content: bytes) -> tuple[_Layout, memoryview]:
 
 def _end_of_samples(content: bytes, order: str, start: int, size: int) -> int:
     """Returns the end of the samples: the end of the file where the size is a placeholder."""
-    (riff,) = struct.unpack_from(f"{order}I", content, 4)
     if size >= _PLACEHOLDER and start + size > len(content):
         return len(content)
-    # A size of 0 is true where the file ends there as its beginning says, or with other chunks.
-    told = riff + 8 in (len(content), len(content) + 1)
-    if size == 0 and not told and not _chunks(content, order, start):
+    # A size of 0 is true where the file ends there, or with other chunks.
+    if size == 0 and not _chunks(content, order, start):
         return len(content)
     return start + size
 
@@ -117,6 +115,8 @@ def _end_of_samples(content: bytes, order: str, start: int, size: int) -> int:
 def _chunks(content: bytes, order: str, at: int) -> bool:
     """Whether chunks fill the rest of the file."""
     while at + 8 <= len(content):
+        if not all(32 <= byte < 127 for byte in content[at : at + 4]):  # of its name; silence is 0
+            return False
         (size,) = struct.unpack_from(f"{order}I", content, at + 4)
         at += 8 + size + size % 2
     return at in (len(content), len(content) + 1)

@@ -129,7 +129,7 @@ def read_text(
             reason = (
                 f"{plural(len(fields), 'field')}, and a word with {size:,} numbers has {size + 1:,}"
             )
-            if ended:
+            if ended and len(fields) <= size:
                 raise DataError(f"{broken.path}{where}: {reason}: the file is cut or damaged")
             broken.add(where, reason)
             continue
@@ -137,6 +137,8 @@ def read_text(
         if word is None or (only is not None and word not in only):
             continue
         try:
+            if b"_" in line[len(fields[0]) :]:  # Python reads 1_0 as 10
+                raise ValueError
             vector = np.array([float(field) for field in fields[1:]], np.float32)
         except ValueError:
             broken.add(where, "not a number among those of the vector")
