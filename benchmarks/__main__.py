@@ -1,24 +1,33 @@
-"""What ``python -m benchmarks`` runs."""
+"""The program ``python -m benchmarks``."""
 
 import os
 import sys
 
-if sys.argv[1:2] == ["kernels"]:
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
-        # One core, as JAX starts as many threads as there are cores for it.
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
-    from benchmarks.kernels import main as measure_kernels
+from benchmarks.program import run_program
 
-    measure_kernels(sys.argv[2:])
-elif sys.argv[1:2] == ["programs"]:
-    from benchmarks.programs import main as compile_programs
 
-    compile_programs(sys.argv[2:])
-elif sys.argv[1:2] == ["word-vectors"]:
-    from benchmarks.word_vectors import main as train_word_vectors
+def _main() -> None:
+    name, arguments = sys.argv[1:2], sys.argv[2:]
+    if name == ["kernels"]:
+        if os.environ.get("JAX_PLATFORMS") == "cpu":
+            # One core, as JAX starts as many threads as there are cores for it.
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
+        from benchmarks.kernels import main as measure_kernels
 
-    train_word_vectors(sys.argv[2:])
-else:
-    from benchmarks.suite import main
+        measure_kernels(arguments)
+    elif name == ["programs"]:
+        from benchmarks.programs import main as compile_programs
 
-    main()
+        compile_programs(arguments)
+    elif name == ["word-vectors"]:
+        from benchmarks.word_vectors import main as train_word_vectors
+
+        train_word_vectors(arguments)
+    else:
+        from benchmarks.suite import main
+
+        main()
+
+
+if __name__ == "__main__":
+    run_program(_main)

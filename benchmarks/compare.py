@@ -23,6 +23,7 @@ import tyro
 
 from benchmarks.harness import TREE, Bench, Row, environment, table
 from benchmarks.loading import begin_at, write_gpt2
+from benchmarks.program import run_program
 from benchmarks.suite import BERT_SMALL, CHARACTERS, MIDDLE, MINILM, SIZE
 
 _LOAD = "import importlib, sys; m = importlib.import_module({!r}); exec(m._OURS + m._END)"
@@ -159,4 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

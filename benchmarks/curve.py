@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import tyro
 
+from benchmarks.program import run_program
+
 __all__ = ["main"]
 
 
@@ -121,4 +123,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

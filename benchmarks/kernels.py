@@ -16,7 +16,6 @@ import dataclasses
 import json
 import shlex
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from benchmarks.harness import environment
 from benchmarks.kernel_cases import ATTENTION, LENGTHS, AttentionCase, Work, attention, others
 from benchmarks.kernel_timing import passes, repeated, timer
 from benchmarks.roofline import Peak
-from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.program_report import report
 from transformer_jax.parallel.target import DEVICES, Target, compile_only, find_target
 
@@ -66,11 +65,7 @@ class Place(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> None:
     """What ``python -m benchmarks kernels`` runs."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
-    try:
-        run(settings)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+    run(settings)
 
 
 def run(settings: Settings) -> Path:

@@ -23,6 +23,8 @@ from typing import Any
 
 import tyro
 
+from benchmarks.program import run_program
+
 __all__ = ["main"]
 
 
@@ -136,4 +138,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -10,7 +10,6 @@ are.
 
 import dataclasses
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Literal
 import tyro
 
 from benchmarks.harness import environment
-from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import MeshConfig
 from transformer_jax.parallel.target import Target, find_target
 from transformer_jax.runs.begin import for_device
@@ -130,11 +129,7 @@ class Settings:
 def main(arguments: Sequence[str] | None = None) -> None:
     """What ``python -m benchmarks programs`` runs."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
-    try:
-        _run(settings)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+    _run(settings)
 
 
 def _run(settings: Settings) -> None:

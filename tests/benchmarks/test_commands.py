@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -44,6 +45,16 @@ def test_every_command_runs_with_a_tiny_model(what, tmp_path):
         missing = [line for line in done.stderr.splitlines() if "left out" in line]
         # Compilers of torch need a compiler of C++, which not every machine has.
         assert not [line for line in missing if "ompile" not in line and "PEFT" not in line]
+
+
+def test_help_ends_in_five_columns_and_a_full_standard_output_is_named():
+    command, how = [sys.executable, "-m", "benchmarks", "--help"], {"cwd": TREE, "timeout": 60}
+    narrow = subprocess.run(command, env=os.environ | {"COLUMNS": "5"}, capture_output=True, **how)
+    assert narrow.returncode == 0
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, **how)
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
 
 
 @pytest.mark.slow
