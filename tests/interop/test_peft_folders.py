@@ -398,6 +398,11 @@ def test_a_merge_that_is_killed_leaves_no_run(gpt2, tmp_path, monkeypatch):
     dead.mkdir()
     (dead / "config.json").write_text("{}")
     write_with_adapter(gpt2, adapter, place)
+    with pytest.raises(ConfigError) as error:  # nothing there could be resumed
+        write_with_adapter(gpt2, adapter, place)
+    assert str(error.value) == (
+        f"{place}: holds a run already: choose another --output, or delete it with --overwrite"
+    )
     assert {path.name for path in tmp_path.iterdir()} == {"adapter", "run"}
 
 

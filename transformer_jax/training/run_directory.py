@@ -152,10 +152,19 @@ class RunDirectory:
         if run.config.name not in names:
             raise ConfigError(f"{path}: is not empty and no run: choose another --output")
         if run.has_begun() and not overwrite:
+            resumes = "" if run._cannot_resume() else f"continue with {command('resume', path)}, "
             raise ConfigError(
-                f"{path}: holds a run already: continue with {command('resume', path)}, choose "
-                f"another --output, or delete it with --overwrite"
+                f"{path}: holds a run already: {resumes}choose another --output, or delete it with "
+                f"--overwrite"
             )
+
+    def _cannot_resume(self) -> bool:
+        """Whether the run is known to hold weights alone."""
+        from transformer_jax.training.sealed import holds_weights_alone
+
+        with contextlib.suppress(CheckpointError):
+            return holds_weights_alone(self.path)
+        return False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "RunDirectory":

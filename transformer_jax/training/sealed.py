@@ -23,6 +23,7 @@ from transformer_jax.training import manifest
 __all__ = [
     "changed_config",
     "differences",
+    "holds_weights_alone",
     "leaves",
     "refuse_changed",
     "refuse_weights_alone",
@@ -139,14 +140,23 @@ def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
     raise CheckpointError(f"{what}: change it back{meant}")
 
 
+def holds_weights_alone(run: Path) -> bool:
+    """Whether no training wrote a run's checkpoint, as of ``merge`` and ``convert``.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be read.
+    """
+    said = sealed(run)
+    return said is not None and "tree" in said and "data" not in said
+
+
 def refuse_weights_alone(run: Path) -> None:
-    """Refuses to resume a run whose checkpoint no training wrote, as of ``merge`` and ``convert``.
+    """Refuses to resume a run whose checkpoint no training wrote.
 
     Raises:
         ConfigError: It has weights alone, no state of an optimizer.
     """
-    said = sealed(run)
-    if said is not None and "tree" in said and "data" not in said:
+    if holds_weights_alone(run):
         raise ConfigError(
             f"{run}: holds weights alone, no training to resume: start a run from it with "
             f"--init-from {shlex.quote(str(run))}"
