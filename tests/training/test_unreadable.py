@@ -149,6 +149,8 @@ def test_verify_misses_the_best_and_the_last_checkpoint(run, capsys, kind, resul
         return  # nothing says that training went so far
     assert code == 4
     assert "is missing" in out
+    lines = [line.partition("\t")[0] for line in out.splitlines()]
+    assert len(set(lines)) == len(lines)  # each checkpoint once
     assert "error: " in err
 
 

@@ -94,7 +94,7 @@ def _frozen(directory: Path, trained: Mapping[str, Any]) -> VerifyResult:
 def _gone(directory: Path, sound: Mapping[int, Mapping[str, Any]]) -> Iterator[VerifyResult]:
     """The best and the last checkpoint, if their folders are gone."""
     there = steps(directory)
-    newest = next(iter(sound), None)
+    newest, best = next(iter(sound), None), None
     if newest is not None and there[:1] == [newest]:  # else training has gone on
         best = sound[newest].get(PROGRESS, {}).get("best_step", 0)
         if best and best not in there:
@@ -112,7 +112,7 @@ def _gone(directory: Path, sound: Mapping[int, Mapping[str, Any]]) -> Iterator[V
         yield _missing(directory, last, "the last checkpoint by results.json")
     named = results.get("best_step")
     if isinstance(named, int):
-        if named not in there:
+        if named not in (best, last, *there):
             yield _missing(directory, named, "the best checkpoint by results.json")
     elif (
         isinstance(best_score, dict)
