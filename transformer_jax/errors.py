@@ -118,9 +118,12 @@ def pasted(*words: str | os.PathLike[str]) -> str:
 
 # Models that Hugging Face's hub knows by their bare names too, by whom they are kept.
 _KEPT_BY = {
-    "gpt2": "openai-community", "distilgpt2": "distilbert", "distilbert": "distilbert",
-    "bert": "google-bert", "t5": "google-t5", "roberta": "FacebookAI",
-}  # fmt: skip
+    r"gpt2(-medium|-large|-xl)?": "openai-community",
+    r"distilgpt2|distilbert-base-.+": "distilbert",
+    r"bert-(base|large)-.+": "google-bert",
+    r"t5-(small|base|large|3b|11b)": "google-t5",
+    r"(xlm-)?roberta-(base|large)(-.+)?": "FacebookAI",
+}
 
 
 def no_such_run(path: str | os.PathLike[str]) -> str:
@@ -142,7 +145,8 @@ def no_such_run(path: str | os.PathLike[str]) -> str:
     if owner not in ("", "models") and os.path.isdir(owner):
         return found
     if owner in ("", "models"):
-        owner = _KEPT_BY.get(model.split("-")[0], "")
+        known_by = (one for names, one in _KEPT_BY.items() if re.fullmatch(names, model))
+        owner = next(known_by, "")
     known = f"{owner}/{model}" if owner else "openai-community/gpt2"
     folder = f"models/{known.rpartition('/')[2]}"
     download = pasted("hf", "download", known, "--local-dir", folder)
