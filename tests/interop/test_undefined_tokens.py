@@ -114,6 +114,11 @@ def test_a_prompt_is_what_the_tokenizer_of_the_folder_makes_of_it(tmp_path):
     [scored] = language.score(["w9 w8"], [prompt])
     [values] = language.log_probs([[7, 9, 8]], [[5]])
     assert scored.log_prob == pytest.approx(sum(values[1:]), abs=1e-4)
+    # Each token of a text has a row, as it has a score: the first one after the end token.
+    shown = loaded.attention("w5 w7 w9")["decoder"]
+    assert [name.strip("▁") for name in shown.rows] == ["w5", "w7", "w9"]
+    assert shown.columns[1:] == shown.rows[:-1]
+    assert shown.weights.shape[-2:] == (3, 3)
 
 
 def test_a_start_token_that_the_tokenizer_writes_is_read(tmp_path):

@@ -207,8 +207,7 @@ def decoder_attention(
     graph, params = model
     [ids] = tokenizer.encode_batch([text])
     longest = nnx.merge(graph, params).config.positions.max_length
-    read = start.read(ids)
-    read = read if len(read) > 1 else [start.alone, *read]
+    read = [*start.read(()), *ids]  # as scores do: each token of the text has a row
     if len(read) - 1 > longest:
         raise DataError(
             f"the text has {plural(len(read) - 1, 'token')}: at most {longest} are shown; shorten "
