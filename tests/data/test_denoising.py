@@ -12,7 +12,7 @@ from transformer_jax.data.loader import prefetched
 from transformer_jax.data.noise import restore_spans
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import build_sentences
-from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.data.tokenizer import Tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError
 
 DOCUMENTS = [
@@ -192,6 +192,9 @@ def test_a_tokenizer_without_the_tokens_is_refused():
         with pytest.raises(ConfigError, match=said):
             check_tokenizer(plain, noise, 60)
     check_tokenizer(plain, NoiseConfig(text_infilling=0.0), 60)
+    two = Tokenizer(plain.text, target=plain.text)
+    with pytest.raises(ConfigError, match="another one for targets"):
+        check_tokenizer(two, NoiseConfig(text_infilling=0.0), 60)
     with pytest.raises(ConfigError, match="sequence_length is 1: a text needs at least 2"):
         plan_of(NoiseConfig(), length=1)
     with pytest.raises(ConfigError, match="sequence_length is 3: a text needs at least 4"):

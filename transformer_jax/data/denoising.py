@@ -220,8 +220,15 @@ def check_tokenizer(tokenizer: Tokenizer, noise: NoiseConfig, length: int) -> No
     """Refuses a tokenizer without the tokens that the noise needs.
 
     Raises:
-        ConfigError: It has no mask token, or too few sentinels.
+        ConfigError: It has no mask token, or too few sentinels; or it splits targets otherwise
+            than sources, and here one text is both.
     """
+    if tokenizer.targets is not tokenizer:
+        raise ConfigError(
+            "the tokenizer has a model for sources and another one for targets (Marian's "
+            "source.spm and target.spm), and a text that is restored is both: start from a model "
+            "with one"
+        )
     if noise.masks and tokenizer.mask is None:
         raise ConfigError(
             "the tokenizer has no mask token: train one with this run, give a tokenizer.json that "
