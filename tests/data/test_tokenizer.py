@@ -114,6 +114,10 @@ def test_canonically_equal_texts_have_the_same_tokens(made, plain, kind):
 def test_joined_pieces_of_wordpiece_restore_their_text(text):
     tokenizer = train_tokenizer("wordpiece", [*TEXTS, text], 300)
     assert tokenizer.decode(tokenizer.encode(text)) == text
+    # White space that the texts lack is no unknown token.
+    plain = train_tokenizer("wordpiece", ["one two"] * 3, 60)
+    for blank in "\t\n\u00a0\u2028\u3000":
+        assert plain.encode(f"one{blank}two") == plain.encode("one two")
     # Words of encoders are never joined: they are the same tokens in a text and in a list.
     encoder = train_tokenizer("wordpiece", TEXTS, 300, special=BERT_SPECIAL)
     words = encoder.encode_batch(["A", "man", ",", "a"])

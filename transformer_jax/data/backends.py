@@ -118,8 +118,14 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: Special) -> Backe
     backend.pre_tokenizer = words
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     if joined:
+        # White space that the texts lack, such as a tab, is read as a blank, not as unknown.
+        known = "".join(sorted(token for token in learnt if len(token) == 1 and token.isspace()))
         backend.normalizer = normalizers.Sequence(
-            [normalizers.Prepend(_BLANK), normalizers.Replace(" ", _BLANK)]
+            [
+                normalizers.Replace(Regex(rf"[^\S{known}]"), " "),
+                normalizers.Prepend(_BLANK),
+                normalizers.Replace(" ", _BLANK),
+            ]
         )
         backend.decoder = decoders.Sequence(
             [

@@ -303,8 +303,9 @@ def train_tokenizer(
     - ``unigram``: the most probable subwords over bytes (Kudo 2018); as lossless.
     - ``bytes``: as lossless, nothing to learn; the ids follow those of the special tokens.
     - ``wordpiece``: subwords, ``##`` before those that do not begin a word (Schuster and
-      Nakajima 2012). Words are what whitespace and punctuation part, so decoding restores
-      neither double spaces nor unknown characters.
+      Nakajima 2012). Words are what whitespace and punctuation part. With the special tokens of
+      encoders, decoding forgets blanks beside punctuation and double ones; otherwise blanks are
+      marked as in SentencePiece, and white space that the texts lack is read as a blank.
     - ``characters``: the most frequent characters; others become ``unk``.
 
     The result is a function of the texts. It has fewer than ``vocab_size`` tokens where the text

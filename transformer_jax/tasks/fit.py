@@ -98,7 +98,7 @@ def describe_unknown(name: str, *sides: Side) -> str:
     for side, share in shares:
         if share <= _WARNED:
             continue
-        shown = ", ".join(map(repr, _examples(side))) or "none in the first texts"
+        shown = ", ".join(map(repr, _examples(side))) or "what a template puts around the texts"
         where = f"the {side.name} of {name}" if side.name else name
         said = (
             f"{share:.1%} of the tokens of {where} are unknown to the tokenizer (such as {shown})"

@@ -137,7 +137,7 @@ def select_kernel(
     fallback = _by_length(case, KERNELS["xla"], None)
     # One query has nothing to fuse.
     if _choices.get() is None and (implementation == "chunked" or q.shape[2] != 1):
-        if implementation == "cudnn" and jax.default_backend() != "gpu":
+        if implementation == "cudnn" and jax.devices()[0].platform != "gpu":
             reason = "it needs a GPU, and there is none"  # whatever else is changed
         _log_once(f"attention by {fallback.name} instead of {implementation}: {reason}")
     return _chosen(fallback, reason)

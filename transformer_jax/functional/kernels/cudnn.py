@@ -79,7 +79,7 @@ def run(
     try:
         y = attend(q, k, v, implementation=implementation, **settings)
     except RuntimeError as error:  # what JAX raises where it finds no cuDNN
-        reason = "" if jax.default_backend() == "gpu" else ", and there is no GPU"
+        reason = "" if jax.devices()[0].platform == "gpu" else ", and there is no GPU"
         reason = reason or f", which JAX does not find ({error})"
         raise ArgumentError(
             f"attend: implementation cudnn needs a GPU with cuDNN{reason}: use auto"
