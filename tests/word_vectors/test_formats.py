@@ -107,6 +107,21 @@ WORDS = [b"4 1\n", b"a \x00\x00\x80\x3f", b"b \x00\x00\x00\x40", b"c \x00\x00\x4
          b"d \x00\x00\x80\x40"]  # fmt: skip
 
 
+def test_a_word_with_a_blank_in_a_binary_file_gives_no_vector(tmp_path, caplog):
+    """Its second half would be read as numbers, and the numbers as the next word."""
+    words = [
+        b"6 2\n",
+        b"a \x00\x00\x80\x3f\x00\x00\x80\x3f",
+        b"new york \x00\x00\x80\x3f\x00\x00\x80\x3f",
+    ]
+    words += [letter + b" \x00\x00\x80\x3f\x00\x00\x80\x3f" for letter in (b"b", b"c", b"d", b"e")]
+    (tmp_path / "v.bin").write_bytes(b"".join(words))
+    found = load_embeddings(tmp_path / "v.bin")
+    assert found.words == ("a", "c", "d", "e")
+    assert (found.vectors == 1).all()
+    assert "2 of 6 words left out as broken" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("parts", "at", "broken", "says"),
     [

@@ -162,6 +162,7 @@ def read_binary(
             length stands before them.
     """
     shifted = 0
+    held: tuple[str, np.ndarray] | None = None  # until the next word shows where its vector ends
     for row in range(1, rows + 1):
         where = f": word {row:,} of {count:,}"
         raw = data.until(b" ", LONGEST_WORD)
@@ -173,16 +174,24 @@ def read_binary(
         before = broken.count
         # word2vec.c ends vectors with a line end, gensim does not.
         word = _word(raw[:-1].lstrip(b"\n"), where, broken)
+        if held is not None:
+            if word is None and b"\0" in raw:  # numbers, as where the word before has a blank
+                broken.add(where, f"the vector of {held[0]!r} ends in it")
+            else:
+                yield held
+        held = None
         if word is not None and (only is None or word in only):
             vector = np.frombuffer(values, "<f4")
             if _finite(word, vector, where, broken):
-                yield word, vector
+                held = word, vector
         shifted = shifted + 1 if broken.count > before else 0
         if shifted == _SHIFTED:
             raise DataError(
                 f"{broken.path}: words {row - _SHIFTED + 1:,} to {row:,} of {count:,} are broken: "
                 f"from there on the file is damaged"
             )
+    if held is not None:
+        yield held
 
 
 def _word(raw: bytes, where: str, broken: Broken) -> str | None:
