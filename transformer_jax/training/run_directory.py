@@ -159,11 +159,13 @@ class RunDirectory:
             )
 
     def _cannot_resume(self) -> bool:
-        """Whether the run is known to hold weights alone."""
+        """Whether the run is known to hold weights alone, or an n-gram model."""
         from transformer_jax.training.sealed import holds_weights_alone
 
         with contextlib.suppress(CheckpointError):
-            return holds_weights_alone(self.path)
+            model = self.read_config().get("model")
+            ngram = isinstance(model, dict) and model.get("kind") == "ngram"
+            return ngram or holds_weights_alone(self.path)
         return False
 
     @classmethod
