@@ -506,7 +506,8 @@ def sq_wrong(change):
         (sq_wrong(lambda c: c["model"]["norm"].update(placement="in")),
          'model.norm.placement is "in": allowed are post, pre, sandwich'),
         (sq_wrong(lambda c: c["training"].update(epochs=0)), "training.epochs is 0"),
-        (sq_wrong(lambda c: c.update(model=3)), "model is 3: an object (TransformerConfig) is needed"),
+        (sq_wrong(lambda c: c.update(model=3)),
+         "model is 3: an object (TransformerConfig) is needed"),
     ],
 )  # fmt: skip
 def test_a_wrong_configuration_is_refused_by_file_and_field(trained, tmp_path, capfd, write, said):
