@@ -28,6 +28,8 @@ SAID = {
     "number": "5 is int: a text or a list of texts is needed",
     "numbers": "text 2 is int: text is needed",
     "bytes": "is bytes: a text or a list of texts is needed",
+    "mapping": "is dict: a text or a list of texts is needed",
+    "set": "is set: a text or a list of texts is needed",
     "path": "images is str: an array of pixels [B, height, width, channels] or",
     "none": "images is NoneType: an array of pixels",
     "texts": "images hold <U1: integers from 0 to 255 or floating-point numbers are needed",

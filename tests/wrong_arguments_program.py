@@ -52,6 +52,8 @@ CALLS = {
     "number": lambda: listed(5),
     "numbers": lambda: listed(["a", 5]),
     "bytes": lambda: listed(b"a"),
+    "mapping": lambda: listed({"a": 1}),
+    "set": lambda: listed({"a", "b"}),
     "path": lambda: pixels_of("cat.png"),
     "none": lambda: pixels_of(None),
     "texts": lambda: pixels_of([["a"]]),

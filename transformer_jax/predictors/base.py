@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from transformer_jax.errors import ArgumentError, plural, were
@@ -55,9 +55,9 @@ def several(texts: Any) -> list[Any]:
     """Returns what a list or another iterable holds.
 
     Raises:
-        ArgumentError: It is one value, or bytes.
+        ArgumentError: It is one value, bytes, or has no order of its texts.
     """
-    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
+    if isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
         shown = repr(texts)[:40]
         raise ArgumentError(
             f"{shown} is {type(texts).__name__}: a text or a list of texts is needed"
