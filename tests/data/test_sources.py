@@ -24,6 +24,8 @@ from transformer_jax.data.sources import (
 from transformer_jax.data.summaries import SummaryData, SummaryOptions, load_summaries
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.old_names import earlier_settings
+from transformer_jax.runs.translation import begin
+from transformer_jax.runs.translation_settings import RUNS
 
 
 @pytest.fixture
@@ -325,6 +327,25 @@ def test_translations_of_hugging_face_are_read(write):
     assert (pairs.sources, pairs.targets) == (["un", "deux"], ["one", "two"])
     # Without names the order of the first line says which is which.
     assert read_pairs(Files(pairs=path)).sources == ["one", "two"]
+
+
+def test_the_training_file_says_which_language_is_the_source(write, tmp_path):
+    def pairs(name, *languages):
+        rows = [{"translation": {lang: f"{lang} {name} {i}" for lang in languages}} for i in "abc"]
+        return write(f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    test = Files(pairs=pairs("test", "fr", "en"))
+    data = PairData(pairs=pairs("train", "en", "fr"), valid=test, test=test)
+    splits = load_splits(data)
+    for part in (splits.train, splits.valid, splits.tests["test"]):
+        assert {text[:2] for text in part.sources} == {"en"}
+    named = RUNS["small"][1]
+    small = dataclasses.replace(named, data=data, output=str(tmp_path / "run"))
+    kept, _, _ = begin(small, named)
+    assert kept.data.read.fields == ("en", "fr")  # for evaluate
+    others = dataclasses.replace(data, test=Files(pairs=pairs("others", "de", "en")))
+    with pytest.raises(DataError, match="no field 'fr'"):
+        load_splits(others)
 
 
 @pytest.mark.parametrize(

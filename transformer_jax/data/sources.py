@@ -17,7 +17,16 @@ from transformer_jax.data.pairs import (
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["Files", "PairData", "Pairs", "ReadOptions", "Splits", "load_splits", "read_pairs"]
+__all__ = [
+    "Files",
+    "PairData",
+    "Pairs",
+    "ReadOptions",
+    "Splits",
+    "load_splits",
+    "read_pairs",
+    "with_languages",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +118,23 @@ def _check_files(files: Files, where: str) -> None:
         raise ConfigError(f"{where}.pairs is given beside {where}.source: keep one of them")
 
 
+def with_languages(data: PairData) -> PairData:
+    """Returns the settings with the languages of the training file, if it names them.
+
+    Validation and test files may list the languages of their translations in another order, so
+    the order of the training file is kept in ``read.fields``.
+
+    Raises:
+        DataError: The file cannot be read, or its first line does not hold two languages.
+    """
+    if data.pairs is None or data.read.fields is not None:
+        return data
+    if tables.table_format(data.pairs, data.read.format, "data.pairs") == "tsv":
+        return data
+    fields = tables.translation_languages(data.pairs, "data.pairs")
+    return dataclasses.replace(data, read=dataclasses.replace(data.read, fields=fields))
+
+
 def load_splits(data: PairData) -> Splits:
     """Training, validation and test pairs of the settings.
 
@@ -121,6 +147,7 @@ def load_splits(data: PairData) -> Splits:
         ConfigError: The settings name no data.
         DataError: A file cannot be read, or no training pairs are left.
     """
+    data = with_languages(data)
     if data.corpus is not None:
         splits = _phrasebook(data.read)
     elif data.tfds is not None:

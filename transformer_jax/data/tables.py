@@ -8,7 +8,15 @@ from typing import Literal
 from transformer_jax.data.text import flaw_of, read_lines
 from transformer_jax.errors import ConfigError, DataError, plural
 
-__all__ = ["parse_object", "read_jsonl", "read_tsv", "table_format", "text_field", "texts_field"]
+__all__ = [
+    "parse_object",
+    "read_jsonl",
+    "read_tsv",
+    "table_format",
+    "text_field",
+    "texts_field",
+    "translation_languages",
+]
 
 
 def table_format(
@@ -99,6 +107,26 @@ def read_jsonl(
             if "\n" in text.strip():
                 raise DataError(f"{path}:{number}: field {name!r} holds a line break")
         yield source, target
+
+
+def translation_languages(path: str | pathlib.Path, flag: str = "") -> tuple[str, str] | None:
+    """Returns the two languages of the first line of a file of translations, in its order.
+
+    Args:
+        path: A file with one JSON object per line.
+        flag: The setting of the file, for messages.
+
+    Returns:
+        The languages; None if the first line holds no ``translation``.
+
+    Raises:
+        DataError: The line is not a JSON object, or does not hold two languages.
+    """
+    for number, line in enumerate(read_lines(path, flag), 1):
+        if line:
+            texts = parse_object(line, path, number).get("translation")
+            return _languages(texts, f"{path}:{number}") if isinstance(texts, dict) else None
+    return None
 
 
 def _languages(texts: dict[str, object], place: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.data.sources import Splits, load_splits
+from transformer_jax.data.sources import Splits, load_splits, with_languages
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.predictors.runs import ENCODERS
 from transformer_jax.recurrent_config import ModelConfig
@@ -32,6 +32,7 @@ read = Run.read
 
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     """Create a run directory; returns the run with all settings, its directory, and its texts."""
+    run = dataclasses.replace(run, data=with_languages(run.data))
     splits, directory = begin_with(
         run, named, open_run, lambda found: [*found.train.sources, *found.train.targets]
     )
