@@ -5,6 +5,7 @@ and shapes of the tensors. The weights are drawn here, so that no file holds the
 every tensor: zeros and ones hide mistakes.
 """
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -17,6 +18,19 @@ FILE = REFERENCES / "layouts.json"
 LAYOUTS: dict[str, dict] = (
     json.loads(FILE.read_text()) if FILE.exists() else {}
 )  # name: {"config": …, "tensors": {name: shape}}
+
+# Angles that depend on the length of a text are those of a context; that of the inputs is longer
+# than what is read unless it is asked for.
+CONTEXTS = {"llama_dynamic": 40, "phi3_long": 40}
+
+
+def in_context(layout: str, model):
+    """The model of a layout with the context of its inputs, where angles depend on it."""
+    if layout not in CONTEXTS:
+        return model
+    positions = dataclasses.replace(model.config.positions, max_length=CONTEXTS[layout])
+    config = dataclasses.replace(model.config, positions=positions)
+    return dataclasses.replace(model, config=config)
 
 
 def random(name: str) -> np.random.RandomState:

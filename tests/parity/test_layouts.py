@@ -67,20 +67,13 @@ def loaded(folders):
     return load
 
 
-# Angles that depend on the length of a text are those of a context; that of the inputs is longer
-# than what is read unless it is asked for.
-CONTEXTS = {"llama_dynamic": 40, "phi3_long": 40}
-
-
 def errors(name, model, params):
     """How far each output is from the reference in float64, and how far it may be.
 
     No farther than 1e-5, or than twice what transformers itself is in float32.
     """
-    if name in CONTEXTS:
-        config = changed(model.config, "positions.max_length", CONTEXTS[name])
-        model = dataclasses.replace(model, config=config)
     far = {}
+    model = layouts.in_context(name, model)
     for kind, value in ours.compute(model, params, layouts.inputs(name)).items():
         wanted = REFERENCES[f"{name}/{kind}"]
         if value.shape != wanted.shape:

@@ -121,7 +121,7 @@ def differences(reference, folder, cls, layout):
     inputs = layouts.inputs(layout)
     given = reference.accepted(there, inputs)
     wanted = reference.outputs(there, given)
-    found = ours.compute(here.model, here.load(), inputs)
+    found = ours.compute(layouts.in_context(layout, here.model), here.load(), inputs)
     if not here.model.config.head.pooler:  # transformers draws one at random
         found.pop("pooler_output", None)
     try:
