@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+import math
 import pkgutil
 import types
 import typing
@@ -93,17 +94,19 @@ def refused(cls, name, value, found, must_name=""):
 
 
 def bad_numbers(limits, whole):
-    step = 1 if whole else 1e-3
+    def beyond(bound, end):
+        return bound + end if whole else math.nextafter(bound, end * math.inf)
+
     if limits.least is not None:
-        yield type(step)(limits.least - step)
-    if limits.most not in (None, float("inf")):
-        yield type(step)(limits.most + step)
-    if limits.above is not None:
-        yield type(step)(limits.above)
-    if limits.below is not None:
-        yield type(step)(limits.below)
+        yield beyond(limits.least, -1)
+    if limits.most not in (None, math.inf):
+        yield beyond(limits.most, 1)
+    yield from (bound for bound in (limits.above, limits.below) if bound is not None)
+    yield 10**400
     if not whole:
         yield float("nan")
+        if limits.most != math.inf:
+            yield math.inf
 
 
 def said(text):
@@ -137,8 +140,7 @@ def main():
                 if isinstance(limits, Range):
                     found["ranges"] += 1
                     for value in bad_numbers(limits, base is int):
-                        if (float, value) != (base, int(value) if value == value else 0):
-                            refused(cls, name, value, found)
+                        refused(cls, name, value, found)
                     refused(cls, name, "1", found)
     found["said"] = {text: said(text) for text in SAID}
     print(json.dumps(found))

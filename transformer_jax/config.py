@@ -34,7 +34,8 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
 class EmbeddingConfig(Configuration, group="embedding"):
     """Tokens to vectors."""
 
-    scale: float | None = None  # factor of token embeddings; None is sqrt(embedding_size)
+    # Factor of token embeddings; None is sqrt(embedding_size).
+    scale: Annotated[float, Range()] | None = None
     layernorm_embedding: bool = False  # normalize the sum of embeddings (BERT, BART)
     type_vocab_size: Annotated[int, Range(0, 1 << 20)] = 0  # token types (segments); 0 is no table
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
@@ -55,8 +56,8 @@ class PositionConfig(Configuration, group="positions"):
     max_length: Annotated[int, Range(1, 1 << 30)] = 1024
     offset: Annotated[int, Range(0, 1 << 20)] = 0  # first row of the learned table in use (BART 2)
     skip_padding: bool = False  # positions count non-padding tokens only (RoBERTa)
-    rope_theta: float = 10_000.0
-    rope_dim: int | None = None  # rotary dimensions, the first of a head; None is all
+    rope_theta: Positive = 10_000.0
+    rope_dim: Count | None = None  # rotary dimensions, the first of a head; None is all
     # Llama 3.1: factor, low and high frequency factors, original length.
     rope_scaling: tuple[float, float, float, int] | None = None
     rope_yarn: tuple[float, float, float, int, bool] | None = None  # yarn_frequencies
@@ -65,9 +66,11 @@ class PositionConfig(Configuration, group="positions"):
     # rope_original_max_length and beyond it.
     rope_short_factor: tuple[float, ...] = ()
     rope_long_factor: tuple[float, ...] = ()
-    rope_original_max_length: int | None = None
-    rope_attention_factor: float = 1.0  # factor of rotated queries and keys (YaRN, LongRoPE)
-    rope_interpolation: float = 1.0  # positions are divided by it (position interpolation)
+    rope_original_max_length: Count | None = None
+    rope_attention_factor: Positive = 1.0  # factor of rotated queries and keys (YaRN, LongRoPE)
+    rope_interpolation: Annotated[float, Range(1)] = (
+        1.0  # positions are divided by it (position interpolation)
+    )
     num_buckets: Annotated[int, Range(1, 1 << 20)] = 32  # of relative distances (T5)
     # Larger distances share the last bucket (T5).
     max_distance: Annotated[int, Range(1, 1 << 30)] = 128
@@ -117,7 +120,7 @@ class AttentionConfig(Configuration, group="attention"):
 class ScoreConfig(Configuration, group="scores"):
     """Attention scores and sliding windows."""
 
-    scale: float | None = None  # None is head_dim ** -0.5 (T5: 1)
+    scale: Annotated[float, Range()] | None = None  # None is head_dim ** -0.5 (T5: 1)
     attn_logit_softcapping: Positive | None = None  # cap * tanh(scores / cap)
     sliding_window: Count | None = None  # visible keys are fewer than this many tokens away
     sliding_window_every: Count = 1  # layers i * every have the window (Gemma 2: 2)
@@ -166,7 +169,7 @@ class NormConfig(Configuration, group="norm"):
     kind: Literal["layer", "rms"] = "layer"
     placement: Literal["post", "pre", "sandwich"] = "post"
     eps: NotNegative = 1e-5
-    gain_offset: float = 0.0  # the gain is this plus the parameter (Gemma: 1)
+    gain_offset: Annotated[float, Range()] = 0.0  # the gain is this plus the parameter (Gemma: 1)
     bias: bool = True  # of layer norm
     final: bool | None = None  # a norm after the last block; None: unless post-norm
     residual_dropout: Rate = 0.1  # of each sub-layer's output, before the residual sum
@@ -178,7 +181,7 @@ class HeadConfig(Configuration, group="head"):
 
     tie_word_embeddings: bool = True  # the output matrix is the embedding table
     bias: bool = False
-    scale: float = 1.0  # factor of hidden states (T5 1.0: d_model ** -0.5)
+    scale: Annotated[float, Range()] = 1.0  # factor of hidden states (T5 1.0: d_model ** -0.5)
     final_logit_softcapping: Positive | None = None  # cap * tanh(logits / cap) (Gemma 2)
     mlm_transform: bool = False  # dense, activation, norm before the logits (BERT)
     mlm_transform_activation: Activation | None = None  # None is feed_forward.activation

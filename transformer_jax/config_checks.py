@@ -173,17 +173,8 @@ def _check_rope(positions: PositionConfig, head_dim: int) -> None:
             f"below the third"
         )
     theta = positions.rope_theta
-    if not theta > 0:
-        raise ConfigError(f"positions.rope_theta is {theta}: above 0")
     if positions.rope_yarn is not None and theta <= 1:
         raise ConfigError(f"positions.rope_theta is {theta}: above 1 with positions.rope_yarn")
-    factor = positions.rope_attention_factor
-    if not factor > 0:
-        raise ConfigError(f"positions.rope_attention_factor is {factor}: above 0")
-    if positions.rope_interpolation < 1:
-        raise ConfigError(
-            f"positions.rope_interpolation is {positions.rope_interpolation}: 1 (none) or more"
-        )
 
 
 def _check_longrope(positions: PositionConfig, size: int) -> None:

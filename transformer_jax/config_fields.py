@@ -132,6 +132,8 @@ def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
         return _misfit_of_tuple(value, parts, none)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return None if isinstance(value, kind) else Misfit(f"an object ({kind.__name__})", True)
+    if kind is int and type(value) is int and not -(2**63) <= value < 2**63:
+        return Misfit(f"at most {2**63 - 1}" if value > 0 else f"at least {-(2**63)}", False)
     for known, fits, name in _KINDS:
         if kind is known:
             return None if fits(value) else Misfit(name.format(none=none), True)

@@ -150,12 +150,22 @@ def test_numbers_of_a_slide_are_attended():
 X = jnp.ones((1, 3, 2, 4))
 
 
+class Foreign:
+    """An array of another library."""
+
+    dtype = object()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: attention.attend(X[0], X, X), r"attend: q has shape \(3, 2, 4\): \[B T N H\]"),
         (lambda: attention.attend(X, X, X * 1j), "attend: v holds complex64: real numbers"),
         (lambda: attention.attend(X, "k", X), "attend: k is str: an array is needed"),
+        (lambda: attention.attend(5, X, X), r"attend: q is 5: \[B T N H\] is needed"),
+        (lambda: attention.attend(X, None, X), "attend: k is NoneType: an array is needed"),
+        (lambda: attention.attend(X, X, X, bias=1.0), r"attend: bias is 1.0: \[B N T S\] is"),
+        (lambda: attention.attend(X, X, Foreign()), "attend: v is Foreign: an array of NumPy or"),
         (lambda: attention.attend(X, X, [[1], [2, 3]]), "attend: v: lists of one length"),
         (
             lambda: attention.attend(X, X, X, bias=jnp.zeros((3, 3))),

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import types
 import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -40,10 +41,14 @@ def real_arguments(function: Function) -> Function:
         transformer_jax.errors.ArgumentError: halves: x has shape (1, 2): [T] is needed
     """
     signature = inspect.signature(function)
+    parameters = signature.parameters
     declared = {
         name: dims
-        for name, parameter in signature.parameters.items()
+        for name, parameter in parameters.items()
         if (dims := _dimensions(parameter.annotation)) is not None
+    }
+    optional = {
+        name for name in declared if types.NoneType in typing.get_args(parameters[name].annotation)
     }
 
     @functools.wraps(function)
@@ -54,9 +59,13 @@ def real_arguments(function: Function) -> Function:
             return function(*args, **kwargs)  # which says what is wrong
         given = bound.arguments
         for name, ranks in declared.items():
-            value = given.get(name)
-            if value is not None and not isinstance(value, int | float | complex):
-                given[name] = _checked(value, ranks, f"{function.__name__}: {name}")
+            if name not in given or (given[name] is None and name in optional):
+                continue
+            where = f"{function.__name__}: {name}"
+            if not _is_number(given[name]):
+                given[name] = _checked(given[name], ranks, where)
+            elif not _admits_numbers(parameters[name].annotation, ranks):
+                raise ArgumentError(f"{where} is {given[name]}: {_needed(ranks)} is needed")
         return function(*bound.args, **bound.kwargs)
 
     return typing.cast(Function, checked)
@@ -80,6 +89,12 @@ def as_real(x: Any, where: str) -> Array:
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         raise ArgumentError(f"{where} is {type(x).__name__}: an array is needed")
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:  # of another library
+        raise ArgumentError(
+            f"{where} is {type(x).__name__}: an array of NumPy or JAX is needed"
+        ) from None
     if jnp.issubdtype(dtype, jnp.floating):
         return x if not isinstance(x, np.ndarray) else jnp.asarray(x)
     if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_):
@@ -91,8 +106,22 @@ def _checked(value: Any, ranks: tuple[str, ...], where: str) -> Any:
     value = as_real(value, where)
     if any("*" in dims or "..." in dims or len(dims.split()) == value.ndim for dims in ranks):
         return value
-    needed = " or ".join(f"[{dims.replace('#', '').strip()}]" for dims in ranks)
-    raise ArgumentError(f"{where} has shape {value.shape}: {needed} is needed")
+    raise ArgumentError(f"{where} has shape {value.shape}: {_needed(ranks)} is needed")
+
+
+def _needed(ranks: tuple[str, ...]) -> str:
+    return " or ".join(f"[{dims.replace('#', '').strip()}]" for dims in ranks)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | complex) and not isinstance(value, np.generic)
+
+
+def _admits_numbers(annotation: Any, ranks: tuple[str, ...]) -> bool:
+    """Whether an annotation admits a number of Python: a number, or an array without dimensions."""
+    return bool({int, float, complex} & {*typing.get_args(annotation)}) or any(
+        "*" in dims or "..." in dims or not dims.split() for dims in ranks
+    )
 
 
 def _dimensions(annotation: Any) -> tuple[str, ...] | None:

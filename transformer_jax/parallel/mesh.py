@@ -14,7 +14,7 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
-from transformer_jax.config_fields import Configuration
+from transformer_jax.config_fields import Configuration, Count
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.coordinator import (
     bind_address,
@@ -62,8 +62,8 @@ class DistributedConfig(Configuration, group="distributed"):
     num_processes: int | None = None  # number of processes
     process_id: int | None = None  # number of this process, from 0
     num_local_devices: int | None = None  # devices that a process uses; None is all it has
-    heartbeat_timeout_seconds: int = 30  # seconds of silence after which a process counts as dead
-    initialization_timeout_seconds: int = 300  # seconds within which all processes must be there
+    heartbeat_timeout_seconds: Count = 30  # seconds of silence after which a process counts as dead
+    initialization_timeout_seconds: Count = 300  # seconds within which all processes must be there
 
 
 def devices_of(config: DistributedConfig) -> list[jax.Device]:

@@ -79,7 +79,7 @@ class AlignConfig(Configuration, group="align"):
     method: Literal["dpo", "ipo", "kto", "simpo", "reward"] = "dpo"
     # Weight of the KL divergence from the reference; of simpo the scale of rewards. None is 0.1,
     # and 2 of simpo.
-    beta: float | None = None
+    beta: Positive | None = None
     # Dpo: probability that a preference is wrong; None is 0.
     label_smoothing: Annotated[float, Range(0, below=0.5)] | None = None
     margin: float | None = None  # simpo: by how much the chosen one is to be better; None is 1

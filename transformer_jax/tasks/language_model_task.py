@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Configuration
+from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.language_model_plans import (
@@ -39,11 +39,11 @@ __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]
 class Rows(Configuration, group="training"):
     """Rows of equal length that the tokens of documents are put into."""
 
-    batch_size: int = 32  # of a batch, over all devices
-    sequence_length: int = 256  # tokens of a row
+    batch_size: Count = 32  # of a batch, over all devices
+    sequence_length: Count = 256  # tokens of a row
     # Documents apart, or one stream cut anywhere.
     layout: Literal["packed", "contiguous"] = "packed"
-    seed: int = 1  # of the order
+    seed: Amount = 1  # of the order
 
     def plan(self, store: TextStore, *, shuffle: bool = True) -> ContiguousPlan | PackingPlan:
         """Batches of the documents of ``store``."""
