@@ -483,7 +483,8 @@ REFUSED = [
     ("sentence_bert_config.json", {"query_length": 9}, "query_length is 9"),
     ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, 'transformer_task is "fill-m'),
     ("sentence_bert_config.json", {"tokenizer_args": {"use_fast": False}}, "tokenizer_args is"),
-    ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "'SparseEncoder'"),
+    ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, '"SparseEncoder"'),
+    ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim is 8"),
     ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input_name is"),
 ]
 

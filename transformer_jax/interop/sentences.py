@@ -159,8 +159,12 @@ def _beside(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"prompts": prompts} if any(prompts.values()) else {}
     if usual is not None and prompts.get(usual):
         found["default_prompt"] = usual
-    if fields.get("model_type") not in (None, "SentenceTransformer"):
-        found["refused"] = [f"{_BESIDE}: model_type is {str(fields['model_type'])[:40]!r}"]
+    refused = [
+        f"{_BESIDE}: {key} is {json.dumps(fields[key])[:40]}"
+        for key, known in (("model_type", "SentenceTransformer"), ("truncate_dim", None))
+        if fields.get(key) not in (None, known)
+    ]
+    found |= {"refused": refused} if refused else {}
     similarity = fields.get("similarity_fn_name")
     return found | ({} if similarity in (None, "cosine") else {"similarity": str(similarity)})
 
