@@ -1,10 +1,12 @@
 """``eos_token_id: [2, 266]``: each of them ends the texts of a folder, by every door."""
 
 import json
+import shutil
 import warnings
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import transformer_jax as tj
 from tests.parity import layouts
@@ -68,6 +70,21 @@ def test_a_decoder_ends_by_any(decoder, folder, tmp_path):
     tokenizer = RunDirectory.open(tmp_path / "run").load_tokenizer()
     assert tokenizer.end_tokens == HFRunDirectory(path).load_tokenizer().end_tokens
     assert tokenizer.end_tokens == (EOS, 9, wanted[-1])
+
+
+def test_an_end_token_of_plain_text_is_text_in_prompts(decoder, tmp_path):
+    path, wanted = decoder
+    plain = wanted[-1]
+    shutil.copytree(path, tmp_path / "plain")
+    fields = json.loads((path / "config.json").read_text()) | {"eos_token_id": plain}
+    (tmp_path / "plain/config.json").write_text(json.dumps(fields))
+    tokenizer = HFRunDirectory(tmp_path / "plain").load_tokenizer()
+    raw = Tokenizer.from_file(str(path / "tokenizer.json"))
+    ids = raw.encode(f"i {raw.decode([plain])} took").ids
+    assert tokenizer.eos == plain in ids
+    assert tokenizer.encode(raw.decode(ids)) == ids
+    assert tokenizer.decode(ids) == raw.decode(ids)
+    assert greedy(tmp_path / "plain").tokens == wanted
 
 
 def test_another_engine_ends_by_any(decoder, folder):

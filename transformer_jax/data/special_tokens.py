@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from transformer_jax.data.backends import SENTINEL
 from transformer_jax.errors import DataError
 
-__all__ = ["ROLES", "SpecialNames", "end_ids", "role_ids", "sentinel_ids"]
+__all__ = ["ROLES", "SpecialNames", "end_ids", "role_ids", "sentinel_ids", "silent_ids"]
 
 ROLES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),
@@ -72,6 +72,30 @@ def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
                 found[role] = vocab[name]
                 break
     return found
+
+
+def silent_ids(
+    roles: Mapping[str, int], given: SpecialNames, added: frozenset[int]
+) -> frozenset[int]:
+    """Returns the ids of roles that no text becomes, and that decoding leaves out.
+
+    A role may be given to a token of plain text, such as a line end that ends a text: that token
+    stays text.
+
+    Args:
+        roles: Ids by role.
+        given: Names by role that were given beside the file.
+        added: Ids that the file lists apart from its vocabulary.
+
+    Example:
+        >>> sorted(silent_ids({"bos": 0, "unk": 1, "eos": 7}, {"eos": "."}, frozenset({0, 1})))
+        [0]
+    """
+    return frozenset(
+        id
+        for role, id in roles.items()
+        if role != "unk" and (role not in given or given[role] in ROLES[role] or id in added)
+    )
 
 
 def sentinel_ids(vocab: Mapping[str, int]) -> tuple[int, ...]:

@@ -18,7 +18,14 @@ from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.byte_tokens import repair_byte_runs, skipped_ids
 from transformer_jax.data.files import read_file
 from transformer_jax.data.preparation import TextNormalization, compose
-from transformer_jax.data.special_tokens import ROLES, SpecialNames, end_ids, role_ids, sentinel_ids
+from transformer_jax.data.special_tokens import (
+    ROLES,
+    SpecialNames,
+    end_ids,
+    role_ids,
+    sentinel_ids,
+    silent_ids,
+)
 from transformer_jax.data.tokenizer_parts import (
     SpecialTokensTemplate,
     character_ids,
@@ -140,8 +147,8 @@ class Tokenizer:
             raise DataError("the tokenizers of sources and targets have other ids")
         self.sentinels = sentinel_ids(vocab)
         self.target_prefix_ids = (found["forced_bos"],) if "forced_bos" in found else ()
-        silent = {self.pad, self.bos, self.eos, *self.sentinels, *self.target_prefix_ids}
-        self._special = frozenset(silent if self.mask is None else silent | {self.mask})
+        added = frozenset(backend.get_added_tokens_decoder())
+        self._special = silent_ids(found, self.special, added) | frozenset(self.sentinels)
         self.normalization = text_normalization(backend)
         self._characters = character_ids(text)
         self._skipped = skipped_ids(text)
@@ -210,8 +217,7 @@ class Tokenizer:
     def _decode_bytes(self, ids: list[int], skipped: frozenset[int]) -> str:
         """The text of ids, some of which may be single bytes."""
         named = (self._backend.id_to_token(id) for id in ids if id not in skipped)
-        tokens = repair_byte_runs([token for token in named if token is not None])
-        return str(self._backend.decoder.decode(tokens))
+        return str(self._backend.decoder.decode(repair_byte_runs([*filter(None, named)])))
 
     def normalize(self, text: str) -> str:
         """The text as the file's normalizer changes it before it is divided into tokens."""
@@ -229,9 +235,8 @@ class Tokenizer:
             DataError: There is no such id.
         """
         if (token := self._backend.id_to_token(id)) is None:
-            raise DataError(
-                f"the tokenizer has no token {id}: its ids end at {self.vocab_size - 1}"
-            )
+            last = self.vocab_size - 1
+            raise DataError(f"the tokenizer has no token {id}: its ids end at {last}")
         return str(token)
 
     def token_id(self, token: str) -> int:
@@ -256,10 +261,8 @@ class Tokenizer:
         marks = [mark for mark in ("Ġ", "▁") if any(token.startswith(mark) for token in tokens)]
         if any(token.startswith("##") and len(token) > 2 for token in tokens):
             inside = [token.startswith("##") for token in tokens]
-        elif marks:
-            inside = [not token.startswith(marks[0]) for token in tokens]
         else:
-            inside = [False] * len(tokens)
+            inside = [bool(marks) and not token.startswith(marks[0]) for token in tokens]
         found = np.array(inside)
         found[list(self.special_ids)] = False
         return found
