@@ -93,7 +93,7 @@ def test_translators_of_the_defaults_have_about_as_many_parameters():
         ({"words": 1}, "--words is 1: at least 2"),
         ({"test_lengths": ()}, "--test-lengths needs at least one value"),
         ({"scores": ("dot", "dot")}, "--scores dot dot: each value only once"),
-        ({"train_length": 9_000}, "--train-length is 9000: at most 8,192"),
+        ({"train_length": 9_000}, "--train-length is 9000: at most 8192"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong, message):

@@ -67,7 +67,7 @@ def test_a_reward_rises_within_the_budget_and_is_hacked_without_it():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"budget": 0.0}, "--budget is 0.0: a positive number"),
+        ({"budget": 0.0}, "--budget is 0.0: above 0"),
         ({"kl_coefficient": -1.0}, "--kl-coefficient is -1.0: above 0"),
         ({"group_size": 1}, "--group-size is 1: at least 2"),
         ({"d_model": 6}, "--d-model is 6: a multiple of 4"),

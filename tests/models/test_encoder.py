@@ -398,11 +398,13 @@ def test_narrow_tables_are_projected_before_the_first_block(scan):
     [({"size": 0}, "at least 1"), ({"size": 8, "decoder_layers": 1}, "only a text encoder")],
 )
 def test_widths_of_tables_that_no_model_can_have_are_refused(changes, said):
-    embedding = dataclasses.replace(BERT.embedding, embedding_size=changes["size"])
+    def build():
+        embedding = dataclasses.replace(BERT.embedding, embedding_size=changes["size"])
+        layers = changes.get("decoder_layers", 0)
+        return change(embedding=embedding, head=HeadConfig(), decoder_layers=layers)
+
     with pytest.raises(ConfigError, match=said):
-        change(
-            embedding=embedding, head=HeadConfig(), decoder_layers=changes.get("decoder_layers", 0)
-        )
+        build()
 
 
 def test_words_are_not_told_by_a_narrow_table_without_a_map():

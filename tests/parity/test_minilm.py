@@ -36,7 +36,7 @@ def vectors(folder):
 
 def test_its_pooling_and_length_come_from_the_folder(vectors, folder):
     assert vectors.length == LENGTH
-    assert sentence_fields(folder) == {"pool": "mean", "length": LENGTH}
+    assert sentence_fields(folder) == {"pool": "mean", "length": LENGTH, "normalize": True}
     assert pool_of(folder, None) == "mean"
 
 

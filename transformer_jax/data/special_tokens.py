@@ -75,7 +75,7 @@ def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
 
 
 def silent_ids(
-    roles: Mapping[str, int], given: SpecialNames, added: frozenset[int]
+    roles: Mapping[str, int], given: SpecialNames, listed: frozenset[int]
 ) -> frozenset[int]:
     """Returns the ids of roles that no text becomes, and that decoding leaves out.
 
@@ -85,7 +85,7 @@ def silent_ids(
     Args:
         roles: Ids by role.
         given: Names by role that were given beside the file.
-        added: Ids that the file lists apart from its vocabulary.
+        listed: Ids that the file lists apart from its vocabulary.
 
     Example:
         >>> sorted(silent_ids({"bos": 0, "unk": 1, "eos": 7}, {"eos": "."}, frozenset({0, 1})))
@@ -94,7 +94,7 @@ def silent_ids(
     return frozenset(
         id
         for role, id in roles.items()
-        if role != "unk" and (role not in given or given[role] in ROLES[role] or id in added)
+        if role != "unk" and (role not in given or given[role] in ROLES[role] or id in listed)
     )
 
 

@@ -49,9 +49,9 @@ def words_of_tokens(tokenizer: Tokenizer) -> dict[int, str]:
     it continues one (``##house``). In a vocabulary without such marks every token is a word.
 
     Example:
-        >>> from transformer_jax.data.tokenizer import train_tokenizer
-        >>> words_of_tokens(train_tokenizer("wordpiece", ["do re"], 10))
-        {6: 'd', 7: 'e', 8: 'o', 9: 'r'}
+        >>> from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+        >>> words_of_tokens(train_tokenizer("wordpiece", ["do re"], 12, special=BERT_SPECIAL))
+        {7: 'd', 8: 'e', 9: 'o', 10: 'r', 11: 'do'}
         >>> words_of_tokens(train_tokenizer("bpe", ["no do do"], 263))
         {261: 'do'}
     """
