@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from transformer_jax.devices import default_device
-from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.interop.export_plan import choose_family, unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, model_of
@@ -140,13 +140,19 @@ def _check_vocabulary(
         )
 
 
-def _check_rows(path: str | os.PathLike[str], adapter: Adapter) -> None:
+def _merge(path: str | os.PathLike[str], base: RunDirectory) -> str:
+    """Returns the command that merges adapters into their base."""
+    path = os.fspath(path).rstrip("/")
+    return command("merge", base.path, "--adapter", path, "--output", f"{path}-merged")
+
+
+def _check_rows(path: str | os.PathLike[str], adapter: Adapter, base: RunDirectory) -> None:
     """Refuses rows of tokens beside an adapter: all prompts of a batch read one table."""
     if adapter.rows:
         raise ConfigError(
             f"{path}: was trained with the rows of {plural(len(adapter.tokens), 'token')} beside "
-            f"its adapters, and prompts that choose adapters share one table: write it with the "
-            f"command merge, and use that"
+            f"its adapters, and prompts that choose adapters share one table: merge them with "
+            f"{_merge(path, base)}, and use the result"
         )
 
 
@@ -160,13 +166,13 @@ def open_adapters(paths: Adapters, base: RunDirectory, params: PyTree) -> dict[s
     """
     found = {name: open_adapter(path, base, params) for name, path in paths.items()}
     for name, adapter in found.items():
-        _check_rows(paths[name], adapter)
+        _check_rows(paths[name], adapter, base)
         own = sorted(one for one in adapter.itself if not one.startswith("value/"))
         if own:
             raise ConfigError(
                 f"{paths[name]}: has parameters of its own beside its adapters ({own[0]}), and "
-                f"prompts that choose adapters share them: merge it with the command merge, and "
-                f"use the result"
+                f"prompts that choose adapters share them: merge them with "
+                f"{_merge(paths[name], base)}, and use the result"
             )
     return found
 
