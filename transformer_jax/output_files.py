@@ -1,4 +1,4 @@
-"""Where files and folders are written: as drafts first, which name the process that writes them.
+"""Files and folders written as drafts first, whose names hold the process that writes them.
 
 A draft lies beside its target under a hidden name, and is renamed once it is complete. A process
 that is killed leaves its draft; the next one that writes the same target removes it.
@@ -264,7 +264,7 @@ def remove_dead_drafts(folder: Path, name: str | None = None) -> None:
 
 
 def is_draft(name: str) -> bool:
-    """Whether a file or folder of this name is a draft.
+    """Returns whether a file or folder of this name is a draft.
 
     Example:
         >>> is_draft("model.safetensors"), is_draft(draft_path(Path("model.safetensors")).name)

@@ -1,4 +1,4 @@
-"""Where answers begin in a conversation whose template does not mark them."""
+"""The beginnings of answers in a conversation whose template does not mark them."""
 
 import functools
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ class AnswerFinder:
         return len(asked) if text.startswith(asked) else None
 
     def _after_header(self, chat: Sequence[Message], number: int, text: str) -> int | None:
-        """Where an answer starts that follows no message of the user, or nothing at all.
+        """Returns the start of an answer that follows no message of the user, or nothing at all.
 
         Up to its content the text is the same whatever that is; what asks for answers elsewhere
         stands there.
@@ -147,6 +147,6 @@ def _answers(chat: Sequence[Message], begin: int, end: int) -> list[int]:
 
 
 def _shared(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Returns the length of the longest common prefix of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

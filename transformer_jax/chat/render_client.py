@@ -95,7 +95,7 @@ _TIME = "it computes longer than a conversation of this size needs"
 
 
 def _reason(code: int) -> str | None:
-    """What is wrong with a template whose process ended so; None if others stopped it."""
+    """Returns the fault of a template by its process's exit code; None if others stopped it."""
     if code == -signal.SIGPROF:
         return _TIME
     if code in (-signal.SIGSEGV, -signal.SIGBUS):
@@ -229,7 +229,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _folders() -> list[str]:
-    """Where the process finds this package, and Jinja with what it needs."""
+    """Returns the folders of this package and of Jinja with its dependencies."""
     specs = map(importlib.util.find_spec, ("jinja2", "markupsafe"))
     files = [transformer_jax.__file__, *(spec.origin for spec in specs if spec and spec.origin)]
     return list(dict.fromkeys(str(Path(str(file)).resolve().parents[1]) for file in files))

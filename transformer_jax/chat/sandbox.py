@@ -149,7 +149,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return _Counting().visit(super()._parse(source, name, filename))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may reach for an attribute."""
+        """Returns whether a template may reach for an attribute."""
         return attr not in _TABLES and super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Any:

@@ -119,7 +119,7 @@ class Sampler:
         return self.language.generate([self.chat.request(one, self.prepare) for one in requests])
 
     def reads(self, request: "GenerationRequest") -> bool:
-        """Whether the model reads all of a prompt, which may be longer than its context."""
+        """Returns whether the model reads all of a prompt, which may be longer than its context."""
         if self.chat is not None and request.messages is not None:
             return not self.chat.dropped(request, self.prepare)
         [ids] = self.language.tokenizer.encode_batch([request.prompt])

@@ -81,7 +81,7 @@ class _Output(io.BufferedIOBase):
         return True
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Returns whether it is a terminal."""
         return bool(self.plain.isatty())
 
     def fileno(self) -> int:

@@ -1,4 +1,4 @@
-"""What a tokenizer's file says beside its pieces: normalization, template, names of tokens."""
+"""Parts of a tokenizer's file: normalization, template, names of tokens."""
 
 import json
 import sys

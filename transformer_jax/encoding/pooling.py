@@ -17,7 +17,7 @@ Pools = Pool | tuple[Pool, ...]
 def combine_layers(
     every: Sequence[Float[Array, "B T D"]], layers: Layers
 ) -> Float[Array, "B T *rest"]:
-    """What is asked for of the vectors of all layers, the embeddings first, in float32.
+    """Selects layers and pools their vectors, in float32; layer 0 is the embeddings.
 
     Example:
         >>> every = [jnp.full((1, 1, 1), 10.0**i) for i in range(6)]

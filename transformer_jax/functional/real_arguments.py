@@ -118,7 +118,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _admits_numbers(annotation: Any, ranks: tuple[str, ...]) -> bool:
-    """Whether an annotation admits a number of Python: a number, or an array without dimensions."""
+    """Returns whether an annotation admits a number of Python or an array without dimensions."""
     return bool({int, float, complex} & {*typing.get_args(annotation)}) or any(
         "*" in dims or "..." in dims or not dims.split() for dims in ranks
     )

@@ -173,14 +173,14 @@ def _ranked(
 
 
 def _ended(tokens: list[int], ends: tuple[int, ...]) -> bool:
-    """Whether the last token of a text ends it."""
+    """Returns whether the last token of a text ends it."""
     return bool(tokens) and tokens[-1] in ends
 
 
 def _is_cut(
     hypotheses: list[tuple[list[int], float]], ends: tuple[int, ...], divisor: np.ndarray
 ) -> bool:
-    """Whether one that the limit cut has a better score than every one that ended.
+    """Returns whether one that the limit cut has a better score than every one that ended.
 
     Example:
         >>> divisor = np.ones(4)

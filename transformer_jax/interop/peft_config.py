@@ -60,7 +60,7 @@ _ADDED = {
 
 @dataclasses.dataclass(frozen=True)
 class PeftConfig:
-    """What an ``adapter_config.json`` says.
+    """The settings of an ``adapter_config.json``.
 
     Attributes:
         folder: Where it is, for messages.
@@ -106,11 +106,11 @@ class PeftConfig:
         return lora_scale(self.rank(module), float(alpha), variant)  # type: ignore[arg-type]
 
     def names_targets(self) -> bool:
-        """Whether ``target_modules`` names anything."""
+        """Returns whether ``target_modules`` names anything."""
         return self.fields.get("target_modules") not in (None, "", [], _NO_TARGETS)
 
     def targets(self, module: str, *, hidden: bool = True) -> bool:
-        """Whether PEFT puts an adapter on a module of this name.
+        """Returns whether PEFT puts an adapter on a module of this name.
 
         Args:
             module: The whole name.
@@ -130,7 +130,7 @@ class PeftConfig:
         return _ends(module, wanted) and self._transforms(module)
 
     def _transforms(self, module: str) -> bool:
-        """Whether ``layers_to_transform`` includes the layer of a module."""
+        """Returns whether ``layers_to_transform`` includes the layer of a module."""
         layers = self.fields.get("layers_to_transform")
         if layers is None or layers == []:
             return True

@@ -101,7 +101,7 @@ class BaseModules:
         return self.tables.get(module, "embedding/table" if shared else None)
 
     def wraps(self, module: str) -> bool:
-        """Whether PEFT has adapters of a module: a linear map, or a table."""
+        """Returns whether PEFT has adapters of a module: a linear map, or a table."""
         return module in self.linear or self.table_of(module) is not None
 
 
@@ -178,7 +178,7 @@ def _leaves_out(config: PeftConfig, module: str) -> str:
 
 
 def _ties_targets(config: PeftConfig, base: BaseModules) -> bool:
-    """Whether PEFT gives the table of words and the output layer one adapter."""
+    """Returns whether PEFT gives the table of words and the output layer one adapter."""
     wanted = config.fields.get("target_modules") or ()
     if not _ties(config, base) or _ties_saved(config, base):
         return False
@@ -188,7 +188,7 @@ def _ties_targets(config: PeftConfig, base: BaseModules) -> bool:
 
 
 def _ties_saved(config: PeftConfig, base: BaseModules) -> bool:
-    """Whether PEFT stores one table for the table of words and the output layer."""
+    """Returns whether PEFT stores one table for the table of words and the output layer."""
     return _ties(config, base) and any(
         name.rpartition(".")[2] in _WORD_TABLES for name in config.saved
     )

@@ -42,7 +42,7 @@ _BASE = ".base_layer."  # of a module with an adapter, in the names of its own t
 
 
 def is_peft_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds an adapter in PEFT's format."""
+    """Returns whether a folder holds an adapter in PEFT's format."""
     return os.path.isfile(Path(path) / CONFIG)
 
 
@@ -136,7 +136,7 @@ def _as_modules(family: ModelFamily, model: Model) -> list[TensorMapping]:
 
 
 def _origin(config: PeftConfig) -> dict[str, Any]:
-    """What stays true of an adapter whose tensors are no longer those of its file."""
+    """Returns the settings of an adapter whose tensors were computed anew."""
     variant = "rslora" if config.fields.get("use_rslora") else "lora"
     return {"variant": variant, "task_type": config.fields.get("task_type")}
 

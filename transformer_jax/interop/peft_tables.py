@@ -25,7 +25,7 @@ _EMBEDDING, _HEAD = "embedding/table", "head/table"
 
 @dataclasses.dataclass(frozen=True)
 class TableChanges:
-    """What an adapter has of tables.
+    """The changes that an adapter makes to tables.
 
     Attributes:
         config: The configuration of the adapter.
@@ -103,7 +103,7 @@ class TableChanges:
         return changed | {_HEAD: own[there[1]]}
 
     def _one_change(self, modules: list[str]) -> bool:
-        """Whether the adapter of the output layer is that of the table, the other way round."""
+        """Returns whether the adapter of the output layer is the transposed one of the table."""
         if len(modules) < 2 or any(name not in self.adapters for name in modules):
             return False
         table, head = (self.adapters[name] for name in modules)

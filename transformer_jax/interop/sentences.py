@@ -287,7 +287,7 @@ def _reads(folder: Path, path: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def _dense(path: Path, fields: dict[str, Any] | None, part: str) -> dict[str, Any] | None:
-    """Where the weights of a linear map are and what follows it; None if it is something else."""
+    """Returns the folder of a linear map and its activation; None for other modules."""
     fields = fields or {}
     known = {"Identity": False, "Tanh": True}
     name = str(fields.get("activation_function")).rpartition(".")[2]

@@ -40,7 +40,7 @@ def _parts(address: str, name: str) -> tuple[str, int]:
 
 
 def is_loopback(address: str, name: str) -> bool:
-    """Whether an address is of this machine alone, such as ``localhost:8476``.
+    """Returns whether an address is of this machine alone, such as ``localhost:8476``.
 
     A name of the machine that ``/etc/hosts`` maps to 127.0.1.1 is not: other machines know it by
     another address.
@@ -145,13 +145,13 @@ def _resolved(host: str) -> set[str]:
 
 
 def _is_interface(host: str) -> bool:
-    """Whether an IP address is that of one interface of this machine, and no loopback."""
+    """Returns whether an IP address is that of one interface of this machine, and no loopback."""
     address = ipaddress.ip_address(host)
     return not address.is_loopback and not address.is_unspecified and _is_own(host)
 
 
 def _is_own(host: str) -> bool:
-    """Whether an IP address is one of this machine."""
+    """Returns whether an IP address is one of this machine."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
             tried.bind((host, 0))

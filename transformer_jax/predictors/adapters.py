@@ -262,7 +262,7 @@ def load_merged(
 
 
 def has_new_head(whole: PyTree, params: PyTree) -> bool:
-    """Whether merging gave an output layer a table of its own, which it shared before."""
+    """Returns whether merging gave an output layer a table of its own, which it shared before."""
     return HEAD in flatten_dict(whole) and HEAD not in flatten_dict(params)
 
 

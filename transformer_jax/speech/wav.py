@@ -113,7 +113,7 @@ def _end_of_samples(content: bytes, order: str, start: int, size: int) -> int:
 
 
 def _chunks(content: bytes, order: str, at: int) -> bool:
-    """Whether chunks fill the rest of the file."""
+    """Returns whether chunks fill the rest of the file."""
     while at + 8 <= len(content):
         if not all(32 <= byte < 127 for byte in content[at : at + 4]):  # of its name; silence is 0
             return False

@@ -194,7 +194,7 @@ def _with_single_blanks(text: str) -> str:
 
 
 def _is_lost(text: str, made: str, tokenizer: Tokenizer) -> bool:
-    """Whether a decoded text differs from its original by more than the tokenizer's normalization.
+    """Returns whether a decoded text differs from its original by more than normalization.
 
     Blanks in texts of scripts without blanks do not count.
     """

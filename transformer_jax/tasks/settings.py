@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig(Configuration, group="evaluation"):
-    """What is translated to see how good the model is."""
+    """Settings of translations in validation and at the end of training."""
 
     sentences: Amount = 200  # validation sentences translated greedily while training; 0 is none
     shown: Amount = 3  # of these, how many are shown with their references at each evaluation
@@ -80,7 +80,7 @@ class EvaluationConfig(Configuration, group="evaluation"):
 
 @dataclasses.dataclass(frozen=True)
 class SummaryEvaluation(Configuration, group="evaluation"):
-    """What is summarized to see how good the model is."""
+    """Settings of summaries in validation and at the end of training."""
 
     texts: Amount = 100  # validation texts summarized greedily while training; 0 is none
     shown: Amount = 1  # of these, how many are shown with their references at each evaluation

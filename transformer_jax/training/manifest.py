@@ -58,7 +58,7 @@ def _unread(path: Path, error: OSError) -> CheckpointError:
 
 
 def exists(path: Path) -> bool:
-    """Whether something is at ``path``.
+    """Returns whether something is at ``path``.
 
     Raises:
         UnreadableError: The folder that would hold it cannot be searched.

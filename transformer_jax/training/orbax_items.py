@@ -80,7 +80,7 @@ def explained(error: BaseException, what: str) -> CheckpointError:
 
 
 def is_utf8(path: Path) -> bool:
-    """Whether a path is UTF-8, as Orbax needs."""
+    """Returns whether a path is UTF-8, as Orbax needs."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

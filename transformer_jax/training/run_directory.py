@@ -159,7 +159,7 @@ class RunDirectory:
             )
 
     def _cannot_resume(self) -> bool:
-        """Whether the run is known to hold weights alone, or an n-gram model."""
+        """Returns whether the run is known to hold weights alone, or an n-gram model."""
         from transformer_jax.training.sealed import holds_weights_alone
 
         with contextlib.suppress(CheckpointError):

@@ -141,7 +141,7 @@ def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
 
 
 def holds_weights_alone(run: Path) -> bool:
-    """Whether no training wrote a run's checkpoint, as of ``merge`` and ``convert``.
+    """Returns whether no training wrote a run's checkpoint, as of ``merge`` and ``convert``.
 
     Raises:
         CheckpointError: The checkpoint cannot be read.

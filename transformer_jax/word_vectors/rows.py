@@ -59,7 +59,7 @@ class Broken:
 
 
 def is_text(sample: bytes, size: int) -> bool:
-    r"""Whether rows are lines of a word and numbers, seen from the bytes that follow the header.
+    r"""Returns whether rows are lines of text, by the bytes that follow the header.
 
     One sound line among the first is enough. If none is sound, the bytes are text when they are
     printable and half of the fields are numbers.
