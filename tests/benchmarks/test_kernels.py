@@ -13,6 +13,7 @@ from benchmarks import kernel_cases as cases
 from benchmarks import kernels as benchmark
 from benchmarks.kernel_timing import passes, repeated
 from benchmarks.roofline import Peak
+from transformer_jax.cli.errors import guarded
 from transformer_jax.functional import kernels
 
 RESULTS = Path(benchmark.__file__).parent / "results"
@@ -103,10 +104,9 @@ def test_the_roofline_is_the_slower_of_memory_and_products():
     ],
 )
 def test_flags_that_do_not_go_together_are_refused_in_one_line(flags, message, capsys, tmp_path):
-    with pytest.raises(SystemExit) as left:
-        benchmark.main([*flags, "--output", str(tmp_path)])
+    code = guarded(lambda: benchmark.main([*flags, "--output", str(tmp_path)]) or 0)
     said = capsys.readouterr().err
-    assert left.value.code != 0
+    assert code != 0
     assert message in said
     assert said.count("\n") == 1
 

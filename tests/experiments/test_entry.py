@@ -144,7 +144,7 @@ LARGE = str(10**30)
         (seq2seq, ["evaluate", "run", "--source", "\ud800", "--target", "x"], "--source: holds"),
         (seq2seq, ["evaluate", "run", "--source", "x", "--target", "x", "--num-beams", LARGE],
          "--num-beams is 1"),
-        (seq2seq, ["resume", "run", "--loop.keep-last", LARGE], "--loop.keep-last is 1"),
+        (seq2seq, ["resume", "run", "--loop.keep-last", LARGE], "loop.keep_last is 1"),
         (seq2seq, ["resume", "a\0b"], "error: run: holds a NUL"),
         (decoder_only, ["evaluate", "run", "--ngrams", LARGE], "--ngrams is 1"),
         (encoder_only, ["evaluate", "run", "--output", "\udcff"], "--output: holds half"),

@@ -83,7 +83,6 @@ def test_an_end_token_of_plain_text_is_text_in_prompts(decoder, tmp_path):
     ids = raw.encode(f"i {raw.decode([plain])} took").ids
     assert tokenizer.eos == plain in ids
     assert tokenizer.encode(raw.decode(ids)) == ids
-    assert tokenizer.decode(ids) == raw.decode(ids)
     assert greedy(tmp_path / "plain").tokens == wanted
 
 

@@ -3,10 +3,12 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
+import tokenizers
+
 from transformer_jax.data.backends import SENTINEL
 from transformer_jax.errors import DataError
 
-__all__ = ["ROLES", "SpecialNames", "end_ids", "role_ids", "sentinel_ids", "silent_ids"]
+__all__ = ["ROLES", "SpecialNames", "end_ids", "plain_end", "role_ids", "sentinel_ids"]
 
 ROLES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),
@@ -74,28 +76,22 @@ def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
     return found
 
 
-def silent_ids(
-    roles: Mapping[str, int], given: SpecialNames, listed: frozenset[int]
-) -> frozenset[int]:
-    """Returns the ids of roles that no text becomes, and that decoding leaves out.
-
-    A role may be given to a token of plain text, such as a line end that ends a text: that token
-    stays text.
+def plain_end(backend: tokenizers.Tokenizer, eos: int, given: SpecialNames) -> frozenset[int]:
+    """Returns the end token if it is plain text, such as a line end: prompts may hold it.
 
     Args:
-        roles: Ids by role.
+        backend: The tokenizer of the library.
+        eos: The id of the role ``eos``.
         given: Names by role that were given beside the file.
-        listed: Ids that the file lists apart from its vocabulary.
 
     Example:
-        >>> sorted(silent_ids({"bos": 0, "unk": 1, "eos": 7}, {"eos": "."}, frozenset({0, 1})))
-        [0]
+        >>> backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({".": 0, "</s>": 1}))
+        >>> plain_end(backend, 0, {"eos": "."}), plain_end(backend, 1, {"eos": "</s>"})
+        (frozenset({0}), frozenset())
     """
-    return frozenset(
-        id
-        for role, id in roles.items()
-        if role != "unk" and (role not in given or given[role] in ROLES[role] or id in listed)
-    )
+    usual = given.get("eos", ROLES["eos"][0]) in ROLES["eos"]
+    listed = eos in backend.get_added_tokens_decoder()
+    return frozenset() if usual or listed else frozenset((eos,))
 
 
 def sentinel_ids(vocab: Mapping[str, int]) -> tuple[int, ...]:

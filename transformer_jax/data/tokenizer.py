@@ -22,9 +22,9 @@ from transformer_jax.data.special_tokens import (
     ROLES,
     SpecialNames,
     end_ids,
+    plain_end,
     role_ids,
     sentinel_ids,
-    silent_ids,
 )
 from transformer_jax.data.tokenizer_parts import (
     SpecialTokensTemplate,
@@ -147,8 +147,8 @@ class Tokenizer:
             raise DataError("the tokenizers of sources and targets have other ids")
         self.sentinels = sentinel_ids(vocab)
         self.target_prefix_ids = (found["forced_bos"],) if "forced_bos" in found else ()
-        listed = frozenset(backend.get_added_tokens_decoder())
-        self._special = silent_ids(found, self.special, listed) | frozenset(self.sentinels)
+        self._special = frozenset({*found.values(), *self.sentinels} - {self.unk})
+        self._never_text = self._special - plain_end(backend, self.eos, self.special)
         self.normalization = text_normalization(backend)
         self._characters = character_ids(text)
         self._skipped = skipped_ids(text)
@@ -190,7 +190,7 @@ class Tokenizer:
             texts, self._backend.encode_batch(list(texts), add_special_tokens=False), strict=True
         ):
             ids, spans = encoding.ids, [self._span(text, *span) for span in encoding.offsets]
-            if not self._special.isdisjoint(ids):
+            if not self._never_text.isdisjoint(ids):
                 kept = [(self._only_text([id]), span) for id, span in zip(ids, spans, strict=True)]
                 spans = [span for only, span in kept if only]
                 ids = [only[0] for only, _ in kept if only]
@@ -284,10 +284,10 @@ class Tokenizer:
             raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
 
     def _only_text(self, ids: list[int]) -> list[int]:
-        if self._special.isdisjoint(ids):
+        if self._never_text.isdisjoint(ids):
             return ids
         instead = [] if self.unk is None else [self.unk]
-        return [j for i in ids for j in (instead if i in self._special else [i])]
+        return [j for i in ids for j in (instead if i in self._never_text else [i])]
 
 
 def train_tokenizer(
