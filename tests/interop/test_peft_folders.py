@@ -323,6 +323,43 @@ def test_adapters_of_a_table_and_of_the_output_layer(tmp_path):
     found = merged("gpt2", write(tmp_path, fields, {**tensors, **of_table, **of_head}))
     np.testing.assert_allclose(found["embedding/table"], table + 3.0 * b @ a, atol=1e-5)
     assert "head/table" not in found
+    # Two scales of one adapter: the output layer gets a table of its own.
+    scaled = {**fields, "alpha_pattern": {"lm_head": 12}}
+    found = merged("gpt2", write(tmp_path, scaled, {**tensors, **of_table, **of_head}))
+    np.testing.assert_allclose(found["embedding/table"], table + 3.0 * b @ a, atol=1e-5)
+    np.testing.assert_allclose(found["head/table"], table + 6.0 * b @ a, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layout", "table", "head", "targets", "apart"),
+    [
+        ("gpt2", "transformer.wte", "lm_head", ["wte", "lm_head"], False),
+        ("gpt2", "transformer.wte", "lm_head", "wte|.*(wte|head)", False),
+        ("bert", "bert.embeddings.word_embeddings", "cls.predictions.decoder",
+         ["word_embeddings", "predictions.decoder"], True),
+        ("bert", "bert.embeddings.word_embeddings", "cls.predictions.decoder",
+         "embed_tokens|.*(word_embeddings|predictions.decoder)", True),
+    ],
+)  # fmt: skip
+def test_tied_adapters_differ_where_peft_keeps_them_apart(
+    layout, table, head, targets, apart, tmp_path
+):
+    """PEFT ties the adapters of tables whose names it knows, and which no module contains."""
+    _, _, leaves = opened(layout)
+    V, D = leaves["embedding/table"].shape
+    tensors = {
+        f"{BEFORE}{table}.lora_embedding_A": drawn(2, V),
+        f"{BEFORE}{table}.lora_embedding_B": drawn(D, 2),
+        f"{BEFORE}{head}.lora_A.weight": 2 * drawn(2, D),
+        f"{BEFORE}{head}.lora_B.weight": drawn(V, 2),
+    }
+    fields = {**FIELDS, "target_modules": targets, "ensure_weight_tying": True}
+    if apart:
+        found = merged(layout, write(tmp_path, fields, tensors))
+        assert not np.array_equal(found["embedding/table"], found["head/table"])
+    else:
+        with pytest.raises(CheckpointError, match="ensure_weight_tying is true"):
+            merged(layout, write(tmp_path, fields, tensors))
 
 
 def test_modules_have_their_names_of_today_or_those_of_the_tensors(tmp_path):

@@ -73,6 +73,11 @@ CASES = [
     ("Gemma2ForCausalLM", GROUPED | {"head_dim": 4}, "q_proj", {"modules_to_save": ["lm_head"]}),
     ("Qwen3ForCausalLM", GROUPED | {"head_dim": 4}, "all-linear", {"init_lora_weights": "olora"}),
     ("MistralForCausalLM", GROUPED, "q_proj lm_head", {"use_dora": True}),
+    # PEFT ties adapters of tables that it knows by name; each has a scale of its own.
+    ("MistralForCausalLM", GROUPED | {"tie_word_embeddings": True}, "q_proj embed_tokens",
+     {"ensure_weight_tying": True, "alpha_pattern": {"lm_head": 3}}),
+    ("BertForMaskedLM", SIZES, "query word_embeddings predictions.decoder",
+     {"ensure_weight_tying": True, "use_rslora": True}),
     ("BartForConditionalGeneration", BART, "q_proj lm_head", {}),
     ("BartForConditionalGeneration", BART, "fc1 out_proj", {"init_lora_weights": "pissa"}),
     ("BartForConditionalGeneration", BART, "fc1", {"trainable_token_indices": [3, 7]}),

@@ -9,7 +9,10 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.peft_config import PeftConfig
 
-__all__ = ["BaseModules", "bare_name", "check_saved", "check_targets", "linear_maps", "untied"]
+__all__ = [
+    "BaseModules", "bare_name", "check_saved", "check_targets", "linear_maps", "shares_adapter",
+    "ties_saved", "untied",
+]  # fmt: skip
 
 # What PEFT calls the tables of words, where it ties adapters of two of them.
 _WORD_TABLES = ("embed_tokens", "lm_head")
@@ -49,6 +52,7 @@ class BaseModules:
         tables: The parameter of each table.
         embedding: The table of words.
         head: The output layer over the vocabulary, if there is one.
+        head_name: Its whole name.
         tied: Whether it has no table of its own.
         biased: Whether its linear map has a bias there.
         several: Whether two sides may read one table.
@@ -70,18 +74,18 @@ class BaseModules:
             self.parameters.setdefault(bare_name(mapping.hf_name), []).append(mapping)
         self.embedding = bare_name(names.get("embedding/table", ""))
         self.tied = "head/table" not in names
-        self._head = names.get("head/table") or _tied_head(family, model)
-        self.head = None if self._head is None else bare_name(self._head)
+        self.head_name = names.get("head/table") or _tied_head(family, model)
+        self.head = None if self.head_name is None else bare_name(self.head_name)
         self.biased = model.words and "head/bias" in names
         if self.biased:  # that of its linear map is the bias of the head
-            bias = TensorMapping("head/bias", f"{self._head}.bias")
+            bias = TensorMapping("head/bias", f"{self.head_name}.bias")
             self.parameters.setdefault(bare_name(bias.hf_name), [bias])
         self.several = model.kind == "encoder-decoder"
         sides = ("encoder", "decoder") if self.several else ()
         others = [f"{model.prefix}{side}.embed_tokens" for side in sides]
         self.side_tables = tuple(map(bare_name, others))
         whole = [m.hf_name.rpartition(".")[0] for m in mappings]
-        whole += [self._head] if self._head else []
+        whole += [self.head_name] if self.head_name else []
         self._whole = {bare_name(name): name for name in [*others, *whole] if name}
 
     def names(self, given: Collection[str]) -> dict[str, str]:
@@ -177,17 +181,27 @@ def _leaves_out(config: PeftConfig, module: str) -> str:
     return "target_modules"
 
 
+def shares_adapter(config: PeftConfig, base: BaseModules) -> bool:
+    """Returns whether PEFT gives the table of words and the output layer one adapter.
+
+    ``LoraModel._create_and_replace`` compares the last part of the name of an output layer with
+    the whole name, so that an output layer within another module (``cls.predictions.decoder``)
+    keeps an adapter of its own.
+    """
+    return _ties_targets(config, base) and "." not in (base.head_name or ".")
+
+
 def _ties_targets(config: PeftConfig, base: BaseModules) -> bool:
-    """Returns whether PEFT gives the table of words and the output layer one adapter."""
+    """Returns whether PEFT adapts the table of words and the output layer together."""
     wanted = config.fields.get("target_modules") or ()
-    if not _ties(config, base) or _ties_saved(config, base):
+    if not _ties(config, base) or ties_saved(config, base):
         return False
     if isinstance(wanted, str):
         return any(re.fullmatch(wanted, name) for name in _WORD_TABLES)
     return any(name.rpartition(".")[2] in _WORD_TABLES for name in wanted)
 
 
-def _ties_saved(config: PeftConfig, base: BaseModules) -> bool:
+def ties_saved(config: PeftConfig, base: BaseModules) -> bool:
     """Returns whether PEFT stores one table for the table of words and the output layer."""
     return _ties(config, base) and any(
         name.rpartition(".")[2] in _WORD_TABLES for name in config.saved
@@ -213,7 +227,7 @@ def check_saved(
     Raises:
         CheckpointError: A module that is named has no tensors, or lacks one.
     """
-    folder, both = config.folder, _ties_saved(config, base)
+    folder, both = config.folder, ties_saved(config, base)
     tied = [f"{base.head}.weight"] if base.tied and base.head else []
     known = [*base.parameters, *tied, *(f"{name}.weight" for name in base.side_tables)]
     saved, used = set(), set()

@@ -15,7 +15,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.functional.low_rank import low_rank_kernel
 from transformer_jax.interop.peft_base import first_factors
 from transformer_jax.interop.peft_config import PeftConfig
-from transformer_jax.interop.peft_modules import BaseModules
+from transformer_jax.interop.peft_modules import BaseModules, shares_adapter, ties_saved
 
 __all__ = ["Leaves", "TableChanges"]
 
@@ -90,10 +90,13 @@ class TableChanges:
             for name in there
         }
         tables = list(own.values())
-        if self._one_change(there) or all(np.array_equal(tables[0], one) for one in tables[1:]):
+        one_change = self._one_adapter(there) and self._one_scale(there)
+        if one_change or all(np.array_equal(tables[0], one) for one in tables[1:]):
             return {_EMBEDDING: tables[0]}
-        if self.config.fields.get("ensure_weight_tying") and (
-            all(name in self.own for name in there) or all(name in self.adapters for name in there)
+        if (ties_saved(self.config, self.base) and all(name in self.own for name in there)) or (
+            shares_adapter(self.config, self.base)
+            and all(name in self.adapters for name in there)
+            and not self._one_adapter(there)
         ):
             raise CheckpointError(
                 f"{self.config.folder}: ensure_weight_tying is true, and the tensors of "
@@ -102,7 +105,11 @@ class TableChanges:
         changed = {} if np.array_equal(own[there[0]], table) else {_EMBEDDING: own[there[0]]}
         return changed | {_HEAD: own[there[1]]}
 
-    def _one_change(self, modules: list[str]) -> bool:
+    def _one_scale(self, modules: list[str]) -> bool:
+        """Returns whether alpha_pattern scales the adapters of both modules alike."""
+        return len({self.config.scale(self.names[module]) for module in modules}) == 1
+
+    def _one_adapter(self, modules: list[str]) -> bool:
         """Returns whether the adapter of the output layer is the transposed one of the table."""
         if len(modules) < 2 or any(name not in self.adapters for name in modules):
             return False
