@@ -20,6 +20,7 @@ from typing import Any
 import tyro
 
 from benchmarks.harness import TREE, Bench, Row, environment, table
+from transformer_jax.errors import DataError
 
 __all__ = ["main"]
 
@@ -55,6 +56,7 @@ class WordVectors:
 def main(arguments: Sequence[str]) -> None:
     """Measures, prints a table and writes the figures."""
     asked = tyro.cli(WordVectors, args=list(arguments), prog="python -m benchmarks word-vectors")
+    _check_files(asked)
     found: dict[str, Any] = {
         "command": f"python -m benchmarks word-vectors --rounds {asked.rounds} --epochs "
         f"{asked.epochs} --seeds {asked.seeds} --threads {asked.threads} --size {asked.size} "
@@ -73,6 +75,15 @@ def main(arguments: Sequence[str]) -> None:
             }
     asked.output.write_text(json.dumps(found, indent=1) + "\n")
     print(f"wrote {asked.output}", file=sys.stderr)
+
+
+def _check_files(asked: WordVectors) -> None:
+    """Refuses files that are missing, before anything is measured."""
+    names = ("questions-words", *SIMILARITIES) if asked.epochs else ()
+    questions = [("--questions", asked.questions / f"{name}.txt") for name in names]
+    for flag, path in [("--text", asked.text), *questions]:
+        if not path.is_file():
+            raise DataError(f"{flag} {path}: no such file (looked from {Path.cwd()})")
 
 
 def _measured(

@@ -14,6 +14,8 @@ import pytest
 from benchmarks.harness import TREE, Bench, Limits
 from benchmarks.ours_language import decode
 from benchmarks.settings import GPT2, Settings, What
+from transformer_jax.cli.errors import guarded
+from transformer_jax.errors import DataError
 
 PEERS = all(map(importlib.util.find_spec, ("torch", "transformers", "ctranslate2")))
 
@@ -77,6 +79,19 @@ def test_word_vectors_are_timed_and_judged_without_the_peer(tmp_path, capfd):
         assert [row["name"] for row in found[method]["rows"]] == ["transformer_jax"]
         assert found[method]["quality"]["transformer_jax"]["analogies_answered"]["mean"] == 2
     assert capfd.readouterr().err.startswith("word2vec, skip-gram:\n  setting up gensim\n")
+
+
+@pytest.mark.parametrize("missing", ["--text", "--questions"])
+def test_a_missing_file_of_word_vectors_is_one_line(tmp_path, capfd, missing):
+    from benchmarks.word_vectors import main
+
+    (tmp_path / "text").write_text("a b\n")
+    text = tmp_path / ("none" if missing == "--text" else "text")
+    flags = ["--text", str(text), "--questions", str(tmp_path), "--peers", "none"]
+    assert guarded(lambda: main(flags)) == DataError.exit_code
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"error: {missing} {tmp_path}/")
+    assert "no such file" in line
 
 
 def test_a_decoder_of_any_size_writes_its_tokens():

@@ -355,13 +355,17 @@ def test_the_training_file_says_which_language_is_the_source(write, tmp_path):
         ({"translation": {"en": "one", "fr": "un", "de": "eins"}}, "data.read.fields"),
         ({"translation": {"en": "one", "fr": 3}}, "field 'fr' is int"),
         ({"translation": "one"}, "no field 'source'"),
+        ({"language": ["en", "fr"], "translation": ["one", "un"]},
+         "language and translation are lists, of any number of texts, and a pair is wanted"),
+        ({"translation": {"language": ["en"], "translation": ["one"]}}, "a line for each pair"),
     ],
-)
+)  # fmt: skip
 def test_translations_that_are_no_pair_are_refused(write, line, message):
     path = write("books.jsonl", json.dumps(line) + "\n")
     with pytest.raises(DataError, match=re.escape(message)) as error:
         read_pairs(Files(pairs=path))
     assert f"{path}:1: " in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_at_most_a_tenth_is_held_out():

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 import transformer_jax as tj
 from tests.parity import layouts
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, convert
 from transformer_jax.predictors.runs import load, load_language
@@ -70,6 +71,15 @@ def test_a_decoder_ends_by_any(decoder, folder, tmp_path):
     tokenizer = RunDirectory.open(tmp_path / "run").load_tokenizer()
     assert tokenizer.end_tokens == HFRunDirectory(path).load_tokenizer().end_tokens
     assert tokenizer.end_tokens == (EOS, 9, wanted[-1])
+
+
+def test_without_an_end_token_in_its_own_file_that_of_config_json_ends_texts(folder, tmp_path):
+    """transformers generates up to the limit then; own search needs the end that training wrote."""
+    shutil.copytree(folder("llama", 9), tmp_path / "x")
+    (tmp_path / "x/generation_config.json").write_text('{"max_length": 7}')
+    run = HFRunDirectory(tmp_path / "x")
+    assert run.load_tokenizer().end_tokens == (EOS, 9)
+    assert from_generation_config(run.read_config()["published"]["generation"]).eos_token_id == ()
 
 
 def test_an_end_token_of_plain_text_is_text_in_prompts(decoder, tmp_path):

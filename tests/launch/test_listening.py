@@ -12,7 +12,13 @@ import pytest
 from transformer_jax.errors import ConfigError
 from transformer_jax.launch.supervisor import Processes, child_environment
 from transformer_jax.parallel import coordinator
-from transformer_jax.parallel.coordinator import bind_address, check_port, launcher_bind_address
+from transformer_jax.parallel.coordinator import (
+    bind_address,
+    check_port,
+    launcher_bind_address,
+    on_loopback,
+)
+from transformer_jax.parallel.launchers import find_launch
 
 ROOT = Path(__file__).parents[2]
 # Every socket of the process that listens, by the tables of the kernel.
@@ -104,6 +110,31 @@ def test_it_listens_everywhere_only_where_nothing_else_reaches_it(names, caplog,
     assert "JAX_COORDINATOR_BIND_ADDRESS" in caplog.text
 
 
+def test_a_name_that_hosts_maps_to_loopback_reaches_processes_of_one_machine(names, caplog):
+    assert bind_address("debian:7", "flag", one_machine=True) == "debian:7"
+    assert bind_address("node1:7", "flag", one_machine=True) == "node1:7"
+    assert on_loopback("debian:7", "flag") == "127.0.0.1:7"
+    assert not caplog.records
+    assert bind_address("service:7", "flag", one_machine=True) == "[::]:7"
+
+
+@pytest.mark.parametrize(
+    ("variables", "local", "processes"),
+    [
+        ({"MASTER_ADDR": "debian", "MASTER_PORT": "7", "RANK": "0"},
+         "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+        ({"JAX_COORDINATOR_ADDRESS": "debian:7", "OMPI_COMM_WORLD_RANK": "0"},
+         "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
+        ({"JAX_COORDINATOR_ADDRESS": "debian:7", "PMI_RANK": "0"}, "MPI_LOCALNRANKS", "PMI_SIZE"),
+    ],
+)  # fmt: skip
+def test_launchers_say_whether_all_processes_are_on_this_machine(variables, local, processes):
+    for count, shared in (("4", True), ("2", False)):
+        launch = find_launch({**variables, processes: "4", local: count})
+        assert launch.one_machine == shared
+    assert not find_launch({**variables, processes: "4"}).one_machine
+
+
 def test_a_port_is_free_or_not_on_its_own_interface():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -121,6 +152,9 @@ def test_slurm_s_address_is_bound_too(monkeypatch, names):
     for name, value in job.items():
         monkeypatch.setenv(name, value)
     assert launcher_bind_address(1) == "node1:61445"
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "debian")
+    assert launcher_bind_address(1) == "[::]:61445"
+    assert launcher_bind_address(1, one_machine=True) == "debian:61445"
     monkeypatch.setenv("SLURM_PROCID", "1")
     assert launcher_bind_address(1) is None
     monkeypatch.delenv("SLURM_JOB_ID")

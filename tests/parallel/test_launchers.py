@@ -48,7 +48,7 @@ SLURM = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"}
         (OPEN_MPI | ADDRESS, Launch("Open MPI", "a:1", 4, 3, (1,), OPEN_MPI_NAMES)),
         # An mpirun inside a job of SLURM, whose variables its processes have too.
         (SLURM | OPEN_MPI | ADDRESS, Launch("Open MPI", "a:1", 4, 3, (1,), OPEN_MPI_NAMES)),
-        (SLURM | HYDRA | ADDRESS, Launch("PMI", "a:1", 2, 0, (0,), PMI_NAMES)),
+        (SLURM | HYDRA | ADDRESS, Launch("PMI", "a:1", 2, 0, (0,), PMI_NAMES, one_machine=True)),
         (SLURM | PMI, Launch("SLURM")),  # srun --mpi=pmi2
         (PMI | ADDRESS, Launch("PMI", "a:1", 2, 0, None, PMI_NAMES)),
         ({"PMI_SIZE": "1", "PMI_RANK": "0"}, None),

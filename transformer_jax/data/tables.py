@@ -18,6 +18,8 @@ __all__ = [
     "translation_languages",
 ]
 
+_VARIABLE_LANGUAGES = ("language", "translation")
+
 
 def table_format(
     path: str | pathlib.Path, format: str = "auto", flag: str = ""
@@ -99,7 +101,10 @@ def read_jsonl(
             yield "", ""
             continue
         row = parse_object(line, path, number)
-        if isinstance(texts := row.get("translation"), dict):
+        texts = row.get("translation")
+        for value in (row, texts):
+            _check_single_texts(value, f"{path}:{number}")
+        if isinstance(texts, dict):
             row, fields = texts, fields or _languages(texts, f"{path}:{number}")
         fields = fields or ("source", "target")
         source, target = (text_field(row, name, path, number, hint) for name in fields)
@@ -124,9 +129,22 @@ def translation_languages(path: str | pathlib.Path, flag: str = "") -> tuple[str
     """
     for number, line in enumerate(read_lines(path, flag), 1):
         if line:
-            texts = parse_object(line, path, number).get("translation")
+            row = parse_object(line, path, number)
+            texts = row.get("translation")
+            for value in (row, texts):
+                _check_single_texts(value, f"{path}:{number}")
             return _languages(texts, f"{path}:{number}") if isinstance(texts, dict) else None
     return None
+
+
+def _check_single_texts(row: object, place: str) -> None:
+    """Refuses the lists of ``TranslationVariableLanguages`` of Hugging Face data sets."""
+    if isinstance(row, dict) and all(isinstance(row.get(k), list) for k in _VARIABLE_LANGUAGES):
+        raise DataError(
+            f"{place}: language and translation are lists, of any number of texts, and a pair is "
+            f'wanted: write a line for each pair, such as {{"translation": {{"en": "one", "fr": '
+            f'"un"}}}}'
+        )
 
 
 def _languages(texts: dict[str, object], place: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ __all__ = [
     "joining",
     "keep_collectives_local",
     "launcher_bind_address",
+    "on_loopback",
     "wait_for_coordinator",
 ]
 
@@ -60,7 +61,20 @@ def is_loopback(address: str, name: str) -> bool:
         return host in _LOOPBACK or host.endswith(".localhost")
 
 
-def bind_address(address: str, name: str) -> str:
+def on_loopback(address: str, name: str) -> str:
+    """Returns an address of this machine alone with the port of another address.
+
+    Raises:
+        ConfigError: The address is not host:port.
+
+    Example:
+        >>> on_loopback("node1:8476", "flag"), on_loopback("[::1]:8476", "flag")
+        ('127.0.0.1:8476', '[::1]:8476')
+    """
+    return address if is_loopback(address, name) else f"127.0.0.1:{_parts(address, name)[1]}"
+
+
+def bind_address(address: str, name: str, *, one_machine: bool = False) -> str:
     """Returns where process 0 listens, so that others may connect to ``address``.
 
     This is loopback for a loopback address, and otherwise the interface that the address names.
@@ -71,6 +85,8 @@ def bind_address(address: str, name: str) -> str:
     Args:
         address: The address for the others, as host:port.
         name: The flag or variable that gave the address, for messages.
+        one_machine: Whether the others are on this machine, where a name that ``/etc/hosts`` maps
+            to loopback reaches process 0.
 
     Raises:
         ConfigError: The address is not host:port.
@@ -84,7 +100,8 @@ def bind_address(address: str, name: str) -> str:
         if ":" in host:
             return f"[{host}]:{port}"
         return f"{host if host[0].isdecimal() else '127.0.0.1'}:{port}"
-    if (found := _resolved(host)) and all(map(_is_interface, found)):
+    found = _resolved(host)
+    if found and all(_is_interface(one, loopback=one_machine) for one in found):
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     log.warning(
         "process 0 listens on port %d of all interfaces, as %s names no interface of this machine: "
@@ -94,13 +111,14 @@ def bind_address(address: str, name: str) -> str:
     return f"[::]:{port}"
 
 
-def launcher_bind_address(seconds: int) -> str | None:
+def launcher_bind_address(seconds: int, *, one_machine: bool = False) -> str | None:
     """Returns where process 0 listens if JAX finds the address by the launcher.
 
     None leaves it to JAX, as the launcher is unknown or does not say enough.
 
     Args:
         seconds: The longest wait for the launcher.
+        one_machine: Whether the launcher says that all processes are on this machine.
     """
     from jax._src.clusters import ClusterEnv
 
@@ -109,7 +127,8 @@ def launcher_bind_address(seconds: int) -> str | None:
             if not kind.opt_in_only_method and kind.is_env_present():
                 if kind.get_process_id() != 0:
                     return None
-                return bind_address(kind.get_coordinator_address(seconds, None), kind.name)
+                address = kind.get_coordinator_address(seconds, None)
+                return bind_address(address, kind.name, one_machine=one_machine)
         except Exception:  # JAX itself asks again, and says what is missing
             return None
     return None
@@ -144,10 +163,11 @@ def _resolved(host: str) -> set[str]:
     return {str(one[4][0]).partition("%")[0] for one in found}
 
 
-def _is_interface(host: str) -> bool:
-    """Returns whether an IP address is that of one interface of this machine, and no loopback."""
+def _is_interface(host: str, *, loopback: bool) -> bool:
+    """Returns whether an IP address is that of one interface of this machine, perhaps loopback."""
     address = ipaddress.ip_address(host)
-    return not address.is_loopback and not address.is_unspecified and _is_own(host)
+    allowed = loopback or not address.is_loopback
+    return allowed and not address.is_unspecified and _is_own(host)
 
 
 def _is_own(host: str) -> bool:

@@ -23,6 +23,7 @@ class Launch(NamedTuple):
         process_id: Number of this process, from 0; None lets JAX ask the launcher.
         local_devices: The devices of this process by number; None is all that JAX chooses.
         names: Where the address, the number and the process number come from, for messages.
+        one_machine: Whether the launcher says that all processes are on this machine.
     """
 
     launcher: str
@@ -31,6 +32,7 @@ class Launch(NamedTuple):
     process_id: int | None = None
     local_devices: tuple[int, ...] | None = None
     names: tuple[str, ...] = _JAX
+    one_machine: bool = False
 
 
 def find_launch(environ: Mapping[str, str]) -> Launch | None:
@@ -86,7 +88,9 @@ def _slurm(environ: Mapping[str, str]) -> Launch | None:
     alone = environ.get("SLURM_STEP_TASKS_PER_NODE", "").split("(")[0] == "1"
     # JAX would give the only task of a node one of its GPUs.
     local = tuple(range(int(devices))) if alone and devices.isdecimal() else None
-    return Launch("SLURM", local_devices=local)
+    return Launch(
+        "SLURM", local_devices=local, one_machine=environ.get("SLURM_STEP_NUM_NODES") == "1"
+    )
 
 
 def _open_mpi(environ: Mapping[str, str]) -> Launch | None:
@@ -118,7 +122,8 @@ def _addressed(
     """By size and rank of a launcher, and an address that the user gives."""
     address, *_ = _all(environ, names, f"set {_JAX[0]}=host:port, {_ALONE}")
     size, rank = _numbers(environ, names[1:])
-    return Launch(launcher, address, size, rank, _own_device(environ, local, of), names)
+    device, shared = _own_device(environ, local, of), environ.get(of) == str(size)
+    return Launch(launcher, address, size, rank, device, names, shared)
 
 
 def _torchrun(environ: Mapping[str, str]) -> Launch | None:
@@ -130,7 +135,8 @@ def _torchrun(environ: Mapping[str, str]) -> Launch | None:
     port, size, rank = _numbers(environ, _TORCHRUN[1:])
     # torchrun itself listens on its port.
     address, devices = f"{host}:{port + 1}", _own_device(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    return Launch("torchrun", address, size, rank, devices, ("MASTER_ADDR", *_TORCHRUN[2:]))
+    shared = environ.get("LOCAL_WORLD_SIZE") == str(size)
+    return Launch("torchrun", address, size, rank, devices, ("MASTER_ADDR", *_TORCHRUN[2:]), shared)
 
 
 def _own_device(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, ...] | None:

@@ -23,6 +23,7 @@ from transformer_jax.parallel.coordinator import (
     joining,
     keep_collectives_local,
     launcher_bind_address,
+    on_loopback,
     wait_for_coordinator,
 )
 from transformer_jax.parallel.launchers import Launch, find_launch
@@ -207,11 +208,13 @@ def _join(launch: Launch, local: tuple[int, ...] | None, config: DistributedConf
         raise ConfigError(f"distributed.initialization_timeout_seconds is {seconds}: at least 1")
     began = time.monotonic()
     bind = None  # leaves it to JAX
-    if address is not None and is_loopback(address, name):
+    if address is not None and launch.one_machine:
+        address = on_loopback(address, name)
+    if launch.one_machine or (address is not None and is_loopback(address, name)):
         keep_collectives_local()
     if "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
         if address is None:
-            bind = launcher_bind_address(seconds)
+            bind = launcher_bind_address(seconds, one_machine=launch.one_machine)
         elif launch.process_id == 0:
             bind = bind_address(address, name)
     if address is not None and launch.process_id == 0:
