@@ -4,9 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GATES := .gates
+# A file of tests runs on one worker, which compiles its programs once.
+PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-all check gates gates-all bench clean
+.PHONY: demo test test-all slice check gates gates-all bench clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml
@@ -20,13 +22,17 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	bash experiments/demo.sh $(BIN)
 
-## The tests that run on every change: 9 to 12 minutes on 2 cores.
+## The tests that run on every change, within a budget of CPU seconds and memory.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+	$(PYTEST) --cpu-budget 1000 --memory-budget 2
 
 ## Those, the slow ones, and comparisons with other frameworks where they are installed.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal -m ""
+	$(PYTEST) -m ""
+
+## What `make test` leaves out, in slices: `make slice SLICE=0/50` to `make slice SLICE=49/50`.
+slice: $(STAMP)
+	$(PYTEST) -m "slow or parity" --slice $(SLICE)
 
 ## Style and types.
 check: $(STAMP)

@@ -1,0 +1,113 @@
+"""A budget for tests: CPU seconds of all workers, and memory of each.
+
+CPU seconds depend on the machine, so they are counted in runs of a reference program, which each
+worker measures before its tests and after them. ``make test`` fails when its tests cost more.
+"""
+
+import os
+import resource
+import sys
+import time
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+HEAVIEST = 10
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+def peak_gigabytes() -> float:
+    """Most memory that this process held at once."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def reference_seconds() -> float:
+    """CPU seconds of a fixed program, which traces and lowers, as tests do most of their time."""
+    start = time.process_time()
+    matrices = [jax.ShapeDtypeStruct((8, 8), "float32")] * 4
+    for length in range(8, 32):  # new shapes and a new function: nothing is cached
+
+        def layers(x, matrices):
+            for matrix in matrices:
+                a = jax.nn.softmax(jnp.einsum("tv,sv->ts", x, x))
+                x = x + jax.nn.gelu((a @ x) @ matrix)
+            return (x - x.mean(-1, keepdims=True)).sum()
+
+        x = jax.ShapeDtypeStruct((length, 8), "float32")
+        jax.jit(jax.grad(layers, argnums=1)).lower(x, matrices)
+    return time.process_time() - start
+
+
+class Budget:
+    """Adds up what workers spent; the first process says it, and fails when it is too much."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.worker = hasattr(config, "workerinput")
+        self.tests_here = self.worker or not config.getoption("numprocesses", None)
+        self.references: list[float] = []
+        self.spent: Counter[str] = Counter()  # CPU seconds by test; "" is the rest
+        self.peaks: list[float] = []
+        self.lines: list[str] = []
+
+    def pytest_sessionstart(self):
+        if self.tests_here:
+            self.references.append(reference_seconds())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        start = cpu_seconds()
+        try:
+            return (yield)
+        finally:
+            self.spent[item.nodeid] += cpu_seconds() - start
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        references, spent, peaks = node.workeroutput.get("budget", ([], {}, []))  # {} of a crash
+        self.references += references
+        self.spent.update(spent)
+        self.peaks += peaks
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session, exitstatus):
+        if self.tests_here:
+            self.spent[""] = cpu_seconds() - self.spent.total()
+            self.references.append(reference_seconds())
+            self.peaks.append(peak_gigabytes())
+        if self.worker:
+            self.config.workeroutput["budget"] = self.references, dict(self.spent), self.peaks
+        elif self.peaks:
+            self._judge(session, exitstatus)
+
+    def _judge(self, session, exitstatus):
+        reference = sum(self.references) / len(self.references)
+        runs, gigabytes = self.spent.total() / reference, max(self.peaks)
+        most_runs, most_gigabytes = map(self.config.getoption, ("cpu_budget", "memory_budget"))
+        self.lines = [
+            f"CPU: {self.spent.total():.0f} s, or {runs:.0f} runs of the reference program of"
+            f" {reference:.2f} s; the budget is {most_runs:.0f} runs",
+            f"memory: at most {gigabytes:.2f} GB a worker; the budget is {most_gigabytes:.2f} GB",
+        ]
+        if runs > most_runs:
+            del self.spent[""]
+            self.lines += [
+                "FAILED: the tests cost more than their budget. Make the heaviest cheaper, or mark"
+                " as slow what repeats a law of others:",
+                *(f"{cpu:8.2f} s  {name}" for name, cpu in self.spent.most_common(HEAVIEST)),
+            ]
+        if gigabytes > most_gigabytes:
+            self.lines.append("FAILED: a worker held more memory than its budget")
+        if len(self.lines) > 2 and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for line in self.lines:
+            terminalreporter.write_line(line)

@@ -1,0 +1,29 @@
+"""Slices of a set of tests, which together are all of it.
+
+Each function belongs to one slice, by its name, with all of its cases: they compile the same
+programs. A new test moves no other to another slice.
+"""
+
+import re
+import zlib
+from typing import NamedTuple
+
+import pytest
+
+
+class Slice(NamedTuple):
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Slice":
+        """The slice ``"3/8"``, one of 0 to 7."""
+        found = re.fullmatch(r"(\d+)/(\d+)", text)
+        if not found or int(found[1]) >= int(found[2]):
+            raise pytest.UsageError(f"--slice is {text}: it is I/N, I from 0 to N - 1")
+        return cls(int(found[1]), int(found[2]))
+
+    def holds(self, nodeid: str) -> bool:
+        """Whether a test, or its function, belongs to this slice."""
+        function = nodeid.partition("[")[0]
+        return zlib.crc32(function.encode()) % self.count == self.index

@@ -1,0 +1,83 @@
+"""What `make test` may cost is checked, and slices of the other tests are all of them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.budget import Budget, cpu_seconds, reference_seconds
+from tests.slices import Slice
+
+ROOT = Path(__file__).parents[1]
+
+
+def judged(most_runs=10, most_gigabytes=2.0, workers=({"a": 3.0, "": 1.0}, {"b": 5.0}), code=0):
+    """Lines and exit code of a session with these CPU seconds, at a reference of one second."""
+    options = {"numprocesses": 2, "cpu_budget": most_runs, "memory_budget": most_gigabytes}
+    budget = Budget(SimpleNamespace(getoption=lambda name, default=None: options[name]))
+    for spent in workers:
+        output = {"budget": ([0.5, 1.5], spent, [1.8])}
+        budget.pytest_testnodedown(SimpleNamespace(workeroutput=output))
+    session = SimpleNamespace(exitstatus=code)
+    budget.pytest_sessionfinish(session, code)
+    return budget.lines, session.exitstatus
+
+
+def test_seconds_of_all_workers_count_with_what_is_no_test():
+    lines, code = judged(most_runs=9)
+    assert code == 0 and len(lines) == 2
+    assert lines[0].startswith("CPU: 9 s, or 9 runs of the reference program of 1.00 s")
+    lines, code = judged(most_runs=8.9)
+    assert code == 1
+    assert [line.split() for line in lines[3:]] == [["5.00", "s", "b"], ["3.00", "s", "a"]]
+
+
+def test_the_ten_heaviest_are_named():
+    lines, _ = judged(most_runs=1, workers=[{f"t{n}": float(n) for n in range(30)}])
+    assert [line.split()[-1] for line in lines[3:]] == [f"t{n}" for n in range(29, 19, -1)]
+
+
+def test_memory_of_a_worker_has_a_bound():
+    assert judged(most_gigabytes=1.81)[1] == 0
+    lines, code = judged(most_gigabytes=1.79)
+    assert code == 1 and "at most 1.80 GB a worker; the budget is 1.79" in lines[1]
+
+
+def test_a_failure_stays_what_it_was():
+    assert judged(most_runs=1, code=2)[1] == 2
+
+
+def test_the_reference_costs_the_same_again():
+    first, second = reference_seconds(), reference_seconds()
+    assert second > first / 3  # nothing of the first is kept
+    assert cpu_seconds() > second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_session_over_its_budget_fails_and_names_its_tests(processes):
+    run = [sys.executable, "-m", "pytest", "-q", f"-n{processes}", "tests/test_keys.py"]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
+    for most, code in (("1000", 0), ("0.01", 1)):
+        found = subprocess.run(
+            [*run, "--cpu-budget", most], cwd=ROOT, env=kept, capture_output=True, text=True
+        )
+        assert found.returncode == code, found.stdout
+        assert ("s  tests/test_keys.py::" in found.stdout) == bool(code)
+
+
+def test_slices_are_disjoint_and_all():
+    names = [f"tests/test_{n % 7}.py::test_{n}[{case}]" for n in range(200) for case in "ab"]
+    slices = [{name for name in names if Slice(i, 5).holds(name)} for i in range(5)]
+    assert sum(map(len, slices)) == len(names) and set().union(*slices) == set(names)
+    for part in slices:
+        assert all(name.replace("[a]", "[b]") in part for name in part)
+
+
+@pytest.mark.parametrize("text", ["5/5", "1", "-1/3", "a/b"])
+def test_what_is_no_slice_is_refused(text):
+    with pytest.raises(pytest.UsageError, match=r"it is I/N, I from 0 to N - 1"):
+        Slice.parse(text)
