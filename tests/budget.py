@@ -85,9 +85,9 @@ class Budget:
         if self.worker:
             self.config.workeroutput["budget"] = self.references, dict(self.spent), self.peaks
         elif self.peaks:
-            self._judge(session, exitstatus)
+            self._compare(session, exitstatus)
 
-    def _judge(self, session, exitstatus):
+    def _compare(self, session, exitstatus):
         reference = sum(self.references) / len(self.references)
         runs, gigabytes = self.spent.total() / reference, max(self.peaks)
         most_runs, most_gigabytes = map(self.config.getoption, ("cpu_budget", "memory_budget"))

@@ -59,7 +59,7 @@ from tests.slices import Slice
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# A worker that holds more drops its compiled programs: after a file of tests, or in the midst of it.
+# A worker that holds more drops its compiled programs: after a file of tests, or within one.
 MOST_BYTES, MOST_BYTES_IN_A_FILE = 1_000_000_000, 1_400_000_000
 
 # One for all workers of a run.

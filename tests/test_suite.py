@@ -14,7 +14,7 @@ from tests.slices import Slice
 ROOT = Path(__file__).parents[1]
 
 
-def judged(most_runs=10, most_gigabytes=2.0, workers=({"a": 3.0, "": 1.0}, {"b": 5.0}), code=0):
+def outcome(most_runs=10, most_gigabytes=2.0, workers=({"a": 3.0, "": 1.0}, {"b": 5.0}), code=0):
     """Lines and exit code of a session with these CPU seconds, at a reference of one second."""
     options = {"numprocesses": 2, "cpu_budget": most_runs, "memory_budget": most_gigabytes}
     budget = Budget(SimpleNamespace(getoption=lambda name, default=None: options[name]))
@@ -27,27 +27,29 @@ def judged(most_runs=10, most_gigabytes=2.0, workers=({"a": 3.0, "": 1.0}, {"b":
 
 
 def test_seconds_of_all_workers_count_with_what_is_no_test():
-    lines, code = judged(most_runs=9)
-    assert code == 0 and len(lines) == 2
+    lines, code = outcome(most_runs=9)
+    assert code == 0
+    assert len(lines) == 2
     assert lines[0].startswith("CPU: 9 s, or 9 runs of the reference program of 1.00 s")
-    lines, code = judged(most_runs=8.9)
+    lines, code = outcome(most_runs=8.9)
     assert code == 1
     assert [line.split() for line in lines[3:]] == [["5.00", "s", "b"], ["3.00", "s", "a"]]
 
 
 def test_the_ten_heaviest_are_named():
-    lines, _ = judged(most_runs=1, workers=[{f"t{n}": float(n) for n in range(30)}])
+    lines, _ = outcome(most_runs=1, workers=[{f"t{n}": float(n) for n in range(30)}])
     assert [line.split()[-1] for line in lines[3:]] == [f"t{n}" for n in range(29, 19, -1)]
 
 
 def test_memory_of_a_worker_has_a_bound():
-    assert judged(most_gigabytes=1.81)[1] == 0
-    lines, code = judged(most_gigabytes=1.79)
-    assert code == 1 and "at most 1.80 GB a worker; the budget is 1.79" in lines[1]
+    assert outcome(most_gigabytes=1.81)[1] == 0
+    lines, code = outcome(most_gigabytes=1.79)
+    assert code == 1
+    assert "at most 1.80 GB a worker; the budget is 1.79" in lines[1]
 
 
 def test_a_failure_stays_what_it_was():
-    assert judged(most_runs=1, code=2)[1] == 2
+    assert outcome(most_runs=1, code=2)[1] == 2
 
 
 def test_the_reference_costs_the_same_again():
@@ -72,7 +74,8 @@ def test_a_session_over_its_budget_fails_and_names_its_tests(processes):
 def test_slices_are_disjoint_and_all():
     names = [f"tests/test_{n % 7}.py::test_{n}[{case}]" for n in range(200) for case in "ab"]
     slices = [{name for name in names if Slice(i, 5).holds(name)} for i in range(5)]
-    assert sum(map(len, slices)) == len(names) and set().union(*slices) == set(names)
+    assert sum(map(len, slices)) == len(names)
+    assert set().union(*slices) == set(names)
     for part in slices:
         assert all(name.replace("[a]", "[b]") in part for name in part)
 

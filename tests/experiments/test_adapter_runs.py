@@ -81,6 +81,7 @@ def grown(language, texts, shared):
     return shared("adapters_grown", lambda run: run_of(decoder_only, LANGUAGE, texts, run, *more))
 
 
+@pytest.mark.slow
 def test_tokens_that_a_run_adds_are_trained_and_no_other_row_is(grown, language, texts, tmp_path):
     """Row B39; resumed, by the same command too, the run ends with the same bits."""
     config = json.loads((grown / "config.json").read_text())
@@ -101,6 +102,7 @@ def test_tokens_that_a_run_adds_are_trained_and_no_other_row_is(grown, language,
     assert results(run)["state_sha256"] == whole
 
 
+@pytest.mark.slow
 def test_a_run_with_tokens_of_its_own_merges_and_its_base_comes_back(
     grown, language, tmp_path, capfd
 ):
@@ -145,6 +147,7 @@ def test_tokens_that_are_added_are_trained_where_embeddings_are_frozen(
     assert "has no adapters" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_tokens_that_were_there_are_trained_by_name(language, texts, tmp_path):
     """As PEFT's trainable_token_indices, with any other row bit for bit as it was."""
     more = ["--init-from", str(language), "--lora.rank", "2", "--trainable-tokens", "<eos>", *FAST]
@@ -205,6 +208,7 @@ def test_adapters_merge_into_weights_and_the_base_comes_back(adapted, language, 
     assert "--overwrite" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_merged_run_is_a_plain_run(adapted, language, texts, tmp_path, capfd):
     """Row B39: it needs no base, evaluates as the run with adapters, and starts other runs."""
     start = shutil.copytree(language, tmp_path / "start")
@@ -322,7 +326,7 @@ def near(one, other):
 
 
 @pytest.mark.parametrize("how", HOW, ids=["greedy", "beams", "sampled"])
-@pytest.mark.quick("sampled")
+@pytest.mark.slow
 def test_each_request_chooses_its_adapter(adapted, other, language, generate, tmp_path, how):
     """Row B39: a line has the texts that the run of its adapter gives alone."""
     asked = [{"prompt": "um dois", "adapter": name, "number": i} for i, name in enumerate(CHOSEN)]
@@ -351,7 +355,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("more", WHOLE, ids=[(*more, "stream")[0].strip("-") for more in WHOLE])
-@pytest.mark.quick("stream", "trace")
+@pytest.mark.slow
 def test_a_single_adapter_is_for_all_prompts(adapted, language, generate, more):
     """Row B39: the text, and the steps of a trace, are those of the run that was trained."""
     how = ["--temperature", "0"] if "--num-beams" not in more else []
@@ -461,6 +465,7 @@ def test_a_choice_of_adapters_on_a_mesh_writes_what_one_device_writes(
         near(json.loads(one), json.loads(many))
 
 
+@pytest.mark.slow
 def test_an_adapter_merges_into_its_base_and_goes_through_peft(
     adapted, other, language, tmp_path, capfd
 ):

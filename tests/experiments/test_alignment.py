@@ -69,6 +69,7 @@ def test_a_run_resumes_with_its_reference_and_ends_with_the_same_bits(base, file
     assert use(["generate", str(files / "parts"), "ab", "--max-new-tokens", "3"]) == 0
 
 
+@pytest.mark.slow
 def test_other_validation_pairs_are_not_measured_by_the_reference_of_those_before(
     base, files, capsys
 ):
@@ -94,7 +95,7 @@ def test_each_method_trains_from_its_file(base, files, method):
 
 
 @pytest.mark.parametrize("adapters", [[], ["--lora.rank", 2]], ids=["whole", "adapters"])
-@pytest.mark.quick("whole")
+@pytest.mark.slow
 def test_the_two_references_give_one_run(base, files, adapters):
     for where in ("precomputed", "frozen"):
         more = ["--align.reference", where, "--training.steps", 3, *adapters]
@@ -110,7 +111,7 @@ def test_the_two_references_give_one_run(base, files, adapters):
     assert use(["generate", str(files / "frozen"), "ab", "--max-new-tokens", "3"]) == 0
 
 
-@pytest.mark.quick("dpo_frozen")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "more"),
     [
@@ -156,7 +157,7 @@ def test_adapters_are_trained_on_one_copy_of_the_base(base, files, method, more)
     assert len(set(text)) == 1
 
 
-@pytest.mark.quick("dpo_frozen")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "more"),
     [
@@ -194,7 +195,7 @@ def test_tokens_that_a_run_adds_are_the_policys_alone(base, files, method, more)
     assert len(text) == 1
 
 
-@pytest.mark.quick("grpo")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 def test_a_policy_learns_from_a_file_and_from_a_reward_model(base, files, method):
     steps = ["--training.steps", 2]
@@ -262,6 +263,7 @@ def test_lengths_that_nobody_asked_for_fit_the_positions_of_the_start(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_reward_model_that_reads_other_rows_than_samples_are_is_refused(
     base, files, tmp_path, capsys
 ):
@@ -276,6 +278,7 @@ def test_a_reward_model_that_reads_other_rows_than_samples_are_is_refused(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_cut_short_is_refused_in_one_line(base, files, capsys):
     assert align("dpo", base, files, "run", *SHORT, "--training.steps", 1) == 0
     path = files / "run" / "reference.npz"
@@ -286,6 +289,7 @@ def test_a_reference_that_is_cut_short_is_refused_in_one_line(base, files, capsy
     assert "reference.npz: damaged (" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_model_of_conversations_keeps_its_template(base, files):
     start, template = files / "start", "{% for m in messages %}{{ m.content }}{% endfor %}"
     shutil.copytree(base, start)
@@ -312,7 +316,7 @@ def conversations(base, files):
     return start
 
 
-@pytest.mark.quick("dpo")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dpo", "simpo", "reward"])
 def test_answers_to_conversations_are_learnt_in_their_template(conversations, files, method):
     """Row B40: the chosen answer is the one that the model then gives."""
@@ -374,6 +378,7 @@ def test_conversations_that_cannot_be_learnt_from_are_refused(conversations, bas
         assert not (files / "run" / "config.json").exists()
 
 
+@pytest.mark.slow
 def test_a_reward_model_of_another_form_or_template_is_refused(conversations, base, files, capsys):
     chats, texts = (["--data.train", files / f"{name}.jsonl"] for name in ("chats", "pairs"))
     for name, data in (("of_chats", chats), ("of_texts", texts)):

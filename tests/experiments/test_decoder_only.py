@@ -95,6 +95,7 @@ def runs(texts, shared):
     return made
 
 
+@pytest.mark.slow
 def test_resume_of_train_refuses_what_contradicts_the_run(runs, texts, capsys):
     given = [word.format(texts=texts) for word in FROM["file"]]
     command = ["train", "char-cpu", *TINY, *given, "--output", str(runs("file")), "--resume"]

@@ -72,6 +72,7 @@ def test_t16_a_run_ends_with_its_loss_beside_a_trivial_baseline(run):
     assert abs(scores["loss"] - best) < 1e-3
 
 
+@pytest.mark.slow
 def test_a_run_resumes_bit_by_bit(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)

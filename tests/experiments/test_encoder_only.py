@@ -202,7 +202,7 @@ def test_every_task_resumes_bit_by_bit(tuned, tmp_path, kind):
     [("classify", "matthews"), ("pair", "f1"), ("tag", "macro_f1"), ("qa", "exact_match"),
      pytest.param("regress", "spearman", marks=pytest.mark.slow)],
 )  # fmt: skip
-@pytest.mark.quick("classify-matthews")
+@pytest.mark.slow
 def test_every_task_is_measured(tuned, kind, measure):
     assert measure in results(tuned[kind])["scores"]["valid"]
 
@@ -324,6 +324,7 @@ def test_pre_training_goes_on_from_an_encoder(pretrained, data, tmp_path, capfd)
     assert not (set(before) ^ set(after))
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_head_is_kept_or_drawn_anew(pretrained, tuned, data, tmp_path, capfd):
     """Row B38: of as many labels it goes on, of others it is refused."""
     before = flatten_dict(load_params(tuned["classify"], "best").params)

@@ -74,6 +74,7 @@ def test_mostly_unknown_data_is_refused_unless_it_is_allowed(letters):
         assert "80.0%" in describe_unknown("a.tsv", side(letters, ["αβγδ e", "αβγδ"]))
 
 
+@pytest.mark.slow
 def test_few_characters_of_long_texts_are_searched_for_examples(letters, monkeypatch, capsys):
     read, spans = [], letters.encode_spans
     counted = lambda _, texts: read.extend(map(len, texts)) or spans(texts)

@@ -82,6 +82,7 @@ def test_answers_are_learnt_by_heart_and_the_run_knows_its_template(run):
     assert results["best"]["value"] < 0.1
 
 
+@pytest.mark.slow
 def test_a_run_resumes_bit_by_bit(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(copy / f"checkpoints/step_{STEPS:08d}")
@@ -94,6 +95,7 @@ def test_a_run_resumes_bit_by_bit(run, tmp_path):
     assert find_template(copy) is not None
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_another_with_its_template(run, chats, tmp_path, capfd):
     flags = ["--init-from", run, "--training.steps", "2", "--optimizer.learning-rate", "0"]
     flags += ["--optimizer.schedule.warmup-steps", "1", "--freeze", "1"]
@@ -108,6 +110,7 @@ def test_a_run_goes_on_from_another_with_its_template(run, chats, tmp_path, capf
     assert max(measured) < 0.1
 
 
+@pytest.mark.slow
 def test_special_tokens_of_a_template_are_added_to_a_base_model(run, chats, tmp_path):
     """The base model is the run without them: another template has others."""
     flags = ["--init-from", run, "--chat.template", "gemma", "--training.steps", "1"]

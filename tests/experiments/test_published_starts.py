@@ -143,7 +143,7 @@ def test_it_resumes_bit_by_bit(run, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.quick("t5")
+@pytest.mark.slow
 def test_its_export_has_the_format_of_the_start(run, folder, tmp_path, name):
     """The same settings, tokenizer and tensors; the weights are those that were trained."""
     out, path, there = tmp_path / "out", run(name), folder(name)

@@ -96,7 +96,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "freeze", "below"), CASES, ids=[" ".join(c[:2]) for c in CASES])
-@pytest.mark.quick("luong encoder")
+@pytest.mark.slow
 def test_frozen_parameters_stay_and_the_run_resumes_without_its_start(
     start, train, tmp_path, name, freeze, below
 ):

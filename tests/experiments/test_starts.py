@@ -253,7 +253,7 @@ PUBLISHED_STARTS = [
 
 
 @pytest.mark.parametrize(("name", "family"), PUBLISHED_STARTS, ids=[c[0] for c in PUBLISHED_STARTS])
-@pytest.mark.quick("gpt2")
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_published_model(published, train, tmp_path, name, family):
     """At rate 0 it writes what the folder writes, with its tokens to begin and end."""
     run = train(family, tmp_path / "run", "--init-from", published(name), *STILL)
@@ -410,6 +410,7 @@ def test_a_setting_that_is_given_counts_also_where_it_is_usual(published, train,
     assert model_of(run)["norm"]["residual_dropout"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_new_tokens_begin_near_the_mean(start, train, tmp_path, capfd, family):
     there = start(family)
@@ -502,7 +503,13 @@ def refused(family, texts, output, capfd, *more):
     return code, line
 
 
-@pytest.mark.parametrize(("family", "more", "said"), MISTAKES, ids=[m[2] for m in MISTAKES])
+@pytest.mark.parametrize(
+    ("family", "more", "said"),
+    [  # a start of a translator is trained for slow tests alone
+        pytest.param(*case, id=case[2], marks=[pytest.mark.slow] * (case[0] != "decoder"))
+        for case in MISTAKES
+    ],
+)
 def test_a_mistake_about_a_start_is_one_line(start, texts, tmp_path, capfd, family, more, said):
     there = start(family)
     code, line = refused(family, texts, tmp_path / "run", capfd, "--init-from", there, *more)
@@ -535,6 +542,7 @@ def test_starts_of_other_families_are_refused(start, published, texts, tmp_path,
     assert (code, "freeze is given without init_from" in line) == (2, True), line
 
 
+@pytest.mark.slow
 def test_a_start_that_vanished_before_the_first_step_is_named(start, train, tmp_path, capfd):
     """A run that has no checkpoint yet needs its start."""
     there = shutil.copytree(start("decoder"), tmp_path / "start")

@@ -109,6 +109,7 @@ def test_t16_it_starts_from_the_pretrained_model(run, pretrained):
     assert (run / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_resumes_bit_by_bit(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)

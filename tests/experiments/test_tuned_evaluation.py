@@ -128,7 +128,7 @@ def logged(run, step):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.quick("dpo")
+@pytest.mark.slow
 def test_evaluate_gives_the_numbers_of_training(case, base, chat_base, files, capsys):
     """Of each checkpoint, to the last bit; a file of the same examples has the same."""
     instructs = case.startswith("instruct")

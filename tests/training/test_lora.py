@@ -94,7 +94,7 @@ def test_an_adapter_of_rank_8_on_a_768_by_768_matrix_has_12288_parameters():
 @pytest.mark.parametrize(
     "how", [{}, {"scan": True}, {"dtype": "bfloat16"}], ids=["looped", "scanned", "bfloat16"]
 )
-@pytest.mark.quick("scanned-lora", "bfloat16-rslora")
+@pytest.mark.quick("scanned-lora")
 def test_step_0_is_the_base_bit_for_bit_and_later_ones_are_not(variant, how):
     make, config = decoder(**how), LoRAConfig(4, targets=("all-linear",), variant=variant)
     graph, trainable, frozen = parts_of(make, config)
@@ -108,6 +108,7 @@ def test_step_0_is_the_base_bit_for_bit_and_later_ones_are_not(variant, how):
     assert np.abs(logits(merge(graph, nudged(trainable), frozen, None)) - base).max() > 0.01
 
 
+@pytest.mark.quick("scanned-dora", "looped-lora")
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("scan", [False, True], ids=["looped", "scanned"])
 def test_merged_weights_compute_what_adapters_compute(variant, scan):
@@ -126,6 +127,7 @@ def test_merged_weights_compute_what_adapters_compute(variant, scan):
     assert np.abs(kernel(split(plain)[1]) - kernel(frozen)).max() > 0.01
 
 
+@pytest.mark.slow
 def test_rows_of_a_scanned_model_choose_their_adapters():
     """Row B39: stacked layers, and their adapters, become separate ones."""
     config = LoRAConfig(4, targets=("all-linear",), variant="dora")
@@ -176,6 +178,7 @@ def loss_of(graph, config, key=None):
     return loss
 
 
+@pytest.mark.quick("dora")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_gradients_are_those_of_attention_adapters_alone(variant):
     config = LoRAConfig(4, variant=variant, dropout=0.1)

@@ -69,6 +69,7 @@ def draw_samples(key=0, given=None, group=1):
     return on_policy.sample(policies().policy, given, jax.random.key(key), SPECIAL, **how)
 
 
+@pytest.mark.slow
 def test_samples_begin_with_their_prompts_and_end_with_padding():
     given, found = batch(), draw_samples()
     for row in range(4):
@@ -102,6 +103,7 @@ def test_more_padding_before_the_prompts_changes_no_sample():
     assert one.lengths.tolist() == two.lengths.tolist()
 
 
+@pytest.mark.quick("grpo")
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 def test_the_first_update_is_on_the_policy_that_wrote_the_samples(method):
     """Ratios are 1: the loss is what the formulas leave of it."""
@@ -134,6 +136,7 @@ def test_the_first_update_is_on_the_policy_that_wrote_the_samples(method):
         assert advantages[mask].mean() == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_probability_on_tokens_that_are_never_sampled_escapes_no_penalty():
     """A policy that moves all others to them still writes as before, and its KL is 0."""
     model, never = policies().policy, np.array(SPECIAL.suppress_tokens)
@@ -148,6 +151,7 @@ def test_probability_on_tokens_that_are_never_sampled_escapes_no_penalty():
     np.testing.assert_allclose(found[:, 1:], wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_validation_counts_each_prompt_once():
     rows = dataclasses.replace(ROWS, batch_size=4)
     data = rows.data(prompts(6), TOKENIZER, shuffle=False)
@@ -215,7 +219,7 @@ def trainer(path, method, reward=count_of_a, *, control=CONTROL, seed=0, **how):
     return Trainer(task, path, tx, make_mesh(data=4, devices=jax.devices()[:4]), seed, loop=loop)
 
 
-@pytest.mark.quick("grpo")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 def test_a_resumed_run_ends_with_the_bits_of_one_that_was_not_interrupted(tmp_path, method):
     trainer(tmp_path / "whole", method).fit(steps=4)
@@ -247,6 +251,7 @@ def test_samples_rewards_and_losses_do_not_depend_on_the_mesh(tmp_path):
     np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_python_reward_gets_the_texts_of_each_row_on_any_mesh(tmp_path):
     seen = []
 

@@ -72,6 +72,7 @@ def asked_of(chats):
     return Preferences("asked", "prompts", chats, [()] * count, [], list(range(1, count + 1)))
 
 
+@pytest.mark.quick("llama-2")
 @pytest.mark.parametrize("name", built_in())
 def test_a_sampled_answer_is_what_the_template_writes_of_its_text(tokenizer, name):
     """Prompt and answer are the tokens of the conversation, and the reward is given its texts."""
@@ -236,6 +237,7 @@ def test_prompts_keep_their_numbers_in_every_part_and_group():
         assert found.tokens[row, : int(found.starts[row])].tolist() == CHATS.prompt(chat)
 
 
+@pytest.mark.slow
 def test_a_task_ends_answers_as_its_template_and_gives_each_prompt_to_its_reward():
     data = PreferenceSplits(asked_of(conversations()), asked_of(conversations(40)[32:]))
     given = []

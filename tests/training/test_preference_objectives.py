@@ -108,6 +108,7 @@ def test_logits_computed_a_few_positions_at_a_time_give_the_same(monkeypatch):
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.quick("kto")
 @pytest.mark.parametrize("method", ["dpo", "ipo", "kto"])
 def test_a_precomputed_reference_and_a_frozen_one_give_equal_losses_and_gradients(method):
     found = encoded(kind="labels" if method == "kto" else "pairs")
@@ -154,6 +155,7 @@ def test_the_policy_begins_as_its_reference_and_the_reference_stays(tmp_path):
     assert float(metrics["loss"]) < np.log(2)
 
 
+@pytest.mark.quick("dpo")
 @pytest.mark.parametrize("method", ["dpo", "ipo", "simpo"])
 def test_sums_do_not_depend_on_how_examples_are_batched(method):
     found = encoded(30)
