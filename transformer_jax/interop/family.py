@@ -9,7 +9,6 @@ from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.models.making import Kind, TaskKind
 
 __all__ = [
-    "ACTIVATIONS",
     "Model",
     "ModelFamily",
     "TensorLayout",
@@ -26,20 +25,6 @@ __all__ = [
 # ``leading_axis``: a first axis of size one. ``patches``: the kernel over [rows, columns,
 # channels] is a convolution, [out, channels, rows, columns].
 TensorLayout = Literal["same", "transposed", "leading_axis", "patches"]
-
-# Their names of non-linearities, by ours.
-ACTIVATIONS: Mapping[str, str] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "quick_gelu": "quick_gelu",
-    "tanh": "tanh",
-}
 
 
 class TensorMapping(NamedTuple):

@@ -6,21 +6,11 @@ before, both with sinusoids for positions.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from transformer_jax.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    NormConfig,
-    PositionConfig,
-    TransformerConfig,
-)
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
-    ACTIVATIONS,
     Model,
     ModelFamily,
     TensorMapping,
@@ -29,123 +19,89 @@ from transformer_jax.interop.family import (
     linear_mappings,
     norm_mappings,
 )
+from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size
 
 __all__ = ["BART", "MARIAN", "MBART", "PEGASUS"]
 
 _EPS = 1e-5  # the default of torch, and no key
-_OFFSET = 2  # the first two rows of the tables of positions are never used
+_LEARNED = {"positions.kind": "learned", "positions.offset": 2}  # two rows are never used
+_TABLE = KeyTable(
+    size("vocab_size", "vocab_size"),
+    size("d_model", "d_model"),
+    size("encoder_layers", "encoder_layers"),
+    size("decoder_layers", "decoder_layers"),
+    size("attention.num_heads", "encoder_attention_heads"),
+    size(
+        "decoder_attention_heads",
+        "decoder_attention_heads",
+        write=lambda config: config.decoder().attention.num_heads,
+    ),
+    size("feed_forward.d_ff", "encoder_ffn_dim"),
+    size(
+        "decoder_ffn_dim",
+        "decoder_ffn_dim",
+        write=lambda config: config.decoder().feed_forward.d_ff,
+    ),
+    activation("activation_function", "gelu"),
+    size("positions.max_length", "max_position_embeddings"),
+    flag("embedding.scale", "scale_embedding", False, values=(1.0, None)),  # None: sqrt(d_model)
+    number("norm.residual_dropout embedding.dropout", "dropout", default=0.1),
+    number("attention.dropout", "attention_dropout", default=0.0),
+    number("feed_forward.activation_dropout", "activation_dropout", default=0.0),
+)
 
 
-def _config(
-    fields: ConfigReader,
-    embedding: EmbeddingConfig,
-    positions: PositionConfig,
-    *,
-    bias: bool,
-    place: str = "post",
-    decoder_vocab: int | None = None,
-) -> TransformerConfig:
-    fields.only(normalize_before=place == "pre", tie_word_embeddings=True)
-    rate = fields.number("dropout", default=0.1)
-    return TransformerConfig(
-        vocab_size=fields.whole("vocab_size"),
-        d_model=fields.whole("d_model"),
-        encoder_layers=fields.whole("encoder_layers"),
-        decoder_layers=fields.whole("decoder_layers"),
-        decoder_vocab_size=decoder_vocab,
-        decoder_attention_heads=fields.whole("decoder_attention_heads"),
-        decoder_ffn_dim=fields.whole("decoder_ffn_dim"),
-        embedding=embedding,
-        positions=positions,
-        attention=AttentionConfig(
-            num_heads=fields.whole("encoder_attention_heads"),
-            dropout=fields.number("attention_dropout", default=0.0),
-        ),
-        feed_forward=FeedForwardConfig(
-            d_ff=fields.whole("encoder_ffn_dim"),
-            activation=fields.choice(("activation_function",), ACTIVATIONS, "gelu"),
-            activation_dropout=fields.number("activation_dropout", default=0.0),
-        ),
-        norm=NormConfig(
-            placement="pre" if place == "pre" else "post", eps=_EPS, residual_dropout=rate
-        ),
-        head=HeadConfig(bias=bias),
-    )
-
-
-def _scale(fields: ConfigReader) -> float | None:
-    """None is the square root of the width."""
-    return None if fields.flag("scale_embedding", False) else 1.0
-
-
-def _learned(fields: ConfigReader) -> PositionConfig:
-    return PositionConfig(
-        kind="learned", max_length=fields.whole("max_position_embeddings"), offset=_OFFSET
-    )
-
-
-def _embedding(fields: ConfigReader, **more: Any) -> EmbeddingConfig:
-    rate = fields.number("dropout", default=0.1)
-    return EmbeddingConfig(scale=_scale(fields), dropout=rate, **more)
+def _model(
+    fields: ConfigReader, tensors: Tensors, settings: Mapping[str, Any], *, before: bool = False
+) -> Model:
+    """Returns a model with further settings; ``before``: norms precede sub-layers."""
+    fields.only(normalize_before=before, tie_word_embeddings=True)
+    shared = {
+        "norm.placement": "pre" if before else "post",
+        "norm.eps": _EPS,
+        "head.bias": tensors.has("final_logits_bias"),  # zeros where a file leaves it out
+    }
+    config = _TABLE.config(fields, shared | dict(settings))
+    return Model("encoder-decoder", config, _prefix(tensors))
 
 
 def _prefix(tensors: Tensors) -> str:
-    """What names begin with; those of a bare model with nothing."""
+    """Returns the prefix of tensor names; empty without a head."""
     bare = tensors.has("shared.weight") or tensors.has("encoder.embed_tokens.weight")
     return "" if bare else "model."
-
-
-def _bias(tensors: Tensors) -> bool:
-    """Whether scores have a bias; it is zeros where a file leaves it out."""
-    return tensors.has("final_logits_bias")
 
 
 def bart(fields: ConfigReader, tensors: Tensors) -> Model:
     """A BART."""
     fields.only(add_final_layer_norm=False)
-    config = _config(
-        fields, _embedding(fields, layernorm_embedding=True), _learned(fields), bias=_bias(tensors)
-    )
-    return Model("encoder-decoder", config, _prefix(tensors))
+    return _model(fields, tensors, {"embedding.layernorm_embedding": True, **_LEARNED})
 
 
 def mbart(fields: ConfigReader, tensors: Tensors) -> Model:
     """An mBART."""
-    embedding = _embedding(fields, layernorm_embedding=True)
-    config = _config(fields, embedding, _learned(fields), bias=_bias(tensors), place="pre")
-    return Model("encoder-decoder", config, _prefix(tensors))
+    settings = {"embedding.layernorm_embedding": True, **_LEARNED}
+    return _model(fields, tensors, settings, before=True)
 
 
 def marian(fields: ConfigReader, tensors: Tensors) -> Model:
     """A translator of OPUS-MT's kind."""
     shared = fields.flag("share_encoder_decoder_embeddings", True)
-    positions = PositionConfig(
-        kind="sinusoidal_halves", max_length=fields.whole("max_position_embeddings")
-    )
     vocab = fields.whole("decoder_vocab_size", default=fields.whole("vocab_size"))
-    embedding = _embedding(fields, share_encoder_decoder_embeddings=shared)
-    config = _config(
-        fields,
-        embedding,
-        positions,
-        bias=_bias(tensors),
-        decoder_vocab=None if shared else vocab,
-    )
-    return Model("encoder-decoder", config, _prefix(tensors))
+    settings = {
+        "positions.kind": "sinusoidal_halves",
+        "embedding.share_encoder_decoder_embeddings": shared,
+        "decoder_vocab_size": None if shared else vocab,
+    }
+    return _model(fields, tensors, settings)
 
 
 def pegasus(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Pegasus: Vaswani's model with norms before sub-layers, its sinusoids stored as a table."""
-    prefix = _prefix(tensors)
     # Older files leave out what can be computed.
-    stored = tensors.has(f"{prefix}encoder.embed_positions.weight")
-    positions = PositionConfig(
-        kind="learned" if stored else "sinusoidal_halves",
-        max_length=fields.whole("max_position_embeddings"),
-    )
+    stored = tensors.has(f"{_prefix(tensors)}encoder.embed_positions.weight")
     fields.only(add_final_layer_norm=True)
-    config = _config(fields, _embedding(fields), positions, bias=_bias(tensors), place="pre")
-    return Model("encoder-decoder", config, prefix)
+    settings = {"positions.kind": "learned" if stored else "sinusoidal_halves"}
+    return _model(fields, tensors, settings, before=True)
 
 
 def mappings(model: Model) -> list[TensorMapping]:
@@ -194,26 +150,11 @@ def _layer(ours: str, theirs: str, cross: bool) -> list[TensorMapping]:
 
 
 def _fields(kind: str, name: str, model: Model) -> dict[str, Any]:
-    config = model.config
-    decoder = config.decoder()
     return {
         "model_type": kind,
         "architectures": [name],
         "is_encoder_decoder": True,
-        "vocab_size": config.vocab_size,
-        "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "encoder_attention_heads": config.attention.num_heads,
-        "decoder_attention_heads": decoder.attention.num_heads,
-        "encoder_ffn_dim": config.feed_forward.d_ff,
-        "decoder_ffn_dim": decoder.feed_forward.d_ff,
-        "activation_function": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
-        "max_position_embeddings": config.positions.max_length,
-        "scale_embedding": config.embedding.scale is None,
-        "dropout": config.norm.residual_dropout,
-        "attention_dropout": config.attention.dropout,
-        "activation_dropout": config.feed_forward.activation_dropout,
+        **_TABLE.fields(model.config),
         "tie_word_embeddings": True,
     }
 

@@ -4,17 +4,10 @@ Devlin et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/b
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    NormConfig,
-    PositionConfig,
-    TransformerConfig,
-)
+from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import (
@@ -27,7 +20,6 @@ from transformer_jax.interop.families.heads import (
     word_mappings,
 )
 from transformer_jax.interop.family import (
-    ACTIVATIONS,
     Model,
     ModelFamily,
     TensorMapping,
@@ -38,56 +30,56 @@ from transformer_jax.interop.family import (
     tied_names,
     ties_head,
 )
+from transformer_jax.interop.key_table import KeyTable, activation, number, size, written
 
 __all__ = ["FAMILY", "body", "body_fields", "config_of"]
 
-_TABLE = "bert.embeddings.word_embeddings.weight"
+_WORDS = "bert.embeddings.word_embeddings.weight"
 _OWN = "cls.predictions.decoder.weight"
 _BIASES = "cls.predictions.bias", "cls.predictions.decoder.bias"
 _HEADS = ("classifier.weight", "qa_outputs.weight")
+_TABLE = KeyTable(
+    size("vocab_size", "vocab_size"),
+    size("d_model", "hidden_size"),
+    size("encoder_layers", "num_hidden_layers"),
+    size("attention.num_heads", "num_attention_heads"),
+    size("feed_forward.d_ff", "intermediate_size"),
+    activation("hidden_act", "gelu"),
+    number("norm.residual_dropout embedding.dropout", "hidden_dropout_prob", default=0.1),
+    number("attention.dropout", "attention_probs_dropout_prob", default=0.1),
+    size("embedding.type_vocab_size", "type_vocab_size", default=2),
+    number("norm.eps", "layer_norm_eps", default=1e-12, above=0),
+    written("tie_word_embeddings", "head.tie_word_embeddings"),
+)
 
 
 def config_of(
-    fields: ConfigReader,
-    head: HeadConfig,
-    positions: PositionConfig,
-    *,
-    embedding: int | None = None,
+    fields: ConfigReader, settings: Mapping[str, Any], *, embedding: int | None = None
 ) -> TransformerConfig:
-    """The encoder that BERT's keys describe; ``embedding`` is the width of its tables, if given."""
-    fields.only(
-        position_embedding_type="absolute", is_decoder=False, add_cross_attention=False
-    )  # fmt: skip
+    """Returns the encoder that BERT's keys describe.
+
+    Args:
+        fields: The keys.
+        settings: Settings of positions and heads, by dotted path.
+        embedding: The width of the tables of embeddings, if the family has a key for it.
+
+    Raises:
+        CheckpointError: A value that cannot be.
+    """
+    fields.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     width = fields.whole("hidden_size")
     if embedding is None:
         fields.only(embedding_size=width)
-    return TransformerConfig(
-        vocab_size=fields.whole("vocab_size"),
-        d_model=width,
-        encoder_layers=fields.whole("num_hidden_layers"),
-        decoder_layers=0,
-        embedding=EmbeddingConfig(
-            scale=1.0,
-            layernorm_embedding=True,
-            embedding_size=None if embedding == width else embedding,
-            type_vocab_size=fields.whole("type_vocab_size", default=2),
-            dropout=fields.number("hidden_dropout_prob", default=0.1),
-        ),
-        positions=positions,
-        attention=AttentionConfig(
-            num_heads=fields.whole("num_attention_heads"),
-            dropout=fields.number("attention_probs_dropout_prob", default=0.1),
-        ),
-        feed_forward=FeedForwardConfig(
-            d_ff=fields.whole("intermediate_size"),
-            activation=fields.choice(("hidden_act",), ACTIVATIONS, "gelu"),
-        ),
-        norm=NormConfig(
-            eps=fields.number("layer_norm_eps", default=1e-12, above=0),
-            residual_dropout=fields.number("hidden_dropout_prob", default=0.1),
-        ),
-        head=head,
-    )
+    shared = {
+        "decoder_layers": 0,
+        "embedding.scale": 1.0,
+        "embedding.layernorm_embedding": True,
+        "embedding.embedding_size": None if embedding == width else embedding,
+        "positions.kind": "learned",
+        "head.bias": True,
+        "head.mlm_transform": True,
+    }
+    return _TABLE.config(fields, shared | dict(settings))
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
@@ -97,18 +89,16 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     if tensors.has("cls.seq_relationship.weight") and not words:
         known = fields.values.get("architectures")
         raise fields.refused("architectures", known, "a head for pairs alone cannot be loaded")
-    prefix = "bert." if tensors.has(_TABLE) else ""
-    head = HeadConfig(
-        bias=True,
-        mlm_transform=True,
+    prefix = "bert." if tensors.has(_WORDS) else ""
+    settings = {
+        "positions.max_length": fields.whole("max_position_embeddings"),
         # A classifier of texts always reads what the pooler makes.
-        pooler=tensors.has(f"{prefix}pooler.dense.weight") or task in TEXT_TASKS,
-        tie_word_embeddings=not words or ties_head(fields, tensors, _OWN, _TABLE),
-    )
-    positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
+        "head.pooler": tensors.has(f"{prefix}pooler.dense.weight") or task in TEXT_TASKS,
+        "head.tie_word_embeddings": not words or ties_head(fields, tensors, _OWN, _WORDS),
+    }
     return encoder(
         fields,
-        config_of(fields, head, positions),
+        config_of(fields, settings),
         prefix=prefix,
         task=task,
         words=words,
@@ -152,22 +142,8 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 
 def body_fields(model: Model) -> dict[str, Any]:
-    """The keys that BERT and RoBERTa share."""
-    config = model.config
-    return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "num_hidden_layers": config.encoder_layers,
-        "num_attention_heads": config.attention.num_heads,
-        "intermediate_size": config.feed_forward.d_ff,
-        "hidden_act": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
-        "hidden_dropout_prob": config.norm.residual_dropout,
-        "attention_probs_dropout_prob": config.attention.dropout,
-        "type_vocab_size": config.embedding.type_vocab_size,
-        "layer_norm_eps": config.norm.eps,
-        "tie_word_embeddings": config.head.tie_word_embeddings,
-        **label_fields(model),
-    }
+    """Returns the keys that BERT, RoBERTa and ELECTRA share."""
+    return {**_TABLE.fields(model.config), **label_fields(model)}
 
 
 def fields(model: Model) -> dict[str, Any]:
@@ -198,7 +174,7 @@ FAMILY = ModelFamily(
     mappings=mappings,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
-    tied_names=tied_names((_TABLE, _OWN), _BIASES),
+    tied_names=tied_names((_WORDS, _OWN), _BIASES),
     copies=(r"cls\.predictions\.decoder\.(weight|bias)", r"cls\.predictions\.bias"),
     renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
     named=named,

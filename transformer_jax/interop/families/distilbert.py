@@ -6,15 +6,6 @@ Sanh et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/dis
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    NormConfig,
-    PositionConfig,
-    TransformerConfig,
-)
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import (
@@ -27,7 +18,6 @@ from transformer_jax.interop.families.heads import (
     word_mappings,
 )
 from transformer_jax.interop.family import (
-    ACTIVATIONS,
     Model,
     ModelFamily,
     TensorMapping,
@@ -38,49 +28,47 @@ from transformer_jax.interop.family import (
     tied_names,
     ties_head,
 )
+from transformer_jax.interop.key_table import KeyTable, activation, number, size, written
 
 __all__ = ["FAMILY"]
 
-_TABLE = "distilbert.embeddings.word_embeddings.weight"
+_WORDS = "distilbert.embeddings.word_embeddings.weight"
 _OWN = "vocab_projector.weight"
 _EPS = 1e-12  # hard-coded there, and no key
+_TABLE = KeyTable(
+    size("vocab_size", "vocab_size"),
+    size("d_model", "dim", "hidden_size"),
+    size("encoder_layers", "n_layers", "num_hidden_layers"),
+    size("attention.num_heads", "n_heads", "num_attention_heads"),
+    size("feed_forward.d_ff", "hidden_dim"),
+    activation("activation", "gelu"),
+    number("norm.residual_dropout embedding.dropout", "dropout", default=0.1),
+    number("attention.dropout", "attention_dropout", default=0.1),
+    size("positions.max_length", "max_position_embeddings"),
+    written("tie_word_embeddings", "head.tie_word_embeddings"),
+)
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder with the heads that are there; a classifier's first map is a pooler with ReLU."""
     task = task_of(fields, tensors, ("classifier.weight", "qa_outputs.weight"))
-    table = _TABLE
-    rate, words = fields.number("dropout", default=0.1), tensors.has("vocab_transform.weight")
-    config = TransformerConfig(
-        vocab_size=fields.whole("vocab_size"),
-        d_model=fields.whole("dim", "hidden_size"),
-        encoder_layers=fields.whole("n_layers", "num_hidden_layers"),
-        decoder_layers=0,
-        embedding=EmbeddingConfig(scale=1.0, layernorm_embedding=True, dropout=rate),
-        positions=PositionConfig(
-            kind="learned", max_length=fields.whole("max_position_embeddings")
-        ),
-        attention=AttentionConfig(
-            num_heads=fields.whole("n_heads", "num_attention_heads"),
-            dropout=fields.number("attention_dropout", default=0.1),
-        ),
-        feed_forward=FeedForwardConfig(
-            d_ff=fields.whole("hidden_dim"),
-            activation=fields.choice(("activation",), ACTIVATIONS, "gelu"),
-        ),
-        norm=NormConfig(eps=_EPS, residual_dropout=rate),
-        head=HeadConfig(
-            bias=True,
-            mlm_transform=True,
-            pooler=task in TEXT_TASKS,
-            pooler_activation="relu" if task in TEXT_TASKS else "tanh",
-            tie_word_embeddings=not words or ties_head(fields, tensors, _OWN, table),
-        ),
-    )
+    words = tensors.has("vocab_transform.weight")
+    settings = {
+        "decoder_layers": 0,
+        "embedding.scale": 1.0,
+        "embedding.layernorm_embedding": True,
+        "positions.kind": "learned",
+        "norm.eps": _EPS,
+        "head.bias": True,
+        "head.mlm_transform": True,
+        "head.pooler": task in TEXT_TASKS,
+        "head.pooler_activation": "relu" if task in TEXT_TASKS else "tanh",
+        "head.tie_word_embeddings": not words or ties_head(fields, tensors, _OWN, _WORDS),
+    }
     return encoder(
         fields,
-        config,
-        prefix="distilbert." if tensors.has(table) else "",
+        _TABLE.config(fields, settings),
+        prefix="distilbert." if tensors.has(_WORDS) else "",
         task=task,
         words=words,
     )
@@ -113,20 +101,10 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 def fields(model: Model) -> dict[str, Any]:
     """The configuration of an encoder, as DistilBERT's."""
-    config = model.config
     return {
         "model_type": "distilbert",
         "architectures": [architecture("DistilBert", task=model.task, words=model.words)],
-        "vocab_size": config.vocab_size,
-        "dim": config.d_model,
-        "n_layers": config.encoder_layers,
-        "n_heads": config.attention.num_heads,
-        "hidden_dim": config.feed_forward.d_ff,
-        "activation": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
-        "dropout": config.norm.residual_dropout,
-        "attention_dropout": config.attention.dropout,
-        "max_position_embeddings": config.positions.max_length,
-        "tie_word_embeddings": config.head.tie_word_embeddings,
+        **_TABLE.fields(model.config),
         **label_fields(model),
     }
 
@@ -146,6 +124,6 @@ FAMILY = ModelFamily(
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
     copies=(r"vocab_projector\.weight",),
-    tied_names=tied_names((_TABLE, _OWN)),
+    tied_names=tied_names((_WORDS, _OWN)),
     named=named,
 )

@@ -6,7 +6,6 @@ Clark et al. 2020. Layout: https://huggingface.co/docs/transformers/model_doc/el
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import HeadConfig, PositionConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bert
@@ -30,7 +29,7 @@ from transformer_jax.interop.family import (
 
 __all__ = ["FAMILY"]
 
-_TABLE = "electra.embeddings.word_embeddings.weight"
+_WORDS = "electra.embeddings.word_embeddings.weight"
 _OWN = "generator_lm_head.weight"
 _HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
 _DETECTOR = "discriminator_predictions"
@@ -42,20 +41,18 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     detects = tensors.has(f"{_DETECTOR}.dense_prediction.weight")
     words = tensors.has("generator_predictions.dense.weight")
     task = "replaced" if detects else task_of(fields, tensors, _HEADS)
-    head = HeadConfig(
-        bias=True,
-        mlm_transform=True,
-        mlm_transform_activation="gelu",  # whatever the layers have
-        pooler=task in TEXT_TASKS,
-        pooler_activation="gelu" if task in TEXT_TASKS else "tanh",
-        tie_word_embeddings=not words or ties_head(fields, tensors, _OWN, _TABLE),
-    )
-    positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
+    settings = {
+        "positions.max_length": fields.whole("max_position_embeddings"),
+        "head.mlm_transform_activation": "gelu",  # whatever the layers have
+        "head.pooler": task in TEXT_TASKS,
+        "head.pooler_activation": "gelu" if task in TEXT_TASKS else "tanh",
+        "head.tie_word_embeddings": not words or ties_head(fields, tensors, _OWN, _WORDS),
+    }
     width = fields.whole("embedding_size", default=128)
     found = encoder(
         fields,
-        bert.config_of(fields, head, positions, embedding=width),
-        prefix="electra." if tensors.has(_TABLE) else "",
+        bert.config_of(fields, settings, embedding=width),
+        prefix="electra." if tensors.has(_WORDS) else "",
         task=task,
         words=words,
     )
@@ -107,7 +104,7 @@ FAMILY = ModelFamily(
     mappings=mappings,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
-    tied_names=tied_names((_TABLE, _OWN)),
+    tied_names=tied_names((_WORDS, _OWN)),
     copies=(r"generator_lm_head\.weight",),
     renamed=bert.FAMILY.renamed,
     named=named,

@@ -6,13 +6,17 @@ Gemma team 2024. Layout: https://huggingface.co/docs/transformers/model_doc/gemm
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import AttentionConfig, EmbeddingConfig, TransformerConfig
+from transformer_jax.config import TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import layer_types, window_size, windows
 from transformer_jax.interop.family import Model, ModelFamily, Tensors, tied_names
+from transformer_jax.interop.key_table import activation
 
 __all__ = ["FAMILY"]
+
+# Its other key, hidden_act, is in some files and read by nobody.
+_ACTIVATION = activation("hidden_activation", "gelu_pytorch_tanh", tanh="gelu_pytorch_tanh")
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
@@ -25,28 +29,24 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         head_dim=256,
         tie_word_embeddings=True,
     )
-    base = llama.base_config(
-        fields,
-        tensors,
-        AttentionConfig(bias=bias, out_bias=bias),
-        # Its other key, hidden_act, is in some files and read by nobody.
-        activation=("hidden_activation", "gelu_pytorch_tanh"),
-    )
     cap = lambda name: (
         None if fields.is_null(name)
         else fields.number(name, default={"attn_logit_softcapping": 50.0}.get(name, 30.0), above=0)
     )  # fmt: skip
-    config = dataclasses.replace(
-        base,
-        embedding=EmbeddingConfig(scale=None, dropout=0.0),
-        scores=dataclasses.replace(
-            windows(fields, window_size(fields), lambda layer: layer % 2 == 0),
-            scale=fields.whole("query_pre_attn_scalar", default=256) ** -0.5,
-            attn_logit_softcapping=cap("attn_logit_softcapping"),
-        ),
-        norm=dataclasses.replace(base.norm, placement="sandwich", gain_offset=1.0),
-        head=dataclasses.replace(base.head, final_logit_softcapping=cap("final_logit_softcapping")),
+    scores = dataclasses.replace(
+        windows(fields, window_size(fields), lambda layer: layer % 2 == 0),
+        scale=fields.whole("query_pre_attn_scalar", default=256) ** -0.5,
+        attn_logit_softcapping=cap("attn_logit_softcapping"),
     )
+    settings = {
+        **llama.biases(bias, bias),
+        "embedding.scale": None,
+        "scores": scores,
+        "norm.placement": "sandwich",
+        "norm.gain_offset": 1.0,
+        "head.final_logit_softcapping": cap("final_logit_softcapping"),
+    }
+    config = llama.base_config(fields, tensors, settings, _ACTIVATION)
     return Model("decoder", config, llama.prefix_of(tensors))
 
 
@@ -58,9 +58,7 @@ def _scalar(config: TransformerConfig) -> int:
 def fields(model: Model) -> dict[str, Any]:
     """The configuration of a decoder, as Gemma 2's."""
     config = model.config
-    base = llama.base_fields("gemma2", "Gemma2ForCausalLM", model)
-    base["hidden_activation"] = base.pop("hidden_act")
-    return base | {
+    return llama.base_fields("gemma2", "Gemma2ForCausalLM", model, _ACTIVATION) | {
         "query_pre_attn_scalar": _scalar(config),
         "attn_logit_softcapping": config.scores.attn_logit_softcapping,
         "final_logit_softcapping": config.head.final_logit_softcapping,

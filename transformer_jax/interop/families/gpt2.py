@@ -6,19 +6,8 @@ Radford et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    NormConfig,
-    PositionConfig,
-    ScoreConfig,
-    TransformerConfig,
-)
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
-    ACTIVATIONS,
     Model,
     ModelFamily,
     TensorMapping,
@@ -28,42 +17,44 @@ from transformer_jax.interop.family import (
     tied_names,
     ties_head,
 )
+from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
 
 __all__ = ["FAMILY"]
+
+_TABLE = KeyTable(
+    size("vocab_size", "vocab_size"),
+    size("d_model", "n_embd", "hidden_size"),
+    size("decoder_layers", "n_layer", "num_hidden_layers"),
+    size("attention.num_heads", "n_head", "num_attention_heads"),
+    size(
+        "feed_forward.d_ff",
+        "n_inner",
+        default=lambda fields: 4 * fields.whole("n_embd", "hidden_size"),
+    ),
+    size("positions.max_length", "n_positions", "max_position_embeddings"),
+    activation("activation_function", "gelu_new"),
+    number("norm.eps", "layer_norm_epsilon", default=1e-5, above=0),
+    flag("scores.scale", "scale_attn_weights", True, values=(1.0, None)),
+    number("embedding.dropout", "embd_pdrop", default=0.1),
+    number("attention.dropout", "attn_pdrop", default=0.1),
+    number("norm.residual_dropout", "resid_pdrop", default=0.1),
+    written("tie_word_embeddings", "head.tie_word_embeddings"),
+)
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """A decoder."""
     fields.only(scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     prefix = "transformer." if tensors.has("transformer.wte.weight") else ""
-    width, rate = fields.whole("n_embd", "hidden_size"), fields.number("resid_pdrop", default=0.1)
-    config = TransformerConfig(
-        vocab_size=fields.whole("vocab_size"),
-        d_model=width,
-        encoder_layers=0,
-        decoder_layers=fields.whole("n_layer", "num_hidden_layers"),
-        embedding=EmbeddingConfig(scale=1.0, dropout=fields.number("embd_pdrop", default=0.1)),
-        positions=PositionConfig(
-            kind="learned", max_length=fields.whole("n_positions", "max_position_embeddings")
-        ),
-        attention=AttentionConfig(
-            num_heads=fields.whole("n_head", "num_attention_heads"),
-            dropout=fields.number("attn_pdrop", default=0.1),
-        ),
-        scores=ScoreConfig(scale=None if fields.flag("scale_attn_weights", True) else 1.0),
-        feed_forward=FeedForwardConfig(
-            d_ff=fields.whole("n_inner", default=4 * width),
-            activation=fields.choice(("activation_function",), ACTIVATIONS, "gelu_new"),
-        ),
-        norm=NormConfig(
-            placement="pre",
-            eps=fields.number("layer_norm_epsilon", default=1e-5, above=0),
-            residual_dropout=rate,
-        ),
-        head=HeadConfig(
-            tie_word_embeddings=ties_head(fields, tensors, "lm_head.weight", f"{prefix}wte.weight")
-        ),
-    )
+    tied = ties_head(fields, tensors, "lm_head.weight", f"{prefix}wte.weight")
+    settings = {
+        "encoder_layers": 0,
+        "embedding.scale": 1.0,
+        "positions.kind": "learned",
+        "norm.placement": "pre",
+        "head.tie_word_embeddings": tied,
+    }
+    config = _TABLE.config(fields, settings)
     return Model("decoder", config, prefix)
 
 
@@ -78,11 +69,11 @@ def mappings(model: Model) -> list[TensorMapping]:
         found.append(TensorMapping("head/table", "lm_head.weight"))
     for i in range(model.config.decoder_layers):
         ours, theirs = f"decoder/blocks/{i}", f"{model.prefix}h.{i}"
-        for number, part in enumerate(("query", "key", "value")):
+        for n, part in enumerate(("query", "key", "value")):
             joint = linear_mappings(
                 f"{ours}/self_attention/{part}", f"{theirs}.attn.c_attn", layout="same"
             )
-            found += [mapping._replace(part=(number, number + 1, 3)) for mapping in joint]
+            found += [mapping._replace(part=(n, n + 1, 3)) for mapping in joint]
         found += [
             *linear_mappings(f"{ours}/self_attention/out", f"{theirs}.attn.c_proj", layout="same"),
             *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.ln_1"),
@@ -95,23 +86,10 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 def fields(model: Model) -> dict[str, Any]:
     """The configuration of a decoder, as GPT-2's."""
-    config = model.config
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": config.vocab_size,
-        "n_embd": config.d_model,
-        "n_layer": config.decoder_layers,
-        "n_head": config.attention.num_heads,
-        "n_inner": config.feed_forward.d_ff,
-        "n_positions": config.positions.max_length,
-        "activation_function": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
-        "layer_norm_epsilon": config.norm.eps,
-        "scale_attn_weights": config.scores.scale is None,
-        "embd_pdrop": config.embedding.dropout,
-        "attn_pdrop": config.attention.dropout,
-        "resid_pdrop": config.norm.residual_dropout,
-        "tie_word_embeddings": config.head.tie_word_embeddings,
+        **_TABLE.fields(model.config),
     }
 
 

@@ -5,19 +5,11 @@ biases, norms of query and key heads, windows and, Gemma, in the scale of embedd
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from transformer_jax.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    NormConfig,
-    ScoreConfig,
-    TransformerConfig,
-)
+from transformer_jax.config import ScoreConfig, TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.layer_types import (
     FULL,
@@ -28,7 +20,6 @@ from transformer_jax.interop.families.layer_types import (
 )
 from transformer_jax.interop.families.rope import rope_fields, rope_positions
 from transformer_jax.interop.family import (
-    ACTIVATIONS,
     Model,
     ModelFamily,
     TensorMapping,
@@ -39,93 +30,127 @@ from transformer_jax.interop.family import (
     tied_names,
     ties_head,
 )
+from transformer_jax.interop.key_table import (
+    ACTIVATIONS,
+    Key,
+    KeyTable,
+    activation,
+    flag,
+    number,
+    size,
+    written,
+)
 
-__all__ = ["GEMMA", "LLAMA", "MISTRAL", "QWEN2", "QWEN3", "base_config", "base_fields", "mappings"]
+__all__ = [
+    "GEMMA",
+    "LLAMA",
+    "MISTRAL",
+    "QWEN2",
+    "QWEN3",
+    "SILU",
+    "base_config",
+    "base_fields",
+    "mappings",
+]
+
+_heads = lambda fields: fields.whole("num_attention_heads")
+_TABLE = KeyTable(
+    size("vocab_size", "vocab_size"),
+    size("d_model", "hidden_size"),
+    size("feed_forward.d_ff", "intermediate_size"),
+    size("decoder_layers", "num_hidden_layers"),
+    size("attention.num_heads", "num_attention_heads"),
+    size(
+        "attention.num_kv_heads",
+        "num_key_value_heads",
+        default=_heads,
+        write=lambda config: config.attention.num_kv_heads or config.attention.num_heads,
+    ),
+    size(
+        "attention.head_dim",
+        "head_dim",
+        default=lambda fields: fields.whole("hidden_size") // _heads(fields),
+        write=lambda config: config.head_dim,
+    ),
+    number("norm.eps", "rms_norm_eps", above=0),
+    number("attention.dropout", "attention_dropout", default=0.0),
+    flag("feed_forward.bias", "mlp_bias", False),
+    written("attention_bias", "attention.out_bias"),
+    written("tie_word_embeddings", "head.tie_word_embeddings"),
+)
+_gelu_or = partial(activation, tanh="gelu_pytorch_tanh")
+SILU = _gelu_or("hidden_act", "silu")
+# Under the name of the exact GELU lies the one by tanh, as in the first releases of Gemma.
+_GEMMA_GELU = _gelu_or(
+    "hidden_act", "gelu_pytorch_tanh", known={**ACTIVATIONS, "gelu": "gelu_tanh"}
+)
 
 Layer = Callable[[str, str, TransformerConfig], list[TensorMapping]]
 
 
 def prefix_of(tensors: Tensors) -> str:
-    """What names begin with; those of a bare model with nothing."""
+    """Returns the prefix of tensor names; empty without a head."""
     return "" if tensors.has("embed_tokens.weight") else "model."
 
 
 def base_config(
     fields: ConfigReader,
     tensors: Tensors,
-    attention: AttentionConfig,
-    scores: ScoreConfig | None = None,
-    activation: tuple[str, str] = ("hidden_act", "silu"),
+    settings: Mapping[str, Any],
+    act: Key = SILU,
 ) -> TransformerConfig:
-    """What all of them have in common.
+    """Returns a configuration with the settings that all of them share.
 
     Args:
-        fields: The configuration, with what the family has where a key is missing.
-        tensors: What is stored.
-        attention: Which biases and norms there are.
-        scores: Windows.
-        activation: The key that names it, and the name where the key is missing.
+        fields: The keys, with the family's values where a key is missing.
+        tensors: The tensors of the folder.
+        settings: Settings of the family by dotted path.
+        act: The key of the non-linearity.
 
     Raises:
         CheckpointError: A value that cannot be.
     """
     table, own = f"{prefix_of(tensors)}embed_tokens.weight", "lm_head.weight"
-    heads = fields.whole("num_attention_heads")
     fields = fields.filled(rms_norm_eps=1e-6, tie_word_embeddings=False)
-    return TransformerConfig(
-        vocab_size=fields.whole("vocab_size"),
-        d_model=fields.whole("hidden_size"),
-        encoder_layers=0,
-        decoder_layers=fields.whole("num_hidden_layers"),
-        embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
-        positions=rope_positions(fields),
-        attention=dataclasses.replace(
-            attention,
-            num_heads=heads,
-            num_kv_heads=fields.whole("num_key_value_heads", default=heads),
-            head_dim=fields.whole("head_dim", default=fields.whole("hidden_size") // heads),
-            dropout=fields.number("attention_dropout", default=0.0),
-        ),
-        scores=scores or ScoreConfig(),
-        feed_forward=FeedForwardConfig(
-            d_ff=fields.whole("intermediate_size"),
-            activation=fields.choice(activation[:1], ACTIVATIONS, activation[1]),
-            gated=True,
-            bias=fields.flag("mlp_bias", False),
-        ),
-        norm=NormConfig(
-            kind="rms",
-            placement="pre",
-            eps=fields.number("rms_norm_eps", above=0),
-            residual_dropout=0.0,
-        ),
-        head=HeadConfig(tie_word_embeddings=ties_head(fields, tensors, own, table)),
-    )
+    shared = {
+        "encoder_layers": 0,
+        "embedding.scale": 1.0,
+        "embedding.dropout": 0.0,
+        "positions": rope_positions(fields),
+        "feed_forward.gated": True,
+        "norm.kind": "rms",
+        "norm.placement": "pre",
+        "norm.residual_dropout": 0.0,
+        "head.tie_word_embeddings": ties_head(fields, tensors, own, table),
+    }
+    return KeyTable(*_TABLE.keys, act).config(fields, shared | dict(settings))
+
+
+def biases(inputs: bool, outputs: bool) -> dict[str, Any]:
+    """Returns the settings of the biases of attention's projections."""
+    return {"attention.bias": inputs, "attention.out_bias": outputs}
 
 
 def llama(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Llama."""
     fields = fields.filled(max_position_embeddings=2048)
     bias = fields.flag("attention_bias", False)
-    attention = AttentionConfig(bias=bias, out_bias=bias)
-    return Model("decoder", base_config(fields, tensors, attention), prefix_of(tensors))
+    return Model("decoder", base_config(fields, tensors, biases(bias, bias)), prefix_of(tensors))
 
 
 def mistral(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Mistral, all of whose layers look no further than its window."""
     fields = fields.filled(max_position_embeddings=2**17, num_key_value_heads=8)
-    attention = AttentionConfig(bias=False, out_bias=False)
-    config = base_config(
-        fields, tensors, attention, ScoreConfig(sliding_window=window_size(fields))
-    )
+    settings = {**biases(False, False), "scores.sliding_window": window_size(fields)}
+    config = base_config(fields, tensors, settings)
     return Model("decoder", config, prefix_of(tensors))
 
 
 def qwen2(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Qwen 2: biases on queries, keys and values."""
     fields = fields.filled(max_position_embeddings=2**15, num_key_value_heads=32)
-    attention = AttentionConfig(bias=True, out_bias=False)
-    config = base_config(fields, tensors, attention, _late_windows(fields))
+    settings = {**biases(True, False), "scores": _late_windows(fields)}
+    config = base_config(fields, tensors, settings)
     return Model("decoder", config, prefix_of(tensors))
 
 
@@ -133,8 +158,8 @@ def qwen3(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Qwen 3: norms on query and key heads."""
     fields = fields.filled(max_position_embeddings=2**15, num_key_value_heads=32, head_dim=128)
     bias = fields.flag("attention_bias", False)
-    attention = AttentionConfig(bias=bias, out_bias=bias, qk_norm=True)
-    config = base_config(fields, tensors, attention, _late_windows(fields))
+    settings = {**biases(bias, bias), "attention.qk_norm": True, "scores": _late_windows(fields)}
+    config = base_config(fields, tensors, settings)
     return Model("decoder", config, prefix_of(tensors))
 
 
@@ -154,19 +179,9 @@ def gemma(fields: ConfigReader, tensors: Tensors) -> Model:
         head_dim=256,
         tie_word_embeddings=True,
     )
-    # Under the name of the exact GELU lies the one by tanh, as in the first releases.
-    names = {**ACTIVATIONS, "gelu": "gelu_tanh"}
-    usual = ("hidden_act", "gelu_pytorch_tanh")
     bias = fields.flag("attention_bias", False)
-    attention = AttentionConfig(bias=bias, out_bias=bias)
-    base = base_config(fields, tensors, attention, activation=usual)
-    activation = fields.choice(usual[:1], names, usual[1])
-    config = dataclasses.replace(
-        base,
-        embedding=EmbeddingConfig(scale=None, dropout=0.0),
-        feed_forward=dataclasses.replace(base.feed_forward, activation=activation),
-        norm=dataclasses.replace(base.norm, gain_offset=1.0),
-    )
+    settings = {**biases(bias, bias), "embedding.scale": None, "norm.gain_offset": 1.0}
+    config = base_config(fields, tensors, settings, _GEMMA_GELU)
     return Model("decoder", config, prefix_of(tensors))
 
 
@@ -215,26 +230,14 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapp
     return found
 
 
-def base_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
-    """The keys that all of them have."""
-    config, att = model.config, model.config.attention
+def base_fields(kind: str, name: str, model: Model, act: Key = SILU) -> dict[str, Any]:
+    """Returns the keys that all of them have."""
+    config = model.config
     return {
         "model_type": kind,
         "architectures": [name],
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "intermediate_size": config.feed_forward.d_ff,
-        "num_hidden_layers": config.decoder_layers,
-        "num_attention_heads": att.num_heads,
-        "num_key_value_heads": att.num_kv_heads or att.num_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": config.feed_forward.activation.replace("gelu_tanh", "gelu_pytorch_tanh"),
+        **KeyTable(*_TABLE.keys, act).fields(config),
         **rope_fields(config.positions, config.head_dim),
-        "rms_norm_eps": config.norm.eps,
-        "attention_dropout": att.dropout,
-        "attention_bias": att.out_bias,
-        "mlp_bias": config.feed_forward.bias,
-        "tie_word_embeddings": config.head.tie_word_embeddings,
     }
 
 

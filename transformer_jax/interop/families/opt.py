@@ -6,18 +6,9 @@ Zhang et al. 2022. Layout: https://huggingface.co/docs/transformers/model_doc/op
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    NormConfig,
-    PositionConfig,
-    TransformerConfig,
-)
+from transformer_jax.config import TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
-    ACTIVATIONS,
     Model,
     ModelFamily,
     TensorMapping,
@@ -28,11 +19,26 @@ from transformer_jax.interop.family import (
     tied_names,
     ties_head,
 )
+from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
 
 __all__ = ["FAMILY"]
 
 _EPS = 1e-5  # the default of torch, and no key
 _OFFSET = 2  # the first two rows of the table of positions are never used
+_TABLE = KeyTable(
+    size("vocab_size", "vocab_size"),
+    size("d_model", "hidden_size"),
+    size("feed_forward.d_ff", "ffn_dim"),
+    size("decoder_layers", "num_hidden_layers"),
+    size("attention.num_heads", "num_attention_heads"),
+    size("positions.max_length", "max_position_embeddings", default=2048),
+    activation("activation_function", "relu"),
+    flag("norm.placement", "do_layer_norm_before", True, values=("post", "pre")),
+    flag("attention.bias attention.out_bias feed_forward.bias", "enable_bias", True),
+    number("norm.residual_dropout", "dropout", default=0.1),
+    number("attention.dropout", "attention_dropout", default=0.0),
+    written("tie_word_embeddings", "head.tie_word_embeddings"),
+)
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
@@ -43,7 +49,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
             parameters.
     """
     prefix = "" if tensors.has("decoder.embed_tokens.weight") else "model."
-    width, rate = fields.whole("hidden_size"), fields.number("dropout", default=0.1)
+    width = fields.whole("hidden_size")
     fields.only(layer_norm_elementwise_affine=True)
     projected = fields.whole("word_embed_proj_dim", default=width)
     if projected != width:
@@ -51,38 +57,18 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
             "word_embed_proj_dim", projected, f"only hidden_size, {width}, can be loaded"
         )
     before = fields.flag("do_layer_norm_before", True)
-    bias = fields.flag("enable_bias", True)
     table, own = f"{prefix}decoder.embed_tokens.weight", "lm_head.weight"
-    config = TransformerConfig(
-        vocab_size=fields.whole("vocab_size"),
-        d_model=width,
-        encoder_layers=0,
-        decoder_layers=fields.whole("num_hidden_layers"),
-        embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
-        positions=PositionConfig(
-            kind="learned",
-            max_length=fields.whole("max_position_embeddings", default=2048),
-            offset=_OFFSET,
-        ),
-        attention=AttentionConfig(
-            num_heads=fields.whole("num_attention_heads"),
-            bias=bias,
-            out_bias=bias,
-            dropout=fields.number("attention_dropout", default=0.0),
-        ),
-        feed_forward=FeedForwardConfig(
-            d_ff=fields.whole("ffn_dim"),
-            activation=fields.choice(("activation_function",), ACTIVATIONS, "relu"),
-            bias=bias,
-        ),
-        norm=NormConfig(
-            placement="pre" if before else "post",
-            eps=_EPS,
-            final=before and not fields.flag("_remove_final_layer_norm", False),
-            residual_dropout=rate,
-        ),
-        head=HeadConfig(tie_word_embeddings=ties_head(fields, tensors, own, table)),
-    )
+    settings = {
+        "encoder_layers": 0,
+        "embedding.scale": 1.0,
+        "embedding.dropout": 0.0,
+        "positions.kind": "learned",
+        "positions.offset": _OFFSET,
+        "norm.eps": _EPS,
+        "norm.final": before and not fields.flag("_remove_final_layer_norm", False),
+        "head.tie_word_embeddings": ties_head(fields, tensors, own, table),
+    }
+    config = _TABLE.config(fields, settings)
     return Model("decoder", config, prefix)
 
 
@@ -125,20 +111,9 @@ def fields(model: Model) -> dict[str, Any]:
     return {
         "model_type": "opt",
         "architectures": ["OPTForCausalLM"],
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
         "word_embed_proj_dim": config.d_model,
-        "ffn_dim": config.feed_forward.d_ff,
-        "num_hidden_layers": config.decoder_layers,
-        "num_attention_heads": config.attention.num_heads,
-        "max_position_embeddings": config.positions.max_length,
-        "activation_function": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
-        "do_layer_norm_before": before,
         "_remove_final_layer_norm": before and not config.final_norm,
-        "enable_bias": config.feed_forward.bias,
-        "dropout": config.norm.residual_dropout,
-        "attention_dropout": config.attention.dropout,
-        "tie_word_embeddings": config.head.tie_word_embeddings,
+        **_TABLE.fields(config),
     }
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-from transformer_jax.config import AttentionConfig, EmbeddingConfig, ScoreConfig, TransformerConfig
+from transformer_jax.config import TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import window_size
@@ -34,18 +34,16 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5
     )
     _refuse_factors_of_no_kind(fields)
-    scores = ScoreConfig(sliding_window=window_size(fields, default=None))
-    attention = AttentionConfig(bias=False, out_bias=False)
     # Its own positions come afterwards, and it has biases nowhere.
-    base = llama.base_config(fields.replaced(**_PLAIN), tensors, attention, scores)
-    config = dataclasses.replace(
-        base,
-        embedding=EmbeddingConfig(scale=1.0, dropout=fields.number("embd_pdrop", default=0.0)),
-        positions=rope_positions(fields, kinds=_KINDS, head_dim=base.head_dim),
-        norm=dataclasses.replace(
-            base.norm, residual_dropout=fields.number("resid_pdrop", default=0.0)
-        ),
-    )
+    settings = {
+        **llama.biases(False, False),
+        "embedding.dropout": fields.number("embd_pdrop", default=0.0),
+        "scores.sliding_window": window_size(fields, default=None),
+        "norm.residual_dropout": fields.number("resid_pdrop", default=0.0),
+    }
+    base = llama.base_config(fields.replaced(**_PLAIN), tensors, settings)
+    positions = rope_positions(fields, kinds=_KINDS, head_dim=base.head_dim)
+    config = dataclasses.replace(base, positions=positions)
     return Model("decoder", config, llama.prefix_of(tensors))
 
 

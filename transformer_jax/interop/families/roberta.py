@@ -7,7 +7,6 @@ Layout: https://huggingface.co/docs/transformers/model_doc/roberta.
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import HeadConfig, PositionConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bert
@@ -31,7 +30,7 @@ from transformer_jax.interop.family import (
 
 __all__ = ["FAMILY"]
 
-_TABLE = "roberta.embeddings.word_embeddings.weight"
+_WORDS = "roberta.embeddings.word_embeddings.weight"
 _OWN = "lm_head.decoder.weight"
 _BIASES = "lm_head.bias", "lm_head.decoder.bias"
 _HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
@@ -40,16 +39,9 @@ _HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight"
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder with the heads that are there; a classifier's first map is a pooler."""
     task = task_of(fields, tensors, _HEADS)
-    prefix = "roberta." if tensors.has(_TABLE) else ""
+    prefix = "roberta." if tensors.has(_WORDS) else ""
     pooler = tensors.has(f"{prefix}pooler.dense.weight")
     words = tensors.has("lm_head.dense.weight")
-    head = HeadConfig(
-        bias=True,
-        mlm_transform=True,
-        mlm_transform_activation="gelu",  # whatever the layers have
-        pooler=pooler or task in TEXT_TASKS,
-        tie_word_embeddings=not words or ties_head(fields, tensors, _OWN, _TABLE),
-    )
     # Position 0 is that of padding, and its table row the one of the padding id.
     first = fields.whole("pad_token_id", default=1, least=0) + 1
     rows = fields.whole("max_position_embeddings")
@@ -57,12 +49,17 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         raise fields.refused(
             "max_position_embeddings", rows, f"more than pad_token_id + 1, {first}"
         )
-    positions = PositionConfig(
-        kind="learned", max_length=rows - first, offset=first, skip_padding=True
-    )
+    settings = {
+        "positions.max_length": rows - first,
+        "positions.offset": first,
+        "positions.skip_padding": True,
+        "head.mlm_transform_activation": "gelu",  # whatever the layers have
+        "head.pooler": pooler or task in TEXT_TASKS,
+        "head.tie_word_embeddings": not words or ties_head(fields, tensors, _OWN, _WORDS),
+    }
     return encoder(
         fields,
-        bert.config_of(fields, head, positions),
+        bert.config_of(fields, settings),
         prefix=prefix,
         task=task,
         words=words,
@@ -108,7 +105,7 @@ FAMILY = ModelFamily(
     ignored=(r".*embeddings\.position_ids",),
     # A classifier has a first map of its own, and keeps the pooler that it began with.
     unused=lambda model: (r"(roberta\.)?pooler\..*",) if model.task in TEXT_TASKS else (),
-    tied_names=tied_names((_TABLE, _OWN), _BIASES),
+    tied_names=tied_names((_WORDS, _OWN), _BIASES),
     copies=(r"lm_head\.decoder\.(weight|bias)", r"lm_head\.bias"),
     renamed=bert.FAMILY.renamed,
     named=named,

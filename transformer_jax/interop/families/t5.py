@@ -6,20 +6,9 @@ Raffel et al. 2020; Shazeer 2020. Layout: https://huggingface.co/docs/transforme
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import (
-    Activation,
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    NormConfig,
-    PositionConfig,
-    ScoreConfig,
-    TransformerConfig,
-)
+from transformer_jax.config import Activation
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
-    ACTIVATIONS,
     Model,
     ModelFamily,
     TensorMapping,
@@ -29,6 +18,7 @@ from transformer_jax.interop.family import (
     norm_mappings,
     ties_head,
 )
+from transformer_jax.interop.key_table import ACTIVATIONS, KeyTable, number, size
 
 __all__ = ["MT5", "T5"]
 
@@ -36,6 +26,23 @@ __all__ = ["MT5", "T5"]
 _FEED_FORWARD = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
 _FEED_FORWARD |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()}
 _FEED_FORWARD["gated-gelu"] = ("gelu_tanh", True)
+_TABLE = KeyTable(
+    size("vocab_size", "vocab_size"),
+    size("d_model", "d_model"),
+    size("attention.head_dim", "d_kv", write=lambda config: config.head_dim),
+    size("feed_forward.d_ff", "d_ff"),
+    size("encoder_layers", "num_layers"),
+    size("attention.num_heads", "num_heads"),
+    size("positions.num_buckets", "relative_attention_num_buckets", default=32),
+    size("positions.max_distance", "relative_attention_max_distance", default=128),
+    size("positions.max_length", "n_positions", default=512),
+    number("norm.eps", "layer_norm_epsilon", default=1e-6, above=0),
+    number(
+        "norm.residual_dropout attention.dropout embedding.dropout feed_forward.activation_dropout",
+        "dropout_rate",
+        default=0.1,
+    ),
+)
 
 
 def t5(fields: ConfigReader, tensors: Tensors) -> Model:
@@ -56,48 +63,25 @@ def _model(fields: ConfigReader, tensors: Tensors, feed_forward: str, *, scaled:
     """An encoder-decoder, or an encoder where the configuration names that class."""
     alone = _alone(fields)
     activation, gated = _activation(fields, feed_forward)
-    width, rate = fields.whole("d_model"), fields.number("dropout_rate", default=0.1)
     layers = fields.whole("num_layers")
-    config = TransformerConfig(
-        vocab_size=fields.whole("vocab_size"),
-        d_model=width,
-        encoder_layers=layers,
-        decoder_layers=0 if alone else fields.whole("num_decoder_layers", default=layers),
-        embedding=EmbeddingConfig(scale=1.0, dropout=rate),
-        positions=PositionConfig(
-            kind="relative",
-            max_length=fields.whole("n_positions", default=512),
-            num_buckets=fields.whole("relative_attention_num_buckets", default=32),
-            max_distance=fields.whole("relative_attention_max_distance", default=128),
-        ),
-        attention=AttentionConfig(
-            num_heads=fields.whole("num_heads"),
-            head_dim=fields.whole("d_kv"),
-            bias=False,
-            out_bias=False,
-            dropout=rate,
-        ),
-        scores=ScoreConfig(scale=1.0),
-        feed_forward=FeedForwardConfig(
-            d_ff=fields.whole("d_ff"),
-            activation=activation,
-            gated=gated,
-            bias=False,
-            activation_dropout=rate,
-        ),
-        norm=NormConfig(
-            kind="rms",
-            placement="pre",
-            eps=fields.number("layer_norm_epsilon", default=1e-6, above=0),
-            residual_dropout=rate,
-        ),
-        head=HeadConfig()
-        if alone
-        else HeadConfig(
-            tie_word_embeddings=ties_head(fields, tensors, "lm_head.weight", "shared.weight"),
-            scale=width**-0.5 if scaled else 1.0,
-        ),
-    )
+    settings = {
+        "decoder_layers": 0 if alone else fields.whole("num_decoder_layers", default=layers),
+        "embedding.scale": 1.0,
+        "positions.kind": "relative",
+        "attention.bias": False,
+        "attention.out_bias": False,
+        "scores.scale": 1.0,
+        "feed_forward.activation": activation,
+        "feed_forward.gated": gated,
+        "feed_forward.bias": False,
+        "norm.kind": "rms",
+        "norm.placement": "pre",
+    }
+    if not alone:
+        tied = ties_head(fields, tensors, "lm_head.weight", "shared.weight")
+        scale = fields.whole("d_model") ** -0.5 if scaled else 1.0
+        settings |= {"head.tie_word_embeddings": tied, "head.scale": scale}
+    config = _TABLE.config(fields, settings)
     return Model("encoder" if alone else "encoder-decoder", config)
 
 
@@ -165,7 +149,7 @@ def _layer(ours: str, theirs: str, cross: bool, gated: bool) -> list[TensorMappi
 def fields(model: Model) -> dict[str, Any]:
     """The configuration of an encoder-decoder or an encoder, as T5's."""
     config, both = model.config, model.kind == "encoder-decoder"
-    ff, places = config.feed_forward, config.positions
+    ff = config.feed_forward
     # The name of the exact one means the other where it is gated.
     theirs = {"gelu_tanh": "gelu_new", "gelu": "gelu_python" if ff.gated else "gelu"}
     activation = "gated-" * ff.gated + theirs.get(ff.activation, ff.activation)
@@ -178,18 +162,8 @@ def fields(model: Model) -> dict[str, Any]:
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration" if both else "T5EncoderModel"],
         "is_encoder_decoder": both,
-        "vocab_size": config.vocab_size,
-        "d_model": config.d_model,
-        "d_kv": config.head_dim,
-        "d_ff": ff.d_ff,
-        "num_layers": config.encoder_layers,
-        "num_heads": config.attention.num_heads,
-        "relative_attention_num_buckets": places.num_buckets,
-        "relative_attention_max_distance": places.max_distance,
-        "n_positions": places.max_length,
+        **_TABLE.fields(config),
         "feed_forward_proj": activation,
-        "layer_norm_epsilon": config.norm.eps,
-        "dropout_rate": config.norm.residual_dropout,
         **(head if both else {}),
     }
 

@@ -6,20 +6,10 @@ Dosovitskiy et al. 2021. Layout: https://huggingface.co/docs/transformers/model_
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    HeadConfig,
-    ImageConfig,
-    NormConfig,
-    PositionConfig,
-    TransformerConfig,
-)
+from transformer_jax.config import ImageConfig, TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import label_fields, labels_of, refuse_headless
 from transformer_jax.interop.family import (
-    ACTIVATIONS,
     Model,
     ModelFamily,
     TensorMapping,
@@ -28,50 +18,53 @@ from transformer_jax.interop.family import (
     linear_mappings,
     norm_mappings,
 )
+from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
 
 __all__ = ["FAMILY"]
 
 _NAMES = ("attention.query", "attention.key", "attention.value", "output.dense")
+_TABLE = KeyTable(
+    size("image.image_size", "image_size"),
+    size("image.patch_size", "patch_size"),
+    size("image.num_channels", "num_channels", default=3),
+    size("d_model", "hidden_size"),
+    size("encoder_layers", "num_hidden_layers"),
+    size("attention.num_heads", "num_attention_heads"),
+    size("feed_forward.d_ff", "intermediate_size"),
+    activation("hidden_act", "gelu"),
+    number("norm.residual_dropout embedding.dropout", "hidden_dropout_prob", default=0.0),
+    number("attention.dropout", "attention_probs_dropout_prob", default=0.0),
+    flag("attention.bias", "qkv_bias", True),
+    number("norm.eps", "layer_norm_eps", default=1e-12, above=0),
+)
+_POOLED = KeyTable(
+    *_TABLE.keys,
+    activation("pooler_act", "tanh", setting="head.pooler_activation"),
+    written("pooler_output_size", "d_model"),
+)
 
 
 def config_of(fields: ConfigReader, pooler: bool) -> TransformerConfig:
-    """The encoder that a configuration describes."""
-    image = ImageConfig(
-        image_size=fields.whole("image_size"),
-        patch_size=fields.whole("patch_size"),
-        num_channels=fields.whole("num_channels", default=3),
-    )
-    width = fields.whole("hidden_size")
-    dropout = fields.number("hidden_dropout_prob", default=0.0)
-    head = HeadConfig(bias=True)
+    """Returns the encoder that a configuration describes."""
+    table = _POOLED if pooler else _TABLE
     if pooler:
-        fields.only(pooler_output_size=width)
-        act = fields.choice(("pooler_act",), ACTIVATIONS, "tanh")
-        head = HeadConfig(bias=True, pooler=True, pooler_activation=act)
-    return TransformerConfig(
-        vocab_size=0,
-        d_model=width,
-        encoder_layers=fields.whole("num_hidden_layers"),
-        decoder_layers=0,
-        embedding=EmbeddingConfig(scale=1.0, dropout=dropout),
-        positions=PositionConfig(kind="learned", max_length=image.sequence_length),
-        attention=AttentionConfig(
-            num_heads=fields.whole("num_attention_heads"),
-            bias=fields.flag("qkv_bias", True),
-            dropout=fields.number("attention_probs_dropout_prob", default=0.0),
-        ),
-        feed_forward=FeedForwardConfig(
-            d_ff=fields.whole("intermediate_size"),
-            activation=fields.choice(("hidden_act",), ACTIVATIONS, "gelu"),
-        ),
-        norm=NormConfig(
-            placement="pre",
-            eps=fields.number("layer_norm_eps", default=1e-12, above=0),
-            residual_dropout=dropout,
-        ),
-        head=head,
-        image=image,
-    )
+        fields.only(pooler_output_size=fields.whole("hidden_size"))
+    sizes = {
+        path.removeprefix("image."): value
+        for path, value in table.settings(fields).items()
+        if path.startswith("image.")
+    }
+    settings = {
+        "vocab_size": 0,
+        "decoder_layers": 0,
+        "embedding.scale": 1.0,
+        "positions.kind": "learned",
+        "positions.max_length": ImageConfig(**sizes).sequence_length,
+        "norm.placement": "pre",
+        "head.bias": True,
+        "head.pooler": pooler,
+    }
+    return table.config(fields, settings)
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
@@ -123,28 +116,11 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 def fields(model: Model) -> dict[str, Any]:
     """The configuration of a model."""
-    config = model.config
-    theirs = lambda name: name.replace("gelu_tanh", "gelu_new")
-    pooler = {
-        "pooler_act": theirs(config.head.pooler_activation),
-        "pooler_output_size": config.d_model,
-    }
+    table = _POOLED if model.config.head.pooler else _TABLE
     return {
         "model_type": "vit",
         "architectures": ["ViTForImageClassification" if model.task else "ViTModel"],
-        "image_size": config.image.image_size,
-        "patch_size": config.image.patch_size,
-        "num_channels": config.image.num_channels,
-        "hidden_size": config.d_model,
-        "num_hidden_layers": config.encoder_layers,
-        "num_attention_heads": config.attention.num_heads,
-        "intermediate_size": config.feed_forward.d_ff,
-        "hidden_act": theirs(config.feed_forward.activation),
-        "hidden_dropout_prob": config.norm.residual_dropout,
-        "attention_probs_dropout_prob": config.attention.dropout,
-        "qkv_bias": config.attention.bias,
-        "layer_norm_eps": config.norm.eps,
-        **(pooler if config.head.pooler else {}),
+        **table.fields(model.config),
         **label_fields(model),
     }
 
