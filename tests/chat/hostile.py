@@ -14,21 +14,13 @@ TUPLES = grown("({0}, {0})")
 NESTED = grown("[{0}, {0}]", "[1]", 60)
 LONG = "{% set long = 'Ab ' * 30000 %}"
 
-# Refused by their texts, by counting or by the sandbox.
-COUNTED = {
-    "loops": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
-    "skips": "{% for i in range(9999) %}{% for j in range(9999) if 0 %}{% endfor %}{% endfor %}",
+# Refused by their texts, by the length of what they write or by the sandbox.
+REFUSED = {
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "recursive loop": "{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}",
     "replaced": "{{ 'ab' | replace('', 'x' * 90000) }}",
     "translated": "{{ 'b'.translate({98: 'c' * 9000}) }}",
-    "sliced": "{% set a = range(9000) | list %}{% for i in range(9000) %}{% set b = a[1:] %}"
-    "{% endfor %}",
-    "compared": "{% set a = range(9000) | list %}{% for i in range(9000) %}{{ a == a[0:] }}"
-    "{% endfor %}",
     "written": "{% for i in range(9999) %}" + "x" * 50_000 + "{% endfor %}",
-    "power": "{{ 9 ** 9 ** 9 }}",
-    "range": "{{ range(10**9) | list }}",
     "deep": "{{ " + "(" * 3000 + " }}",
     "class": "{{ ''.__class__ }}",
     "class by filter": "{{ messages | attr('__class__') }}",
@@ -42,6 +34,15 @@ COUNTED = {
 
 # Refused by the limits of the process.
 LIMITED = {
+    "loops": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+    "skips": "{% for i in range(9999) %}{% for j in range(9999) if 0 %}{% endfor %}{% endfor %}",
+    "sliced": "{% set a = range(99999) | list %}{% for i in range(99999) %}{% set b = a[1:] %}"
+    "{% endfor %}",
+    "compared": "{% set a = range(99999) | list %}{% for i in range(99999) %}"
+    "{% set b = a == a[0:] %}"
+    "{% endfor %}",
+    "power": "{{ 9 ** (9 ** 9) }}",
+    "range": "{{ range(10**9) | list }}",
     "product": "{{ 'a' * 10**9 }}",
     "filter": "{{ 'a' | center(10**9) }}",
     "method": "{{ 'a'.ljust(10**9) }}",
@@ -86,4 +87,4 @@ LIMITED = {
     "words": LONG + "{% for i in range(9000) %}{% set x = long | wordcount %}{% endfor %}",
     "titles": LONG + "{% for i in range(9000) %}{% set x = long | title %}{% endfor %}",
 }
-HOSTILE = COUNTED | LIMITED
+HOSTILE = REFUSED | LIMITED

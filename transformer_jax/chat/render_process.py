@@ -88,7 +88,7 @@ def _answer_or_reason(
     import jinja2
     from jinja2.sandbox import SecurityError
 
-    from transformer_jax.chat.sandbox import ConversationRefused, TemplateTooExpensive
+    from transformer_jax.chat.sandbox import ConversationRefused, OutputTooLong
 
     try:
         shown, answers = render(text, values)
@@ -98,7 +98,7 @@ def _answer_or_reason(
         return {"kind": "syntax", "reason": _line(error), "line": error.lineno}, b""
     except ConversationRefused as error:
         return {"kind": "conversation", "reason": _line(error)}, b""
-    except (SecurityError, TemplateTooExpensive) as error:
+    except (SecurityError, OutputTooLong) as error:
         return {"kind": "refused", "reason": _line(error)}, b""
     except (MemoryError, RecursionError):
         raise

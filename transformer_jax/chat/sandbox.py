@@ -2,56 +2,47 @@
 
 A template comes with a checkpoint of somebody else, so it is a program that nobody has read. It
 reaches nothing but what it is given (a sandbox), and it runs in a process whose time and memory the
-system limits (:mod:`transformer_jax.chat.render_process`). Counted here is what makes a refusal the
-same on every machine: turns of loops, items of slices, and characters that are written.
+system limits (:mod:`transformer_jax.chat.render_process`).
 """
 
 import datetime
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jinja2
 import jinja2.ext
 from jinja2 import nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError, safe_range
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
 
-__all__ = ["ChatEnvironment", "ConversationRefused", "TemplateTooExpensive", "render"]
+__all__ = ["ChatEnvironment", "ConversationRefused", "OutputTooLong", "render"]
 
-_MOST_BASE, _MOST_EXPONENT = 10_000, 64  # of powers
 # One character becomes a text of any length.
 _TABLES = frozenset(("translate", "maketrans"))
 
 
-class TemplateTooExpensive(Exception):  # noqa: N818  (a refusal)
-    """A template that loops, or writes, more than any layout of a conversation needs."""
+class OutputTooLong(Exception):  # noqa: N818  (a refusal)
+    """A template that writes more than any layout of a conversation needs."""
 
 
 class ConversationRefused(jinja2.TemplateError):
     """The message of a template that refuses a conversation."""
 
 
-class _Budget:
-    """The turns of loops that a template has left, and what it has written."""
+class _Output:
+    """The characters that a template has written, and the spans of answers among them."""
 
-    def __init__(self, messages: int, characters: int):
-        self.steps = 50_000 + 1_000 * messages + characters
+    def __init__(self, characters: int = 0):
         self.longest = 100_000 + 16 * characters
         self.written = 0
         self.answers: list[tuple[int, int]] = []
 
-    def spend(self, steps: int) -> None:
-        self.steps -= steps
-        if self.steps < 0:
-            raise TemplateTooExpensive("it loops longer than a conversation of this size needs")
-
     def write(self, text: str) -> str:
         self.written += len(text)
         if self.written > self.longest:
-            raise TemplateTooExpensive("it makes a text far longer than the conversation")
+            raise OutputTooLong("it makes a text far longer than the conversation")
         return text
 
 
@@ -66,7 +57,7 @@ def render(text: str, values: dict[str, Any]) -> tuple[str, list[tuple[int, int]
         The text, and the spans of its characters within ``{% generation %}`` tags.
 
     Raises:
-        TemplateTooExpensive: The template loops or writes too much.
+        OutputTooLong: The template writes too much.
         ConversationRefused: The template refuses the conversation.
         jinja2.TemplateError: The template is no valid Jinja, or an expression of it fails.
         Exception: Whatever else an expression of the template raises.
@@ -76,9 +67,8 @@ def render(text: str, values: dict[str, Any]) -> tuple[str, list[tuple[int, int]
         ('Hi!', [])
     """
     template = _compiled(text)
-    budget = _Budget(len(values["messages"]), _characters(values))
-    _environment().budget = budget
-    return "".join(map(budget.write, template.generate(**values))), budget.answers
+    output = _environment().output = _Output(_characters(values))
+    return "".join(map(output.write, template.generate(**values))), output.answers
 
 
 @functools.cache
@@ -112,8 +102,8 @@ class AnswerSpans(jinja2.ext.Extension):
         return nodes.CallBlock(self.call_method("_note"), [], [], body).set_lineno(line)
 
     def _note(self, caller: Callable[[], str]) -> str:
-        text, budget = caller(), self.environment.budget  # type: ignore[attr-defined]
-        budget.answers.append((budget.written, budget.written + len(text)))
+        text, output = caller(), self.environment.output  # type: ignore[attr-defined]
+        output.answers.append((output.written, output.written + len(text)))
         return text
 
 
@@ -124,8 +114,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     instead of being empty, and ``lipsum`` is missing.
     """
 
-    intercepted_binops = frozenset(("**",))
-    budget: _Budget
+    output: _Output
 
     def __init__(self) -> None:
         super().__init__(
@@ -133,20 +122,16 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[AnswerSpans, jinja2.ext.loopcontrols],
         )
-        self.budget = _Budget(0, 0)  # of what the compiler computes
+        self.output = _Output()  # of what the compiler computes
         self.filters["tojson"] = _tojson
         self.globals |= {
-            "range": _range,
+            "range": range,
             "dict": _dict,
             "namespace": _namespace,
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
         }
         del self.globals["lipsum"]
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The syntax tree, in which loops and slices are counted."""
-        return _Counting().visit(super()._parse(source, name, filename))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Returns whether a template may reach for an attribute."""
@@ -155,55 +140,6 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
         """Refuses an attribute that the sandbox hides."""
         raise SecurityError(f"it reaches for the attribute {attribute!r}")
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """A power of bounded size."""
-        if abs(left) > _MOST_BASE or abs(right) > _MOST_EXPONENT:
-            raise TemplateTooExpensive("it computes a number of too many digits")
-        return super().call_binop(context, operator, left, right)
-
-    # The syntax tree calls these.
-
-    def take_slice(self, items: Any, *bounds: Any) -> Any:
-        """A slice, whose items are counted."""
-        part = items[slice(*bounds)]
-        size = len(part) if hasattr(part, "__len__") else 0
-        self.budget.spend(size // (64 if isinstance(part, str) else 16))
-        return part
-
-    def count_turns(self, items: Any) -> Any:
-        """``items`` to loop over, each of which is a turn."""
-        if hasattr(items, "__len__"):
-            self.budget.spend(len(items))
-            return items
-        return self._one_by_one(items)
-
-    def _one_by_one(self, items: Any) -> Iterator[Any]:
-        for item in items:
-            self.budget.spend(1)
-            yield item
-
-
-class _Counting(NodeTransformer):
-    """Has the environment count the turns of loops and the items of slices of a syntax tree."""
-
-    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
-        self.generic_visit(node)
-        node.iter = _calling("count_turns", [node.iter], node.lineno)
-        return node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
-        self.generic_visit(node)
-        if not isinstance(node.arg, nodes.Slice):
-            return node
-        bounds = (node.arg.start, node.arg.stop, node.arg.step)
-        nothing = nodes.Const(None, lineno=node.lineno)
-        return _calling("take_slice", [node.node, *(one or nothing for one in bounds)], node.lineno)
-
-
-def _calling(name: str, arguments: list[Any], line: int) -> nodes.Call:
-    function = nodes.EnvironmentAttribute(name, lineno=line)
-    return nodes.Call(function, arguments, [], None, None, lineno=line)
 
 
 def _tojson(
@@ -221,15 +157,6 @@ def _tojson(
         separators=separators,
         sort_keys=sort_keys,
     )
-
-
-def _range(*bounds: int) -> range:
-    try:
-        return safe_range(*bounds)
-    except OverflowError:
-        raise TemplateTooExpensive(
-            "it loops longer than a conversation of this size needs"
-        ) from None
 
 
 def _strftime_now(format: str) -> str:
