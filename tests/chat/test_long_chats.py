@@ -14,7 +14,7 @@ import pytest
 from tests.chat.test_template import conversation
 from tests.conftest import SWEEP_SEED
 from tests.tokenizer_kinds import KINDS, tokenizer_of
-from transformer_jax.chat import answer_finder, rendered_tokens
+from transformer_jax.chat import encoding, rendered_tokens
 from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.chat.rendered_tokens import MarkedRenderer, PartTokenizer
 from transformer_jax.chat.session import fit_messages
@@ -78,7 +78,7 @@ CASES += [(kind, flags) for kind in ("llama", "metaspace", "bpe") for flags in F
 @pytest.mark.quick("bpe plain", "llama plain", "llama normalized", "metaspace lstrip")
 @pytest.mark.parametrize(("kind", "flags"), CASES, ids=[" ".join(case) for case in CASES])
 def test_tokens_and_answers_are_those_of_each_prefix(monkeypatch, kind, flags):
-    monkeypatch.setattr(answer_finder, "_MOST", 8)
+    monkeypatch.setattr(encoding, "_MOST", 8)
     monkeypatch.setattr(rendered_tokens, "_CHUNK", 40)
     monkeypatch.setattr(rendered_tokens, "_TOGETHER", 90)
     monkeypatch.setattr(rendered_tokens, "_AT_ONCE", 3)
@@ -121,7 +121,7 @@ def alternate(messages):
 
 @pytest.mark.parametrize("name", ["chatml", "llama-3", "phi-3", "zephyr"])
 def test_answers_are_found_in_parts_in_whatever_order_roles_speak(monkeypatch, name):
-    monkeypatch.setattr(answer_finder, "_MOST", 8)
+    monkeypatch.setattr(encoding, "_MOST", 8)
     encoder = ChatEncoder(tokenizer_of("bpe"), TEMPLATES[f"{name} without tags"])
     draw, parts = random.Random(f"{SWEEP_SEED} {name} roles"), 0
     for number in range(12):

@@ -8,7 +8,7 @@ import pytest
 from transformer_jax.cli.main import COMMANDS
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.training import manifest
-from transformer_jax.training.stored import steps
+from transformer_jax.training.manifest import steps
 
 # What each command is given beside the run; only verify and convert have no flag to allow it.
 ARGUMENTS = {

@@ -17,7 +17,7 @@ from transformer_jax.storage.objects import Objects
 from transformer_jax.storage.urls import url_of, url_of_folder, with_urls, working_copy
 from transformer_jax.training.lease import Lease
 from transformer_jax.training.lock import RunLock, check_lock
-from transformer_jax.training.published import run_storage
+from transformer_jax.training.manifest import run_storage
 from transformer_jax.training.run_directory import RunDirectory
 
 

@@ -1,14 +1,14 @@
-"""Reads the keys of a published ``config.json``, with errors for unusable values."""
+"""Reads the keys of a published ``config.json``, and names those that cause an error."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, UserError
 from transformer_jax.interop.tensor_files import inside
 
-__all__ = ["ConfigReader", "read_config"]
+__all__ = ["ConfigReader", "deciding_keys", "read_config"]
 
 _LARGEST = 2**40  # of any size that is believed; tensors are compared with it afterwards
 _MOST_BYTES = 16 << 20
@@ -200,3 +200,46 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise _TwiceError(repr(next(name for name in found if names.count(name) > 1)))
     return found
+
+
+def deciding_keys(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) -> str:
+    """The keys on which an outcome depends, with their values, to follow an error.
+
+    Each number and flag that was read is changed, and named if the outcome then is another.
+
+    Args:
+        fields: A configuration that was read.
+        outcome: Function of a configuration. Values for which it raises an error are skipped.
+
+    Example:
+        >>> fields = ConfigReader({"heads": 4, "size": 8})
+        >>> width = lambda fields: fields.whole("heads") * fields.whole("size")
+        >>> _ = width(fields), fields.whole("layers", default=2)
+        >>> deciding_keys(fields, width)
+        ' (heads 4, size 8)'
+    """
+    now, found = outcome(fields), []
+    for name, value in tuple(fields.asked.items()):
+        for other in _others(value):
+            try:
+                then = outcome(ConfigReader(fields.values | {name: other}, fields.where))
+            except UserError:
+                continue
+            if then != now:
+                found.append(f"{name} {len(value)} names" if isinstance(value, dict)
+                             else f"{name} {value}")  # fmt: skip
+                break
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _others(value: Any) -> Iterator[Any]:
+    """Values near a value; some may be invalid."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (other for other in (value + 1, 2 * value, value // 2, value - 1) if other > 0)
+    elif isinstance(value, float):
+        yield from (value / 2, 0.5)
+    elif value:
+        yield dict(list(value.items())[:-1])
+        yield {str(i): str(i) for i in range(len(value) + 1)}

@@ -19,8 +19,7 @@ from flax import nnx
 
 from transformer_jax.devices import default_device
 from transformer_jax.errors import CheckpointError, ConfigError, UserError, no_such_run
-from transformer_jax.interop.config_reader import ConfigReader, read_config
-from transformer_jax.interop.deciding import deciding_keys
+from transformer_jax.interop.config_reader import ConfigReader, deciding_keys, read_config
 from transformer_jax.interop.families import (
     bart,
     bert,

@@ -30,9 +30,9 @@ from transformer_jax.runs.train import load_tokenizer
 from transformer_jax.tasks.fit import allowing
 from transformer_jax.tasks.preference_task import CompletionRows, Encoded
 from transformer_jax.tasks.scores import table, write_scores
-from transformer_jax.training.checkpoint_validation import Validated, validate_checkpoint
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Data, Task
+from transformer_jax.training.validation import Validated, validate_checkpoint
 
 __all__ = ["Asked", "evaluate", "is_tuned"]
 

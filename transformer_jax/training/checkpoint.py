@@ -21,25 +21,27 @@ from transformer_jax.training import manifest, trees
 from transformer_jax.training.checkpoint_items import (
     check_fit,
     device_count,
+    dispose,
+    explained,
+    is_utf8,
     items_of,
+    orbax,
+    read_item,
     state_of,
     tree_of,
 )
+from transformer_jax.training.checkpoint_score import PROGRESS, Score, Standing, score_of
 from transformer_jax.training.lock import check_lock
-from transformer_jax.training.orbax_items import dispose, explained, is_utf8, orbax, read_item
-from transformer_jax.training.published import DELETING, run_storage
-from transformer_jax.training.standing import PROGRESS, Standing
-from transformer_jax.training.stored import (
+from transformer_jax.training.manifest import (
     DAMAGED,
+    DELETING,
     SCRATCH,
-    Loaded,
-    Score,
     check_checkpoint,
     checkpoint_name,
-    load_params,
-    score_of,
+    run_storage,
     steps,
 )
+from transformer_jax.training.stored import Loaded, load_params
 from transformer_jax.training.task import Metric
 from transformer_jax.training.verification import VerifyResult, verify
 

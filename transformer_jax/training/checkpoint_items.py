@@ -1,6 +1,14 @@
-"""Training states as named arrays, as checkpoints hold them."""
+"""Training states as named arrays in items of Orbax checkpoints. Orbax is imported late."""
 
-from collections.abc import Mapping
+import contextlib
+import functools
+import gc
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +18,133 @@ import numpy as np
 from transformer_jax.errors import CheckpointError
 from transformer_jax.training import trees
 
-__all__ = ["check_fit", "device_count", "items_of", "state_of", "tree_of"]
+__all__ = [
+    "check_fit",
+    "device_count",
+    "dispose",
+    "explained",
+    "is_utf8",
+    "items_of",
+    "orbax",
+    "read_item",
+    "state_of",
+    "tree_of",
+]
+
+_WRITES = re.compile("_serialize|orbax")  # in the names of its coroutines and their files
+
+
+class _OrbaxRecords(logging.Filter):
+    """Keeps Orbax's own log records out of the terminal; failures reach the user as errors."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is someone else's."""
+        return "orbax" not in record.pathname and not _WRITES.search(record.getMessage())
+
+
+def orbax() -> Any:
+    """Orbax, imported late (it takes a second) and with its log silenced."""
+    import orbax.checkpoint as ocp
+
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    if not any(isinstance(entry, _OrbaxRecords) for entry in loggers[0].filters):
+        for logger in loggers:
+            logger.addFilter(_OrbaxRecords())
+        sys.unraisablehook = functools.partial(_unless_abandoned, sys.unraisablehook)
+    return ocp
+
+
+def _unless_abandoned(hook: Callable[[Any], Any], unraisable: Any) -> None:
+    # After a failed write every other write of the same save reports to an event loop that is
+    # gone: up to thousands of tracebacks that say nothing.
+    if (
+        not _WRITES.search(repr(unraisable.object))
+        and str(unraisable.exc_value) != "Event loop is closed"
+    ):
+        hook(unraisable)
+
+
+def dispose(error: BaseException | None) -> None:
+    """Finalize the remains of a failed save now, without tracebacks at exit."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+    gc.collect()
+
+
+def explained(error: BaseException, what: str) -> CheckpointError:
+    """An exception of Orbax, TensorStore or the system as one line."""
+    number = getattr(error, "errno", None)
+    found = re.search(r"(?:os_error_code='|Errno )(\d+)", str(error))
+    if number is None and found:
+        number = int(found[1])
+    if number is None and "RESOURCE_EXHAUSTED" in str(error):
+        number = 28
+    told = getattr(error, "strerror", None)  # of an object store it says more than its number
+    known = told or (os.strerror(number) if number else None)
+    reason = known or f"{type(error).__name__}: {str(error)[:200]}"
+    return CheckpointError(f"{what}: {' '.join(reason.split())}")
+
+
+def is_utf8(path: Path) -> bool:
+    """Returns whether a path is UTF-8, as Orbax needs."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _in_utf8(directory: Path) -> Iterator[Path]:
+    """Context with a path of an existing folder that Orbax can read: it needs UTF-8."""
+    if is_utf8(directory):
+        yield directory
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        yield Path(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
+
+
+def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Named leaves of one Orbax item, as NumPy arrays or with the sharding of each template.
+
+    A process of several reads NumPy arrays without the others.
+    """
+    ocp = orbax()
+    options: dict[str, Any] = {}
+    placed = [leaf for leaf in leaves.values() if getattr(leaf, "sharding", None) is not None]
+    if jax.process_count() > 1 and not placed:
+        # By default Orbax waits for the other processes, which may never come here.
+        me = jax.process_index()
+        options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+            primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone_{me}"
+        )
+
+    def arguments(leaf: Any) -> Any:
+        sharding = getattr(leaf, "sharding", None)
+        if sharding is None:
+            return ocp.RestoreArgs(restore_type=np.ndarray)
+        return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+    handler = ocp.PyTreeCheckpointHandler(**options)
+    opened = contextlib.closing(ocp.Checkpointer(handler, **options))
+    with opened as reader, _in_utf8(directory) as path:
+        tree = reader.restore(
+            path,
+            args=ocp.args.PyTreeRestore(
+                trees.unflatten_dict(leaves, numbers=False),
+                restore_args=trees.unflatten_dict(
+                    {name: arguments(leaf) for name, leaf in leaves.items()}, numbers=False
+                ),
+            ),
+        )
+    return trees.flatten_dict(tree)
 
 
 def items_of(state: Any) -> dict[str, dict[str, Any]]:

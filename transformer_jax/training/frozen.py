@@ -13,10 +13,10 @@ from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.parallel.sharding import replicated
 from transformer_jax.training.checkpoint import Checkpointer, Restored
+from transformer_jax.training.manifest import FROZEN, check_frozen
 from transformer_jax.training.partition import Partition, overlay
 from transformer_jax.training.sealed import sealed
 from transformer_jax.training.state import TrainState, digest
-from transformer_jax.training.stored import FROZEN, check_frozen
 from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["describe", "restore", "write"]

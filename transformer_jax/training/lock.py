@@ -28,7 +28,7 @@ from transformer_jax.output_files import draft_path, remove_dead_drafts
 from transformer_jax.processes import machine, process_alive, this_process
 from transformer_jax.storage.urls import with_urls, working_copy
 from transformer_jax.training.lease import lease_of
-from transformer_jax.training.published import run_storage
+from transformer_jax.training.manifest import run_storage
 
 __all__ = [
     "LOCK",

@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself, and whether its files still say the same.
+"""Checkpoints as folders: their names, manifests, and checks that files are as written.
 
 ``manifest.json`` is the last file written into a checkpoint, and a checkpoint without one does not
 count. It holds the step, the name, shape and type of every array, the size and SHA-256 of every
@@ -9,26 +9,37 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.files import open_file, read_file
-from transformer_jax.errors import CheckpointError, plural
+from transformer_jax.errors import CheckpointError, no_such_run, plural
 from transformer_jax.old_names import ITEMS, current_settings
 from transformer_jax.output_files import draft_file
+from transformer_jax.storage.copies import EXPORTS, Storage, storage_of
 
 __all__ = [
+    "DAMAGED",
+    "FROZEN",
     "MANIFEST",
     "SCHEMA",
+    "SCRATCH",
     "UnreadableError",
     "atomic_write",
+    "check_checkpoint",
+    "check_frozen",
+    "checkpoint_name",
+    "checkpoints_of",
     "exists",
     "file_record",
     "find_corruption",
     "item_directory",
     "read",
     "rewrite",
+    "run_storage",
+    "steps",
     "versions",
     "write",
 ]
@@ -37,6 +48,12 @@ MANIFEST = "manifest.json"
 # 2: the configuration is config.json as it stood, and keys are derived by purpose (keys.py).
 SCHEMA = 2
 
+PREFIX = "step_"
+SCRATCH = ".orbax-checkpoint-tmp"  # Orbax adds it to the name of a directory in the making
+DAMAGED = "damaged_"
+DELETING = "deleting_"  # before the name of a checkpoint while it is deleted
+FROZEN = "frozen"  # holds the parameters that a run does not train
+_CACHES = ("store", "launch-logs", *EXPORTS)
 
 # What is in the way is of another kind than what was written: damage, not a lack of permission.
 _FOREIGN = {
@@ -222,3 +239,103 @@ def find_corruption(directory: Path, fields: dict[str, Any], item: str | None = 
                 raise problem from None
             return f"{name} cannot be read: {error.strerror}"
     return None
+
+
+def checkpoint_name(step: int) -> str:
+    """The name of the directory that holds a step.
+
+    Example:
+        >>> checkpoint_name(42)
+        'step_00000042'
+    """
+    return f"{PREFIX}{step:08d}"
+
+
+def steps(directory: Path) -> list[int]:
+    """The steps that have a checkpoint directory, newest first, verified or not."""
+    try:
+        names = [path.name for path in directory.iterdir() if path.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be read: {error.strerror}") from None
+    found = (re.fullmatch(rf"{PREFIX}(\d+)", name) for name in names)
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def check_checkpoint(
+    path: Path, item: str | None = None
+) -> tuple[dict[str, Any] | None, str | None]:
+    """The manifest of a checkpoint and what is wrong with its files, if anything.
+
+    Args:
+        path: The checkpoint.
+        item: The one of its items, such as ``params``, whose files are checked; None is all, and
+            an empty name none: the manifest alone.
+
+    Raises:
+        UnreadableError: A file cannot be read now, so that nothing is known of it.
+    """
+    try:
+        fields = read(path)
+        if path.name != checkpoint_name(int(fields["step"])):
+            return fields, f"{path} says that it is step {fields['step']}"
+        problem = find_corruption(path, fields, item)
+    except UnreadableError as error:
+        raise UnreadableError(
+            f"{error}: make it readable, or move {path} away to do without this checkpoint"
+        ) from None
+    except CheckpointError as error:
+        return None, str(error)
+    return fields, None if problem is None else f"{path}: {problem}"
+
+
+def checkpoints_of(run: str | os.PathLike[str]) -> Path:
+    """The folder of the checkpoints of a run.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    path = Path(run).absolute()
+    if not os.path.isdir(path):
+        raise CheckpointError(no_such_run(run))
+    if not exists(path / "checkpoints") or not os.path.isdir(path / "checkpoints"):
+        raise CheckpointError(f"{run}: not a run directory (it has no checkpoints/)")
+    return path / "checkpoints"
+
+
+def check_frozen(run: Path, fields: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
+    """The manifest of the frozen parameters whose digest ``fields`` has, and what is wrong."""
+    path = run / FROZEN / checkpoint_name(0)
+    if not exists(path):
+        why = "holds what the run does not train: copy it from where the run was trained"
+        return None, f"frozen parameters: {path}: is missing, which {why}"
+    kept, problem = check_checkpoint(path)
+    if problem is None and kept is not None and kept["digest_of_arrays"] != fields["frozen"]:
+        problem = f"{path}: its parameters are not those that the run began with"
+    return kept, None if problem is None else f"frozen parameters: {problem}"
+
+
+def _private(name: str) -> bool:
+    """Whether a path below a run directory is of this machine alone.
+
+    Example:
+        >>> [_private(n) for n in ("lock.json", "store/a", "checkpoints/step_1/manifest.json")]
+        [True, True, False]
+    """
+    first, *_ = parts = name.split("/")
+    return (
+        first in (*_CACHES, "lock.json")
+        or name.endswith(".tmp")
+        or any(part.startswith((".", DELETING, DAMAGED)) or SCRATCH in part for part in parts)
+    )
+
+
+def run_storage(folder: str | os.PathLike[str]) -> Storage:
+    """Where the run in a folder is kept.
+
+    Example:
+        >>> type(run_storage("runs/base")).__name__
+        'LocalStorage'
+    """
+    return storage_of(folder, _private)

@@ -7,14 +7,20 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.config_fields import Configuration, NotNegative, Range, Rate
 from transformer_jax.errors import ConfigError
-from transformer_jax.modules.parameters import Parameters, is_matrix, is_projection, map_parameters
-from transformer_jax.training.layerwise import scale_by_layer
+from transformer_jax.modules.parameters import (
+    Parameters,
+    is_matrix,
+    is_projection,
+    layer_depths,
+    map_parameters,
+)
 from transformer_jax.training.schedules import (
     Count,
     LearningRate,
@@ -23,7 +29,14 @@ from transformer_jax.training.schedules import (
     make_schedule,
 )
 
-__all__ = ["OptimizerConfig", "adamw", "learning_rate", "make_optimizer", "weight_decay_mask"]
+__all__ = [
+    "OptimizerConfig",
+    "adamw",
+    "learning_rate",
+    "make_optimizer",
+    "scale_by_layer",
+    "weight_decay_mask",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,3 +269,24 @@ def make_optimizer(
     if config.layer_decay != 1.0:
         parts.append(scale_by_layer(config.layer_decay, declared))
     return optax.chain(*parts)
+
+
+def scale_by_layer(decay: float, params: Parameters) -> optax.GradientTransformation:
+    """Updates times ``decay ** n`` for ``n`` layers above (Howard and Ruder 2018).
+
+    Args:
+        decay: The factor from one layer to the layer below.
+        params: The parameters with the depths that they declare.
+    """
+    depths = layer_depths(params)
+    top = max(np.max(depth) for depth in jax.tree.leaves(depths))
+
+    def scaled(depth: Any, update: Any) -> Any:
+        if isinstance(update, optax.MaskedNode):
+            return update
+        return update * jnp.asarray(decay ** (top - depth), update.dtype)
+
+    def update(updates: PyTree, state: optax.EmptyState, params: PyTree = None):
+        return jax.tree.map(scaled, depths, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

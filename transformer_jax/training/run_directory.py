@@ -16,7 +16,7 @@ from transformer_jax.output_files import draft_folder, is_draft, replace_folder,
 from transformer_jax.storage.urls import draft_place, with_urls, working_copy
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK, check_lock, of_a_lock
-from transformer_jax.training.published import run_storage
+from transformer_jax.training.manifest import run_storage
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer

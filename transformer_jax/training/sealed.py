@@ -65,7 +65,7 @@ def sealed(run: Path) -> dict[str, Any] | None:
     Raises:
         UnreadableError: Manifests are there, and none that is valid can be read now.
     """
-    from transformer_jax.training.stored import checkpoint_name, steps
+    from transformer_jax.training.manifest import checkpoint_name, steps
 
     folder, unreadable = run / "checkpoints", None
     for path in (*(folder / checkpoint_name(step) for step in steps(folder)), run):

@@ -15,36 +15,24 @@ import numpy as np
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.numerics import all_finite
 from transformer_jax.training import manifest, trees
-from transformer_jax.training.checkpoint_files import (
-    DAMAGED,
+from transformer_jax.training.checkpoint_items import explained, read_item
+from transformer_jax.training.checkpoint_score import Score, score_of
+from transformer_jax.training.manifest import (
     FROZEN,
-    SCRATCH,
     check_checkpoint,
     check_frozen,
     checkpoint_name,
     checkpoints_of,
     steps,
 )
-from transformer_jax.training.orbax_items import explained, read_item
 from transformer_jax.training.partition import overlay
-from transformer_jax.training.scores import Score, score_of
 
 __all__ = [
-    "DAMAGED",
-    "FROZEN",
-    "SCRATCH",
     "Loaded",
-    "Score",
-    "check_checkpoint",
-    "check_frozen",
-    "checkpoint_name",
-    "checkpoints_of",
     "load_all_parts",
     "load_params",
     "load_parts",
     "not_finite",
-    "score_of",
-    "steps",
     "weights_digest",
 ]
 

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.training.checkpoint_files import (
+from transformer_jax.training.checkpoint_score import PROGRESS
+from transformer_jax.training.manifest import (
     DAMAGED,
     FROZEN,
     SCRATCH,
+    UnreadableError,
     check_checkpoint,
     check_frozen,
     checkpoint_name,
     checkpoints_of,
+    exists,
     steps,
 )
-from transformer_jax.training.manifest import UnreadableError, exists
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.standing import PROGRESS
 from transformer_jax.training.stored import not_finite
 
 __all__ = ["VerifyResult", "verify"]

@@ -1,16 +1,46 @@
-"""The evaluations of a run so far: the best score, patience and skipped steps.
+"""Scores of checkpoints, and the evaluations of a run so far: best score, patience, skipped steps.
 
-Every manifest holds them, so that a resumed run ends as the uninterrupted one, whatever happened
-to ``metrics.jsonl``.
+Every manifest holds the latter, so that a resumed run ends as the uninterrupted one, whatever
+happened to ``metrics.jsonl``.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from transformer_jax.training.scores import Score
+import numpy as np
+
 from transformer_jax.training.task import Metric
 
-__all__ = ["PROGRESS", "Standing"]
+__all__ = ["PROGRESS", "Score", "Standing", "score_of"]
+
+
+class Score(NamedTuple):
+    """How good the parameters of a checkpoint are."""
+
+    name: str
+    value: float
+    better: Literal["lower", "higher"] = "lower"
+
+    def beats(self, other: "Score | None") -> bool:
+        """Whether this is better than ``other``; anything is better than nothing or not a number.
+
+        Example:
+            >>> Score("loss", 1.0).beats(Score("loss", 2.0))
+            True
+            >>> Score("sacrebleu", 1.0, "higher").beats(Score("sacrebleu", 2.0, "higher"))
+            False
+        """
+        if not np.isfinite(self.value):
+            return False
+        if other is None or not np.isfinite(other.value):
+            return True
+        return self.value < other.value if self.better == "lower" else self.value > other.value
+
+
+def score_of(fields: Mapping[str, Any]) -> Score | None:
+    """The score that a manifest holds."""
+    return Score(**fields["score"]) if fields.get("score") else None
+
 
 PROGRESS = "progress"  # the field of manifests
 
