@@ -26,7 +26,7 @@ ORDER = (
     ("functional",),
     ("modules",),
     ("models",),
-    ("traced_memory", "activation_memory"),
+    ("activation_memory",),
     ("data",),
     ("parallel",),
     ("decoding",),

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from tests.compiled_on_cpu import CASES, RESULTS, run_of, this_cpu
-from transformer_jax import traced_memory
+from transformer_jax import activation_memory
+from transformer_jax.activation_memory import recurrence_bytes, residual_bytes, translator_bytes
 from transformer_jax.cli.plan import plan_run
 from transformer_jax.config import MixerConfig
 from transformer_jax.errors import ConfigError
@@ -18,7 +19,6 @@ from transformer_jax.runs import plan
 from transformer_jax.runs.language_settings import RUNS
 from transformer_jax.runs.planned import Shape
 from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
-from transformer_jax.traced_memory import recurrence_bytes, residual_bytes, translator_bytes
 
 COMPILED = json.loads(RESULTS.read_text())["cases"]
 FARTHEST = {"sutskever, tanh": 0.2, "encoder of GRUs": 0.19, "convs2s": 0.16}
@@ -65,7 +65,7 @@ def test_residuals_are_those_of_differentiation():
 def test_what_a_translator_keeps_is_that_of_its_rows_and_tokens():
     config = run_of("bahdanau").model
     small = translator_bytes(config, 4.0, 16)  # from the traces of one row and of two
-    assert small == traced_memory._translator_bytes(config, 4, 16)
+    assert small == activation_memory._translator_bytes(config, 4, 16)
     # Additive attention keeps arrays of all pairs of positions.
     of = [translator_bytes(config, 4.0, length) for length in (16, 32, 64)]
     assert of[2] - of[1] > 2.5 * (of[1] - of[0])

@@ -18,7 +18,7 @@ from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["AnswerFinder", "ChatEncoder", "EncodedChat"]
 
-_TURN: list[Message] = [{"role": "user", "content": "a"}]
+_ASKED: list[Message] = [{"role": "user", "content": "a"}]
 # Messages that are rendered up to each of their answers. Longer conversations are rendered in
 # parts of half of it, which overlap.
 _MOST = 64
@@ -144,7 +144,7 @@ class AnswerFinder:
     def _header(self) -> str:
         """The text by which the template asks for an answer."""
         plain, asked = (
-            self._renderer.render(_TURN, add_generation_prompt=asks).text for asks in (False, True)
+            self._renderer.render(_ASKED, add_generation_prompt=asks).text for asks in (False, True)
         )
         return asked[_shared(plain, asked) :]
 

@@ -14,7 +14,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from transformer_jax import accounting
-from transformer_jax.activation_memory import Local, block_bytes, working_bytes
+from transformer_jax.activation_memory import Local, block_bytes, translator_bytes, working_bytes
 from transformer_jax.component_costs import head_sizes, itemsize, slot_bytes
 from transformer_jax.functional.fused_loss import LARGE
 from transformer_jax.functional.kernels import Choice
@@ -28,7 +28,6 @@ from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.planned import STEPS, PlannedRun, Shape, mesh_on, parts_of
 from transformer_jax.runs.planned_decoding import decoding_shape
 from transformer_jax.runs.planned_kernels import attention_kernels
-from transformer_jax.traced_memory import translator_bytes
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.state import abstract_parts
 
