@@ -64,7 +64,7 @@ class ChatTemplate:
 
     @property
     def marks_answers(self) -> bool:
-        """Whether answers stand within ``{% generation %}`` tags."""
+        """Returns whether answers stand within ``{% generation %}`` tags."""
         return "endgeneration" in self.text
 
     def render(

@@ -1,1 +1,1 @@
-"""What layers of several kinds cost and how far they see: table 1 of Vaswani et al. 2017."""
+"""Costs and reach of several kinds of layers: table 1 of Vaswani et al. 2017."""

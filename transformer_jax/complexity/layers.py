@@ -23,7 +23,7 @@ Kind = Literal[
 
 
 class Growth(NamedTuple):
-    """How a kind of layer grows, as table 1 has it, and exactly.
+    """The growth of a kind of layer, as in table 1 and exactly.
 
     Attributes:
         operations: Of a layer.
@@ -118,7 +118,7 @@ class Layer:
 
     @property
     def reach(self) -> int:
-        """How far a position of restricted self-attention sees, on either side: ``w``."""
+        """Returns the reach of restricted self-attention on either side: ``w``."""
         return ((self.extent or 1) - 1) // 2
 
     @property

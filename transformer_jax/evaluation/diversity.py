@@ -1,4 +1,4 @@
-"""How much texts differ from each other."""
+"""Measures the diversity of texts."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ __all__ = ["Diversity", "distinct_n", "diversity", "self_bleu"]
 
 @dataclasses.dataclass(frozen=True)
 class Diversity:
-    """How much the texts of one way to write differ.
+    """The diversity of texts that were generated in one way.
 
     Attributes:
         distinct_1: Different words divided by all words, of all texts.
@@ -30,7 +30,7 @@ class Diversity:
 
 
 def diversity(texts: Sequence[Sequence[str]], tokenize: str | None = None) -> Diversity:
-    """How much texts differ, of one or more texts for each of some lines.
+    """Computes the diversity of one or more texts for each of some lines.
 
     Args:
         texts: Of each line its texts.

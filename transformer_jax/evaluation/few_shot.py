@@ -31,7 +31,7 @@ _BLANKS = " \t"
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    r"""How an example is written; a query is written up to its answer.
+    r"""The text form of an example; a query is written up to its answer.
 
     Blanks before the answer belong to the answer, because tokenizers join them with its first
     word: prompts end before them, and `lead` is what they are.
@@ -78,7 +78,7 @@ class Template:
 
     @property
     def stop(self) -> str:
-        """What ends an answer; empty if nothing follows it."""
+        """Returns the text that ends an answer; empty if nothing follows it."""
         after = self._parts()[len(self._before()) :]
         return after[0][0] if after else ""
 
@@ -187,7 +187,7 @@ def rank_choices(
     choices: Sequence[str] | Sequence[Sequence[str]],
     normalize: Normalize = "none",
 ) -> list[int]:
-    """Which choice is most probable after each prompt; the first of equals.
+    """Returns the most probable choice after each prompt; the first of equals.
 
     Args:
         model: Scores the choices.
@@ -244,7 +244,7 @@ def answer(
 
 @dataclasses.dataclass(frozen=True)
 class Demonstrations:
-    r"""Where the examples of prompts come from, and how prompts are made of them.
+    r"""The source of the examples of prompts, and the form of prompts made of them.
 
     Attributes:
         pool: The examples.

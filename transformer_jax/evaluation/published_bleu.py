@@ -18,7 +18,7 @@ CAVEATS = (
 
 @dataclasses.dataclass(frozen=True)
 class TrainingTime:
-    """How long a model was trained, on which devices.
+    """The time and the devices that a model was trained on.
 
     Attributes:
         seconds: From the first step to the last.

@@ -1,4 +1,4 @@
-"""How often one model's texts are better than another's."""
+"""Compares the texts of two models by a reward."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ _Z = 1.959964  # of 95 %
 
 @dataclasses.dataclass(frozen=True)
 class WinRate:
-    """How often the first of two models has the higher reward.
+    """The fraction of lines for which the first of two models has the higher reward.
 
     Attributes:
         rate: Share of prompts that the first one wins, 0 to 1; a tie is half a win.

@@ -79,7 +79,7 @@ def cached_export(
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether an export is there with all its files."""
+    """Returns whether an export is there with all its files."""
     try:
         sizes = json.loads((path / _FILES).read_text())
         return bool(sizes) and all(

@@ -66,7 +66,7 @@ class ConfigReader:
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Whether ``name`` is set.
+        """Returns whether ``name`` is set.
 
         Raises:
             CheckpointError: It is neither true nor false.
@@ -79,7 +79,7 @@ class ConfigReader:
         return value
 
     def is_null(self, name: str) -> bool:
-        """Whether ``name`` has the value null; a missing key has not.
+        """Returns whether ``name`` has the value null; a missing key has not.
 
         Example:
             >>> fields = ConfigReader({"sliding_window": None})

@@ -93,7 +93,7 @@ def write_ctranslate2(
 
 
 def refusal(model: Model) -> str | None:
-    """What of a model CTranslate2 cannot express, or None.
+    """Returns why CTranslate2 cannot express a model; None if it can.
 
     Example:
         >>> from transformer_jax.model_presets import PRESETS
@@ -179,7 +179,7 @@ def vocabulary(tokenizer: Tokenizer, size: int) -> list[str]:
 
 
 def _framing(tokenizer: Tokenizer, both: bool, start: TextStart) -> str:
-    """What has to stand around a text that is given, in words."""
+    """Describes the tokens that have to stand around a given text."""
     name = tokenizer.name
     several = tokenizer.end_tokens[1:]
     ends = f"; texts end with any of {[*map(name, tokenizer.end_tokens)]}, to be given as end_token"

@@ -20,7 +20,7 @@ _SEEDS = 2**32 - 1
 
 
 class SamplingSettings(NamedTuple):
-    """How each next token is chosen."""
+    """The settings by which each next token is chosen."""
 
     temperature: float = 0.0  # 0 is greedy
     top_k: int | None = None  # from the k most probable tokens
@@ -33,7 +33,7 @@ class SamplingSettings(NamedTuple):
 
     @property
     def depends_on_text(self) -> bool:
-        """Whether tokens of the prompt and the text make others less probable."""
+        """Returns whether tokens of the prompt and the text make others less probable."""
         return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0
 
 
@@ -241,7 +241,7 @@ class CTranslate2Engine:
         ]
 
     def _reads_stepwise(self, rows: Sequence[Sequence[int]], penalized: bool) -> bool:
-        """Whether prompts are read token by token.
+        """Returns whether prompts are read token by token.
 
         Penalties see no other tokens, and windows are not met by what is read at once. Beside a
         prompt of a single token, others would come back as if they had been generated.

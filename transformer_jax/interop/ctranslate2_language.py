@@ -101,13 +101,13 @@ class CTranslate2LanguageModel(ContextTextGenerator):
             )
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """As of any model, after :meth:`check` of each request."""
+        """Generates texts like any model, after :meth:`check` of each request."""
         for request in requests:
             self.check(request)
         return super().generate(requests)
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
-        """As of any model, after :meth:`check` of the request."""
+        """Streams a text like any model, after :meth:`check` of the request."""
         self.check(request)
         return super().stream(request)
 

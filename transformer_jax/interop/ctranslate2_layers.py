@@ -137,7 +137,7 @@ class Layers:
                 mix.relative_attention_max_distance = np.int32(config.positions.max_distance)
 
     def _positions(self, side: str, config: TransformerConfig) -> np.ndarray:
-        """What is added to the vector at each position."""
+        """Returns the vectors that are added at each position."""
         places = config.positions
         if places.kind == "learned":
             return self.known[f"{side}/positions/table"][places.offset :]
@@ -210,7 +210,7 @@ class Layers:
 
 
 def _slower(config: TransformerConfig) -> np.ndarray:
-    """How many times slower each pair of a rotary head turns than without scaling."""
+    """Returns the factor by which scaling slows the rotation of each pair of a head."""
     places, H = config.positions, config.head_dim
     plain = rotary_frequencies(places.rope_dim or H, places.rope_theta)
     return (plain / frequencies_of(places, H)).astype(np.float32)

@@ -87,7 +87,7 @@ class CTranslate2Translator(LineTranslator):
         return config.key is not None or config.config.num_beams == 1
 
     def _scores(self, config: BeamSearchConfig) -> np.ndarray:
-        """What log-probabilities are divided by, by the number of tokens."""
+        """Returns the divisors of log-probabilities, by the number of tokens."""
         return np.asarray(
             length_penalty(self._lengths, config.normalization, config.length_penalty)
         )

@@ -80,7 +80,7 @@ def write_model(
 def _write_generation(
     path: Path, model: Model, said: Mapping[str, Any], published: Mapping[str, Any]
 ) -> None:
-    """How text is generated: as it was published, or the special ids and the longest text.
+    """Writes the generation config: the published one, or the special ids and the longest text.
 
     Where it was published in ``config.json`` it stands there again, and no file is written: keys
     there would no longer count.
@@ -113,7 +113,7 @@ def _begin(tokenizer: Tokenizer) -> int:
 
 
 def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
-    """What transformers needs to know beside ``tokenizer.json``."""
+    """Returns the keys of a tokenizer that transformers reads besides ``tokenizer.json``."""
     names = {"eos_token": tokenizer.eos}
     names |= {"pad_token": tokenizer.pad} if "pad" in tokenizer.roles else {}
     if tokenizer.target_prefix_ids or "bos" in tokenizer.roles:

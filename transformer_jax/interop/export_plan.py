@@ -1,4 +1,4 @@
-"""Which published family can hold a model of ours, and how it then has to lie."""
+"""Chooses the published family that can hold a model, and the layout of its tensors there."""
 
 import dataclasses
 import itertools
@@ -91,7 +91,7 @@ def split_sinusoids(params: Any, width: int) -> Any:
 
 
 def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> ExportPlan:
-    """How a model can be published.
+    """Chooses the family that a model can be published as.
 
     Args:
         model: The model.
@@ -202,7 +202,7 @@ _FREE = ("compute", "dropout", "activation_dropout", "residual_dropout", "implem
 
 
 def _differences(wanted: Model, back: Model) -> list[str]:
-    """What a configuration does not say of a model, in words."""
+    """Names the settings of a model that a configuration does not express."""
     found = []
     for field in dataclasses.fields(Model):
         one, two = getattr(wanted, field.name), getattr(back, field.name)

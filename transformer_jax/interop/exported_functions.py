@@ -1,4 +1,4 @@
-"""What of a model is exported as a program of its own: functions of parameters and arrays."""
+"""Functions of parameters and arrays that are exported as programs of their own."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ _LONGEST = 128  # tokens that are written at most, unless asked or the model has
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """What is exported: a function of parameters and arrays, which gives arrays by name.
+    """An exported function of parameters and arrays, which returns arrays by name.
 
     Attributes:
         call: The function.
@@ -39,7 +39,7 @@ class Function:
 
 
 def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> dict[str, Function]:
-    """What of a model is exported, by name.
+    """Returns the exported functions of a model by name.
 
     Args:
         model: The model.

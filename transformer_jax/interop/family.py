@@ -38,13 +38,13 @@ class TensorMapping(NamedTuple):
 
 
 class Tensors(NamedTuple):
-    """What a folder holds, as far as describing its model needs."""
+    """The names and shapes of the tensors of a folder."""
 
     shapes: Mapping[str, tuple[int, ...]]
     same: Callable[[str, str], bool]  # whether two tensors are equal in every bit
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of this name."""
+        """Returns whether there is a tensor of this name."""
         return name in self.shapes
 
 

@@ -140,7 +140,7 @@ class HFCheckpoint:
 
 
 def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a Hugging Face checkpoint rather than a run of ours.
+    """Returns whether a folder is a Hugging Face checkpoint rather than a run of ours.
 
     It has weights, or a configuration that names its family.
 
@@ -287,7 +287,7 @@ class _Misfit(NamedTuple):
 
 
 def _expected(family: ModelFamily, model: Model, misfit: _Misfit) -> Any:
-    """Whether a model has a tensor, and its shape if that is what does not fit."""
+    """Returns whether a model has a tensor, and its shape if that is what does not fit."""
     for mapping in family.mappings(model):
         if mapping.hf_name == misfit.tensor:
             return (

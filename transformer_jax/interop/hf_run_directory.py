@@ -83,7 +83,7 @@ class HFRunDirectory(RunDirectory):
         return self._folder
 
     def read_config(self, *, check: bool = True) -> dict[str, Any]:
-        """What ``config.json`` would say if the model had been trained here.
+        """Returns the ``config.json`` of a run that would have trained the model.
 
         Raises:
             CheckpointError: The folder is damaged, or of no family that is known.
@@ -222,7 +222,7 @@ def generation_fields(path: Path, fields: ConfigReader) -> ConfigReader:
 
 
 def preprocessor_fields(path: Path) -> dict[str, Any] | None:
-    """How images are made of pictures: their size, the mean of their pixels and so on.
+    """Returns the settings of image preprocessing: size, mean of pixels and so on.
 
     None where the folder does not say it.
 
@@ -308,7 +308,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
 def republished(
     record: Mapping[str, Any], kind: str, config: TransformerConfig
 ) -> dict[str, Any] | None:
-    """What a run remembers of the published model that it starts from, for exports and search.
+    """Returns the record of the published model that a run starts from, for exports and search.
 
     Args:
         record: ``published`` of the ``config.json`` of the start.

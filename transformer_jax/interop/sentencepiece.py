@@ -32,7 +32,7 @@ class SentencePiece(NamedTuple):
 
 
 class PieceModel(NamedTuple):
-    """What a SentencePiece model says that decides which ids a text has."""
+    """The parts of a SentencePiece model that decide the ids of a text."""
 
     pieces: tuple[SentencePiece, ...]
     merges: bool  # by byte-pair encoding; else by likelihood

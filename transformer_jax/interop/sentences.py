@@ -176,7 +176,7 @@ def _tokenizer_length(folder: Path) -> int | None:
 
 
 def sentence_files(folder: Path) -> dict[str, Any]:
-    """What the files of a sentence encoder hold, by their names within its folder.
+    """Returns the contents of the files of a sentence encoder, by their names within its folder.
 
     Empty if it is none, or has parts that are not kept: others than pooling, one linear map behind
     it, and normalising.
@@ -272,7 +272,7 @@ def _parts(folder: Path) -> tuple[list[str], dict[str, str], bool]:
 
 
 def _stays(path: str) -> bool:
-    """Whether a path leads nowhere else than into a folder."""
+    """Returns whether a path leads nowhere else than into a folder."""
     return not os.path.isabs(path) and ".." not in PurePosixPath(path).parts
 
 
@@ -302,7 +302,7 @@ def _dense(path: Path, fields: dict[str, Any] | None, part: str) -> dict[str, An
 
 
 def _reading(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """How many tokens of a text are read, and whether in small letters, as a file says it."""
+    """Reads the length limit and lowercasing of texts from a file."""
     length, lower = fields.get("max_seq_length"), fields.get("do_lower_case")
     if length is not None and (type(length) is not int or length < 1):
         raise DataError(f"{path}: max_seq_length is {str(length)[:40]!r}: no number from 1")

@@ -137,7 +137,7 @@ def _exported(part: "Function", shapes: Mapping[str, Any], platforms: Sequence[s
 
 
 def _described(part: "Function", made: Any) -> dict[str, Any]:
-    """What a function takes and gives, for people and for :func:`load_stablehlo`."""
+    """Describes the inputs and outputs of a function, for people and for :func:`load_stablehlo`."""
     outputs = jax.tree.unflatten(made.out_tree, made.out_avals)
     said = lambda aval: {
         "shape": [size if isinstance(size, int) else str(size) for size in aval.shape],
@@ -153,7 +153,7 @@ def _described(part: "Function", made: Any) -> dict[str, Any]:
 
 
 class Portable:
-    """What :func:`write_stablehlo` wrote, to be called by the names in its manifest.
+    """A program of :func:`write_stablehlo`, called by the names in its manifest.
 
     Attributes:
         manifest: What each function takes and gives.
@@ -184,7 +184,7 @@ class Portable:
         return self.call("generate", **arrays)
 
     def call(self, function: str, **arrays: Any) -> dict[str, jax.Array]:
-        """What a function of the manifest gives, by name.
+        """Calls a function of the manifest, and returns its outputs by name.
 
         Raises:
             ConfigError: There is no such function.

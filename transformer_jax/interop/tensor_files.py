@@ -135,7 +135,7 @@ class TensorFolder:
             raise _unreadable(path, error) from None
 
     def same(self, one: str, two: str) -> bool:
-        """Whether two tensors are equal in every bit; little of them is in memory at a time.
+        """Returns whether two tensors are equal in every bit, reading a part at a time.
 
         Raises:
             CheckpointError: A file cannot be read.
@@ -276,7 +276,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def _stamp(file: BinaryIO) -> tuple[int, ...]:
-    """What changes when a file is replaced or written to; the size is at index 2."""
+    """Returns values that change when a file is replaced or written to; index 2 is the size."""
     facts = os.fstat(file.fileno())
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
@@ -286,7 +286,7 @@ def _unreadable(path: Path, error: Exception) -> CheckpointError:
 
 
 def _absence(folder: Path) -> str:
-    """What a folder without the expected weights holds instead, and what to do."""
+    """Describes a folder without the expected weights, and what to do."""
     found = sorted(path.name for kind in _OTHERS for path in folder.glob(kind))
     missing = f"{folder}: has neither {WEIGHTS} nor {INDEX}"
     if not found:

@@ -1,4 +1,4 @@
-"""How a tensor lies in published files, and how the parameters of ours that it holds lie here."""
+"""Layouts of tensors in published files and of the parameters that they hold."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def hf_shape(shape: tuple[int, ...], mapping: TensorMapping) -> tuple[int, ...]:
 
 
 def needs_copy(mapping: TensorMapping) -> bool:
-    """Whether the numbers of a parameter lie in another order in the tensor, or apart.
+    """Returns whether the numbers of a parameter lie in another order in the tensor, or apart.
 
     Example:
         >>> needs_copy(TensorMapping("gain", "ln.weight"))

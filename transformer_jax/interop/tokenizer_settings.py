@@ -46,7 +46,7 @@ class Settings:
     def __init__(
         self, fields: Mapping[str, Any], kind: str = "", added_tokens: Mapping[str, int] = {}
     ):
-        """What the fields of the files together say.
+        """Combines the fields of the files.
 
         Raises:
             DataError: A field of another type than it must be; the folder is not named.
@@ -79,7 +79,7 @@ class Settings:
         return value
 
     def around(self, begins: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What ``add_bos_token`` and ``add_eos_token`` put before and after every text.
+        """Returns the tokens that the settings put before and after every text.
 
         Args:
             begins: Whether texts begin with ``bos`` where the files do not say it.
@@ -110,7 +110,7 @@ class Settings:
 
 
 def read_settings(folder: Path) -> Settings:
-    """What the files of a folder say of its tokenizer; nothing if there are none.
+    """Reads the tokenizer settings in the files of a folder; empty if there are none.
 
     Raises:
         DataError: A file is damaged.

@@ -122,7 +122,7 @@ def _source(folder: Path, settings: Settings) -> tuple[Path, _Convert]:
 
 
 def _guarded(path: Path, make: _Convert) -> tokenizers.Tokenizer:
-    """What ``make`` makes, which also works; errors name the file and are one line."""
+    """Returns a working tokenizer made by ``make``; errors name the file and are one line."""
     try:
         backend = make()
         # What is made may still fail at the first text.

@@ -51,7 +51,7 @@ class Progress:
 
 
 class Schedule(NamedTuple):
-    """How a model is trained.
+    """The training schedule of a model.
 
     Attributes:
         steps: Most optimizer steps.

@@ -88,7 +88,7 @@ def _config(size: int, vocab_size: int, length: int) -> TransformerConfig:
 
 
 def num_parameters(make: Callable[[], nnx.Module]) -> int:
-    """How many numbers are trained, without making them.
+    """Counts the trained parameters, without making them.
 
     Example:
         >>> num_parameters(lambda: Linear(3, 2, (None, None), rngs=nnx.Rngs(0)))

@@ -55,7 +55,7 @@ class RewardFigures:
         return dataclasses.asdict(self)
 
     def ends(self, rows: list[list[float]]) -> list[float]:
-        """Of each seed the mean over the last 40 steps."""
+        """Returns the mean over the last 40 steps of each seed."""
         found: list[float] = np.mean(rows[-_MEASURED:], axis=0).tolist()
         return found
 

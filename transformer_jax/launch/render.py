@@ -33,7 +33,7 @@ _GCLOUD = {
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Where a command runs.
+    """The cluster that a command runs on.
 
     Attributes:
         plan: Devices: of each machine, such as ``h200:8``, or a whole TPU slice, such as

@@ -31,7 +31,7 @@ _DEVICE_FLAG = "--xla_force_host_platform_device_count="
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """How many processes run, and how they are watched.
+    """The number of processes, and the limits that they are watched by.
 
     Attributes:
         number: Number of processes.

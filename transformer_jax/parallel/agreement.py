@@ -1,4 +1,4 @@
-"""What all processes of a run must have alike, compared before the work begins."""
+"""Compares what all processes of a run must have alike, before the work begins."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ _LONGEST = 80  # characters of a value in a message
 
 
 def gather_json(value: Any) -> list[Any]:
-    """What each process has, in their order; all call it together.
+    """Gathers the value of each process, in their order; all call it together.
 
     Args:
         value: What JSON can hold.

@@ -145,7 +145,7 @@ class MeshProgram:
         return getattr(self.jitted, name)
 
     def lower(self, first: Any, *rest: Any, **settings: Any) -> Any:
-        """What ``jax.jit`` lowers for the mesh."""
+        """Lowers a program for the mesh, like ``jax.jit``."""
         mesh = mesh_of(first)
         with contextlib.nullcontext() if mesh is None else on_mesh(mesh):
             return self.jitted.lower(first, *rest, **settings)

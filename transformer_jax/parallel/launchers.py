@@ -1,4 +1,4 @@
-"""Which launcher started this process as one of several, by the variables that it sets."""
+"""Finds the launcher that started this process as one of several, by its variables."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ _ALONE = "or JAX_NUM_PROCESSES=1 for a run of its own"
 
 
 class Launch(NamedTuple):
-    """How a process joins the others of its run.
+    """The place of a process among the others of its run.
 
     Attributes:
         launcher: Name of the launcher, for messages.
@@ -36,7 +36,7 @@ class Launch(NamedTuple):
 
 
 def find_launch(environ: Mapping[str, str]) -> Launch | None:
-    """How this process joins others, or None for a process alone.
+    """Returns the place of this process among others, or None for a process alone.
 
     It knows the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and
     ``JAX_PROCESS_ID``, SLURM's ``srun``, Open MPI 4, torchrun, TPU pods, and with
@@ -140,7 +140,7 @@ def _torchrun(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _own_device(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, ...] | None:
-    """Of several processes on a machine each has one device."""
+    """Returns the device of one of several processes on a machine."""
     if environ.get(rank) is None or _size(environ, size) == 1:
         return None
     return (_number(environ, rank),)

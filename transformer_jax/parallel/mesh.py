@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig(Configuration, group="mesh"):
-    """How many devices share each kind of work; their product is the number of devices."""
+    """Numbers of devices that share each kind of work; their product is the number of devices."""
 
     data: int = -1  # groups that each read their own rows; -1 is as many as the rest leaves
     fsdp: int = 1  # devices that share rows and also split the parameters between them
@@ -57,7 +57,7 @@ class MeshConfig(Configuration, group="mesh"):
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig(Configuration, group="distributed"):
-    """Which of several processes this is; all None is what the launcher's environment says."""
+    """The place of this process among several; None takes the launcher's variables."""
 
     coordinator_address: str | None = None  # host:port of process 0
     num_processes: int | None = None  # number of processes
@@ -259,7 +259,7 @@ def _check_processes(values: Mapping[str, Any]) -> None:
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that writes and prints."""
+    """Returns whether this process is the one that writes and prints."""
     return jax.process_index() == 0
 
 
@@ -277,7 +277,7 @@ def gather_to_host(tree: Any) -> Any:
 
 
 def broadcast_json(value: Any) -> Any:
-    """What the first process has, on every process; all call it together.
+    """Returns the value of the first process on every process; all call it together.
 
     Args:
         value: What JSON can hold; only that of the first process counts.
@@ -293,7 +293,7 @@ def broadcast_json(value: Any) -> Any:
 
 
 def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, " R"]:
-    """Which rows of a batch of ``rows`` the devices of this process hold, in order.
+    """Returns the rows of a batch that the devices of this process hold, in order.
 
     Asked of the mesh: with a tensor axis across processes, several need the same rows.
 

@@ -1,4 +1,4 @@
-"""What a compiled program needs and does: memory, communication, kernels."""
+"""Reports about compiled programs: memory, communication, kernels."""
 
 import collections
 import dataclasses
@@ -65,7 +65,7 @@ class Collective(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ProgramReport:
-    """What a program needs of each device, in bytes, and what it does there.
+    """The bytes that a program needs on each device, and its operations there.
 
     Attributes:
         arguments: Bytes of its inputs.
@@ -103,7 +103,7 @@ class ProgramReport:
 
 
 def report(compiled: Any) -> ProgramReport:
-    """What a compiled program needs and does.
+    """Reports the memory, communication and kernels of a compiled program.
 
     Args:
         compiled: What ``jax.jit(f).lower(...).compile()`` gives.
@@ -148,7 +148,7 @@ def _copied_bytes(line: str) -> int:
 
 
 def kernel_calls(text: str) -> dict[str, int]:
-    """How often a compiled program's text calls each fused kernel.
+    """Counts the calls of each fused kernel in the text of a compiled program.
 
     Example:
         >>> kernel_calls('custom-call(%q), custom_call_target="__cudnn$fmhaSoftmax"')

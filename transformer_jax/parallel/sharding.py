@@ -145,7 +145,7 @@ def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
 
 
 def num_batch_shards(mesh: Mesh | AbstractMesh) -> int:
-    """How many groups of devices share a batch's rows; the number of rows is a multiple of it."""
+    """Returns the number of device groups that share a batch's rows, which it divides."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 

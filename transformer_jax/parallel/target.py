@@ -19,7 +19,7 @@ __all__ = ["DEVICES", "DeviceType", "Target", "compile_only", "find_target", "pl
 
 @dataclasses.dataclass(frozen=True)
 class DeviceType:
-    """What a device has.
+    """The properties of a kind of device.
 
     Attributes:
         platform: ``gpu`` or ``tpu``.
@@ -95,7 +95,7 @@ class Target:
 
     @property
     def compiles(self) -> bool:
-        """Whether programs can be compiled for it."""
+        """Returns whether programs can be compiled for it."""
         return bool(self.devices)
 
     @property

@@ -1,4 +1,4 @@
-"""What ``config.json`` says of runs on preferences or rewards."""
+"""Settings in ``config.json`` of runs on preferences or rewards."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ def aligned_method(run: "RunDirectory") -> Any:
 
 
 def has_ends(run: "RunDirectory") -> bool:
-    """Whether the texts of a decoder end with the end token; completions always do.
+    """Returns whether the texts of a decoder end with the end token; completions always do.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.

@@ -32,6 +32,6 @@ def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
 
 
 def of_training(name: str) -> bool:
-    """Whether a file of a run is needed to resume it, and not to use it."""
+    """Returns whether a file of a run is needed to resume it, and not to use it."""
     parts = name.split("/")
     return len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "optimizer"

@@ -42,7 +42,7 @@ _TRIES = 5
 
 
 class EngineConfig(NamedTuple):
-    """How a run is computed by CTranslate2."""
+    """Settings of computing a run with CTranslate2."""
 
     compute: str = "float32"  # a data type that the processor has
     cache: Path | None = None  # None is the run, or the user's cache where that is read-only

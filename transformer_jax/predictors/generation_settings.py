@@ -52,7 +52,7 @@ def check_returned(number: int | None, beams: int) -> None:
 
 
 def is_hf(generation_config: str | None) -> bool:
-    """Whether the checkpoint's generation config applies.
+    """Returns whether the checkpoint's generation config applies.
 
     Raises:
         ConfigError: The value is neither None nor ``"hf"``.

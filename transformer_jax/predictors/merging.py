@@ -260,7 +260,7 @@ _TASK_TYPES = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
 def kernel_changes(
     path: str | os.PathLike[str], checkpoint: str = "best"
 ) -> tuple[dict[str, np.ndarray], int]:
-    """What the adapters of a run add to each kernel, by path of the map, and their rank.
+    """Returns the changes of kernels by the adapters of a run, by path of the map, and their rank.
 
     Layers of a scanned stack have their number behind the path. With DoRA a change has more than
     that rank: it is of all columns' lengths too.

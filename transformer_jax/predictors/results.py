@@ -1,4 +1,4 @@
-"""What predictors return: plain values."""
+"""Results of predictors: plain values."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -212,7 +212,7 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
 
 
 def is_ngram_run(run: "RunDirectory") -> bool:
-    """Whether a run's model is an n-gram model, which has no checkpoints.
+    """Returns whether a run's model is an n-gram model, which has no checkpoints.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.

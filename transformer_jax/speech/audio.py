@@ -26,7 +26,7 @@ _MOST_SAMPLES = 1 << 28  # of a resampled recording: 1 GiB, 4.6 hours at 16,000 
 
 @dataclasses.dataclass(frozen=True)
 class AudioConfig(Configuration, group="data.audio"):
-    """How waveforms become log-mel frames."""
+    """The computation of log-mel frames from waveforms."""
 
     sample_rate: Annotated[int, Range(1, 1 << 20)] = 16_000  # samples a second
     resample: bool = False  # resample files of another rate, which are else refused

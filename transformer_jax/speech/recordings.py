@@ -45,7 +45,7 @@ _NAMES = ("features", "offsets", "digests")
 
 @dataclasses.dataclass(frozen=True)
 class SpeechReadOptions(Configuration, group="data.read"):
-    """How recordings and their texts are read."""
+    """Options of reading recordings and their texts."""
 
     lowercase: bool = False  # lower-case the texts
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is

@@ -49,7 +49,7 @@ def _allowed() -> None:
 
 @runtime_checkable
 class Storage(Protocol):
-    """Where a run folder is kept for good."""
+    """The permanent place of a run folder."""
 
     def names(self) -> set[str]:
         """The names at the top of what is kept."""
@@ -239,7 +239,7 @@ def _files(folder: Path) -> dict[str, _File]:
 
 
 def _entry(stored: Stored | None, local: _File | None) -> list[object] | None:
-    """What the index says of an object and its copy; it changes when one of them does."""
+    """Returns the index entry of an object and its copy; it changes when one of them does."""
     if stored is None or local is None:
         return None
     return [stored.tag, stored.size, local.size, local.changed]
@@ -253,7 +253,7 @@ def _unit(name: str, names: Iterable[str]) -> str | None:
 
 
 def _is_complete(name: str, listed: Mapping[str, Stored]) -> bool:
-    """Whether a file is in no folder whose manifest is missing."""
+    """Returns whether a file is in no folder whose manifest is missing."""
     parts = name.split("/")
     if len(parts) < 3 or parts[0] not in _SEALED:
         return True
@@ -281,7 +281,7 @@ def _rank(name: str) -> int:
 
 
 def storage_of(folder: str | os.PathLike[str], ignored: Chosen = _none) -> Storage:
-    """Where the run in a folder is kept: an object store for a working copy, else the folder."""
+    """Returns the storage of a run: the object store of a working copy, else the folder."""
     url, folder = url_of_folder(folder), Path(folder)
     return LocalStorage(folder) if url is None else ObjectStorage(url, folder, ignored)
 
@@ -318,7 +318,7 @@ def _folder(url: str, omitted: Chosen) -> Path:
 
 
 def _of_machine(name: str) -> bool:
-    """Whether a file of a copy that is read belongs to this machine: locks, and exports for it."""
+    """Returns whether a file of a copy belongs to this machine: locks, and exports for it."""
     first = name.split("/")[0]
     return first.startswith((".", "lock.json")) or first in EXPORTS
 

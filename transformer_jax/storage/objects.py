@@ -31,7 +31,7 @@ _CREDENTIALS = {
 
 
 class Stored(NamedTuple):
-    """What a listing says about an object."""
+    """A listed object."""
 
     size: int
     tag: str  # changes with the content
@@ -93,7 +93,7 @@ class Objects:
                 raise FileNotFoundError(errno.ENOENT, f"there is no bucket {bucket}")
 
     def info(self, name: str = "") -> Stored | None:
-        """What is known of an object; None if it is missing."""
+        """Returns the listing of an object; None if it is missing."""
         try:
             with self._explained():
                 found = self._files.info(self._at(name))

@@ -106,7 +106,7 @@ def shown_by(live: Live | None, *, quiet: bool = False) -> Iterator[None]:
 
 
 def _speaks() -> bool:
-    """Whether this is process 0, which prints progress."""
+    """Returns whether this is process 0, which prints progress."""
     # Not imported for this: without JAX there is one process.
     jax = sys.modules.get("jax")
     if jax is None or not jax.distributed.is_initialized():

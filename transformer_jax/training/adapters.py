@@ -57,7 +57,7 @@ class Adapter:
     tokens: tuple[int, ...] = ()
 
     def trainable(self) -> dict[Any, Any]:
-        """What a run would have trained but for rows of tokens, in nested dictionaries."""
+        """Returns the trainable parameters without token rows, as nested dictionaries."""
         leaves = {
             f"{name}/{leaf}": array
             for name, own in self.params.items()
@@ -91,7 +91,7 @@ class Adapter:
 
 
 def is_adapter_run(path: str | os.PathLike[str]) -> bool:
-    """Whether a run directory holds adapters beside a frozen base."""
+    """Returns whether a run directory holds adapters beside a frozen base."""
     from transformer_jax.training.sealed import sealed
 
     how = (sealed(Path(path)) or {}).get("merge")

@@ -38,7 +38,7 @@ class _OrbaxRecords(logging.Filter):
     """Keeps Orbax's own log records out of the terminal; failures reach the user as errors."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is someone else's."""
+        """Returns whether a record is someone else's."""
         return "orbax" not in record.pathname and not _WRITES.search(record.getMessage())
 
 

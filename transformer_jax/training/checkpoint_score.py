@@ -15,14 +15,14 @@ __all__ = ["PROGRESS", "Score", "Standing", "score_of"]
 
 
 class Score(NamedTuple):
-    """How good the parameters of a checkpoint are."""
+    """The quality of a checkpoint's parameters by one metric."""
 
     name: str
     value: float
     better: Literal["lower", "higher"] = "lower"
 
     def beats(self, other: "Score | None") -> bool:
-        """Whether this is better than ``other``; anything is better than nothing or not a number.
+        """Returns whether this is better than ``other``; anything beats nothing and NaN.
 
         Example:
             >>> Score("loss", 1.0).beats(Score("loss", 2.0))

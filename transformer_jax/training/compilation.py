@@ -122,7 +122,7 @@ class CompiledStep:
         return self._ended - self._began
 
     def wait(self, batch: Batch, stopped: Callable[[], Any] = lambda: False) -> bool:
-        """Whether a step on ``batch`` can begin; waits for its program unless ``stopped``.
+        """Returns whether a step on ``batch`` can begin; waits for its program unless ``stopped``.
 
         Raises:
             RuntimeError: It is closed.
@@ -201,7 +201,7 @@ def _settings() -> Settings:
 
 
 def compiling() -> bool:
-    """Whether a program is being compiled in the background, which cannot be interrupted."""
+    """Returns whether a program is being compiled in the background, without interruption."""
     return any(thread.name.startswith(_THREADS) for thread in threading.enumerate())
 
 

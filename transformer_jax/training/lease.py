@@ -22,7 +22,7 @@ _SETTLE = 2.0  # seconds in which another that takes over at the same time has w
 
 
 class NoLease:
-    """Of a local folder, whose lock is enough."""
+    """The lease of a local folder, whose lock is enough."""
 
     def take(self, token: str) -> None:
         """Nothing is to be taken."""

@@ -275,19 +275,19 @@ def lock_token(path: str | os.PathLike[str]) -> str | None:
 
 
 def holds_lock(path: str | os.PathLike[str]) -> bool:
-    """Whether this process has locked a run."""
+    """Returns whether this process has locked a run."""
     return os.path.realpath(path) in _held
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory holds a lock, of a live or a dead process."""
+    """Returns whether a directory holds a lock, of a live or a dead process."""
     with contextlib.suppress(OSError):
         return _is_lock(_read(Path(path) / LOCK) or {})
     return False
 
 
 def of_a_lock(name: str) -> bool:
-    """Whether a file of this name in a directory belongs to its lock.
+    """Returns whether a file of this name in a directory belongs to its lock.
 
     Example:
         >>> [of_a_lock(name) for name in ("lock.json", ".lock.json.12ab", "package-lock.json")]
@@ -329,7 +329,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def _is_lock(found: dict[str, Any]) -> bool:
-    """Whether the fields are those of a lock."""
+    """Returns whether the fields are those of a lock."""
     return isinstance(found.get("token"), str)
 
 

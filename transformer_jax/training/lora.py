@@ -67,7 +67,7 @@ class LoRAConfig(Configuration, group="lora"):
 
     @property
     def narrows(self) -> bool:
-        """Whether the model of step 0 is not bit for bit the one that the adapters are put on."""
+        """Returns whether the base of step 0 differs from the given model in its dtype."""
         return self.rank > 0 and self.base_dtype != "float32"
 
     @property
@@ -287,7 +287,7 @@ def not_finite(name: str) -> str:
 
 
 def _merged_kernel(kernel: np.ndarray, arrays: list[np.ndarray], scale: float) -> np.ndarray:
-    """Of one layer, or of stacked ones."""
+    """Merges the adapters of one layer, or of stacked ones."""
     if kernel.ndim > 2:
         layers = zip(kernel, *arrays, strict=True)
         return np.stack([_merged_kernel(k, list(rest), scale) for k, *rest in layers])

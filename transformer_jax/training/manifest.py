@@ -317,7 +317,7 @@ def check_frozen(run: Path, fields: Mapping[str, Any]) -> tuple[dict[str, Any] |
 
 
 def _private(name: str) -> bool:
-    """Whether a path below a run directory is of this machine alone.
+    """Returns whether a path below a run directory is of this machine alone.
 
     Example:
         >>> [_private(n) for n in ("lock.json", "store/a", "checkpoints/step_1/manifest.json")]
@@ -332,7 +332,7 @@ def _private(name: str) -> bool:
 
 
 def run_storage(folder: str | os.PathLike[str]) -> Storage:
-    """Where the run in a folder is kept.
+    """Returns the storage of the run in a folder.
 
     Example:
         >>> type(run_storage("runs/base")).__name__

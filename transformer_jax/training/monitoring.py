@@ -1,4 +1,4 @@
-"""What a run says of its devices and processes: speed, memory, profiles, and steps that hang."""
+"""Reports about devices and processes: speed, memory, profiles, and steps that hang."""
 
 import contextlib
 import faulthandler
@@ -249,7 +249,7 @@ def slowest(seconds: float) -> dict[str, float | int]:
 
 @contextlib.contextmanager
 def writing_log(folder: Path) -> Iterator[None]:
-    """Where processes work together, a log of this one: warnings, and what ended it.
+    """Context manager: several processes each log their warnings, and the error that ended them.
 
     The file is ``process_N.log`` in ``folder``. A single process has none.
     """

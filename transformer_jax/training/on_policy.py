@@ -70,7 +70,7 @@ Reward = Callable[[Policies, Samples], Float[Array, " B"]]
 
 @dataclasses.dataclass(frozen=True)
 class OnPolicy(Configuration, group="align"):
-    """How a policy learns from its own samples."""
+    """Settings of learning from a policy's own samples."""
 
     method: Literal["ppo", "grpo"] = "grpo"
     length: Count = 32  # most tokens of a completion, its end included
@@ -376,7 +376,7 @@ def on_policy(
 def evaluation(
     collecting: Callable[..., tuple[dict[str, Array], Sums]], seed: int = 0
 ) -> Objective:
-    """What validation measures of samples: ``reward``, ``kl`` and ``loss``, the negative reward.
+    """Returns the metrics of validation: ``reward``, ``kl`` and ``loss``, the negative reward.
 
     Args:
         collecting: :func:`collect` with its keyword arguments.

@@ -164,7 +164,7 @@ def _scale_by_muon(
 
 
 class LearningRateState(NamedTuple):
-    """How many updates were made, and the rate of the last."""
+    """The number of updates, and the learning rate of the last."""
 
     count: Int[Any, ""] | Any
     learning_rate: Float[Any, ""] | Any
@@ -198,7 +198,7 @@ def learning_rate(opt_state: PyTree) -> LearningRate | None:
 
 
 def weight_decay_mask(params: Parameters) -> PyTree:
-    """Which parameters weight decay applies to: matrices, not gains and biases.
+    """Marks the parameters with weight decay: matrices, not gains and biases.
 
     Their declared axes decide, not their rank: in a scanned stack a bias is a matrix.
 

@@ -41,7 +41,7 @@ PreferenceMethod = Literal["dpo", "ipo", "kto", "simpo"]
 
 
 class Policies(NamedTuple):
-    """What an objective with a reference takes as its model."""
+    """The model argument of objectives with a reference."""
 
     policy: Any
     reference: Any

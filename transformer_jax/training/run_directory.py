@@ -121,7 +121,7 @@ class RunDirectory:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
 
     def has_begun(self) -> bool:
-        """Whether training has begun; a run without its first files is empty."""
+        """Returns whether training has begun; a run without its first files is empty."""
         begun = {path.name for path in (self.metrics, self.checkpoints, self.results)}
         return bool(begun & self._names())
 
@@ -187,7 +187,7 @@ class RunDirectory:
         return run
 
     def reads_images(self) -> bool:
-        """Whether the model of the run reads images, and so has no tokenizer.
+        """Returns whether the model of the run reads images, and so has no tokenizer.
 
         Raises:
             CheckpointError: ``config.json`` is missing or damaged.

@@ -199,7 +199,7 @@ def leaves(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values of a configuration are equal: true is not 1, but 1.0 is."""
+    """Returns whether two values of a configuration are equal: true is not 1, but 1.0 is."""
     # JSON has no tuples, and 1 and 1.0 are the same number.
     plain = lambda value: list(value) if isinstance(value, tuple) else value
     truth = isinstance(one, bool) == isinstance(other, bool)

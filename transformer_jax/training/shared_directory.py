@@ -1,4 +1,4 @@
-"""Whether all processes of a run see the same run directory."""
+"""Checks that all processes of a run see the same run directory."""
 
 import os
 import socket
@@ -33,7 +33,7 @@ def check_shared(path: str | os.PathLike[str]) -> None:
 
 
 def _reads(path: str | os.PathLike[str], token: str) -> bool:
-    """Whether the lock has this token; a shared disk may show it with a delay."""
+    """Returns whether the lock has this token; a shared disk may show it with a delay."""
     deadline = time.monotonic() + _SHOWN
     while lock_token(path) != token:
         if time.monotonic() > deadline:

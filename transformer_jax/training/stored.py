@@ -119,7 +119,7 @@ def load_parts(
     *,
     average: int = 1,
 ) -> Loaded:
-    """What was trained and what was frozen, apart; otherwise as :func:`load_params`.
+    """Loads trained and frozen parameters apart; otherwise like :func:`load_params`.
 
     The reference that a policy was trained beside is left out.
 
@@ -132,7 +132,7 @@ def load_parts(
 def load_all_parts(
     run: str | os.PathLike[str], which: int | Literal["best", "last"] = "best", *, average: int = 1
 ) -> Loaded:
-    """As :func:`load_parts`, with the reference and the reward model beside a policy.
+    """Loads like :func:`load_parts`, with the reference and the reward model of a policy.
 
     Raises:
         CheckpointError: Not a run directory, no such step, or nothing that verifies.
@@ -154,7 +154,7 @@ def _policy_alone(loaded: Loaded) -> Loaded:
 
 
 def _unpruned(directory: Path, read: Callable[[], T]) -> T:
-    """What ``read`` returns when training does not remove what it reads.
+    """Returns the result of ``read``, repeated while training removes the files that it reads.
 
     Raises:
         CheckpointError: Training always does.
@@ -202,7 +202,7 @@ def _load(directory: Path, which: int | Literal["best", "last"], average: int) -
 
 
 def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
-    """What a run that trains a part of its parameters keeps beside its checkpoints."""
+    """Loads the parameters that a partly trained run keeps next to its checkpoints."""
     if "frozen" not in fields:
         return {}
     kept, problem = check_frozen(directory.parent, fields)
@@ -213,7 +213,7 @@ def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
 
 
 def _item(fields: Mapping[str, Any], average: int) -> str:
-    """Where the parameters lie that are asked for."""
+    """Returns the item that holds the requested parameters."""
     kept = any(name.startswith("ema_params/") for name in fields["tree"])
     return "ema_params" if average == 1 and kept else "params"
 
@@ -285,7 +285,7 @@ def _finite_item(path: Path, fields: Mapping[str, Any], item: str) -> dict[str, 
 
 
 def not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
-    """What is wrong with the numbers of a verified checkpoint, in words, or None."""
+    """Names the values of a verified checkpoint that are not finite; None if all are."""
     try:
         for item in {name.split("/")[0] for name in fields["tree"]} & {"params", "ema_params"}:
             _finite_item(path, fields, item)

@@ -85,7 +85,7 @@ def _check_ids(ids: tuple[int, ...], name: str, size: int) -> None:
 
 
 def split_rows(trainable: PyTree, frozen: PyTree) -> tuple[dict[Any, Any], dict[str, Any]]:
-    """What is trained beside rows of tokens, and these rows by the name of their table.
+    """Splits trained parameters from trained token rows, the latter by the name of their table.
 
     Example:
         >>> split_rows({"head": {"bias_rows": 1}, "up": {"lora_a": 2}}, {"head": {"bias": 3}})

@@ -25,7 +25,7 @@ __all__ = ["TrainedModel", "check_parameters", "load_model"]
 
 
 class TrainedModel(NamedTuple):
-    """What :func:`load_model` returns."""
+    """The result of :func:`load_model`."""
 
     model: Any  # what the task's objective takes
     step: int  # of the checkpoint

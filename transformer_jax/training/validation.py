@@ -68,7 +68,7 @@ def make_validation(
 
 
 def _evaluated(evaluate: Any, merge: Merge, params: Any, frozen: Any) -> dict[str, float]:
-    """What ``evaluate`` measures, in the main process, known to all."""
+    """Evaluates in the main process, and returns the metrics to all."""
     if jax.process_count() == 1:
         # What decodes and predicts runs on the mesh of its parameters.
         return {name: float(value) for name, value in evaluate(merge(params, frozen, None)).items()}
@@ -82,7 +82,7 @@ def _evaluated(evaluate: Any, merge: Merge, params: Any, frozen: Any) -> dict[st
 
 
 class Validated(NamedTuple):
-    """What :func:`validate_checkpoint` returns."""
+    """The result of :func:`validate_checkpoint`."""
 
     scores: dict[str, float]  # by the names of metrics: valid_loss and others
     model: Any  # what the task's objective takes

@@ -138,7 +138,7 @@ _METHODS = {
 
 
 def _angles(config: TransformerConfig) -> str:
-    """Which part of a head turns, and by what scaling, where that is told."""
+    """Describes the rotated part of a head, and its scaling, where known."""
     places = config.positions
     told = [] if places.rope_dim is None else [f"{places.rope_dim} dimensions"]
     if places.kind == "rope" and places.rope_method is not None:

@@ -1,4 +1,4 @@
-"""How much texts differ under several ways to write them."""
+"""Plots the diversity of texts under several ways to generate them."""
 
 from collections.abc import Mapping
 from pathlib import Path

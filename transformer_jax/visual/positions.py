@@ -67,7 +67,7 @@ def plot_masks(
 def visible(
     mask: Mask | Bool[np.ndarray, "T S"], length: int, keys: int
 ) -> Bool[np.ndarray, "T S"]:
-    """Which of ``keys`` keys each of ``length`` queries of the first row and head may look at.
+    """Returns the keys that each query of the first row and head may attend to.
 
     Example:
         >>> visible(Mask(causal=True), 2, 2)

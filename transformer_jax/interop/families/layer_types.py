@@ -12,7 +12,7 @@ _MOST_LAYERS = 1 << 16
 
 
 def window_size(fields: ConfigReader, default: int | None = 4096) -> int | None:
-    """How far layers with a window look; null is none, and no key the default.
+    """Returns the reach of layers with a window; a null key is None.
 
     Example:
         >>> window_size(ConfigReader({})), window_size(ConfigReader({"sliding_window": None}))

@@ -22,7 +22,7 @@ KINDS: Mapping[str, str] = {
 def rope_positions(
     fields: ConfigReader, *, kinds: Mapping[str, str] = KINDS, head_dim: int | None = None
 ) -> PositionConfig:
-    """How far positions turn.
+    """Reads the settings of rotary positions.
 
     Angles that depend on the length of a text are those of texts within the length of the training:
     of dynamic NTK up to ``max_position_embeddings``, where it changes nothing, and of LongRoPE up
@@ -144,7 +144,7 @@ def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Any]:
 
 
 def _scaling(places: PositionConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is said within ``rope_parameters``, and what beside them."""
+    """Returns the keys within ``rope_parameters`` and the keys next to it."""
     old = "original_max_position_embeddings"
     if places.rope_scaling is not None:
         factor, low, high, length = places.rope_scaling
