@@ -1,4 +1,4 @@
-"""What a model costs, counted on paper: parameters, FLOPs and bytes, part by part.
+"""Costs of a model, computed from its configuration: parameters, FLOPs and bytes, part by part.
 
 A product of [m, k] by [k, n] is ``2 m k n`` FLOPs; work element by element is counted as XLA
 counts it, one for each operation and nothing for exp, log, tanh or rsqrt. Nothing is compiled.
@@ -45,7 +45,7 @@ class Totals:
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """What one step of decoding costs, with the keys and values of earlier steps at hand."""
+    """Costs of one decoding step, with cached keys and values of earlier steps."""
 
     start: int  # FLOPs before the first token: the encoder, and cross-attention's keys and values
     flops: float  # for one token of one sentence, the mean over the target's length
@@ -82,7 +82,7 @@ def components(
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """How many numbers the model learns.
+    """Counts the parameters of a model.
 
     Source: row U15 (Vaswani et al. 2017, table 3, prints 65M).
 

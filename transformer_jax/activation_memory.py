@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """What one device computes at a time.
+    """The part of a batch and of a model that one device computes at a time.
 
     Attributes:
         rows: Rows of its part of a micro-batch.

@@ -15,7 +15,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def retain_freed_memory() -> bool:
-    """Whether glibc now keeps freed memory: no separate mappings, no trimming, one arena.
+    """Returns whether glibc now keeps freed memory: no separate mappings, no trimming, one arena.
 
     It would hand XLA's large buffers back to the kernel at every step and fault them in again.
     Elsewhere than on Linux with glibc nothing is done.

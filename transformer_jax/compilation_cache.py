@@ -46,7 +46,8 @@ def enable_compilation_cache() -> Path | None:
 
 
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Whether the processor has units for products of bfloat16 matrices; None if it does not say.
+    """Returns whether the processor has units for products of bfloat16 matrices; None if it does
+    not say.
 
     These are Intel's AMX (``amx_bf16``). Instructions for vectors alone (``avx512_bf16``) are no
     such units: training in bfloat16 is slower with them than in float32.

@@ -75,7 +75,7 @@ class Component:
 
     @property
     def in_block(self) -> bool:
-        """Whether each of the stack's blocks has one."""
+        """Returns whether each of the stack's blocks has one."""
         words = ("self_attention", "mixer", "cross_attention", "feed_forward")
         return self.path.partition("/")[2].startswith(words)
 
@@ -139,7 +139,7 @@ def _patches(config: TransformerConfig, B: int) -> Iterator[Component]:
 
 
 def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Component]:
-    """What joins token vectors before the first block."""
+    """Returns the costs of combining token vectors before the first block."""
     D, item, positions = config.embedding_size, itemsize(config), config.positions
     elements = tokens * D
     tables: list[tuple[str, tuple[tuple[int, ...], ...]]] = []

@@ -77,7 +77,7 @@ class PositionConfig(Configuration, group="positions"):
 
     @property
     def bounded(self) -> bool:
-        """Whether no sequence may exceed ``max_length``.
+        """Returns whether no sequence may exceed ``max_length``.
 
         A learned or sinusoidal table has that many rows, and the angles of dynamic NTK and
         LongRoPE depend on it.
@@ -284,7 +284,7 @@ class TransformerConfig(Configuration):
 
     @property
     def final_norm(self) -> bool:
-        """Whether a norm follows the last block."""
+        """Returns whether a norm follows the last block."""
         final = self.norm.final
         return self.norm.placement != "post" if final is None else final
 

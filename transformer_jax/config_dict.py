@@ -50,5 +50,5 @@ def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
 
 
 def _exactly(wanted: type, kind: Any) -> bool:
-    """Whether a type is ``wanted``, or has it among others."""
+    """Returns whether a type is ``wanted``, or has it among others."""
     return wanted is kind or any(_exactly(wanted, part) for part in typing.get_args(kind))

@@ -40,7 +40,7 @@ _MOST_LINKS = 40
 
 
 class Destination:
-    """Where a path leads.
+    """The target of a path.
 
     A regular file, and one that is not there yet, is written as a draft beside it and then
     replaced: it is whole or not there. Links stay links, and a file that is replaced passes its

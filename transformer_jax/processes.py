@@ -74,7 +74,7 @@ def _unseen(pid: int) -> str | None:
 
 
 def process_alive(found: dict[str, Any]) -> bool | None:
-    """Whether the process of a record still runs; None if this machine cannot know.
+    """Returns whether the process of a record still runs; None if this machine cannot know.
 
     Example:
         >>> process_alive(this_process()), process_alive(this_process() | {"started": "long ago"})

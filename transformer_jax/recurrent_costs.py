@@ -1,4 +1,4 @@
-"""What a recurrent translator costs, counted on paper, part by part: products of matrices alone.
+"""Costs of a recurrent translator, part by part: matrix products alone.
 
 A product of [m, k] by [k, n] is ``2 m k n`` FLOPs, and twice that backward. Work element by element
 is not counted: it is below a hundredth of that of a layer of 256 numbers.

@@ -145,7 +145,7 @@ class Complexity:
         ]
 
     def measured(self, layers: "list[Layer]") -> "list[Measured]":
-        """What is counted and measured of the layers."""
+        """Counts and measures the layers."""
         from transformer_jax.complexity.measure import Clock, measure
         from transformer_jax.training.activity import working
 
@@ -209,7 +209,7 @@ def _seconds(value: float) -> str:
 
 
 def _notes(measured: "list[Measured]") -> list[str]:
-    """What the figures leave open."""
+    """Returns notes about the limits of the figures."""
     from transformer_jax.complexity.measure import LONGEST_PATH
 
     kinds, found = {one.layer.kind for one in measured}, []

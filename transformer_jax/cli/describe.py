@@ -170,7 +170,7 @@ def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
 
 
 def has_head(run: "RunDirectory") -> bool:
-    """Whether a run's decoder has a language-model head."""
+    """Returns whether a run's decoder has a language-model head."""
     from transformer_jax.predictors.runs import family
 
     return family(run) != "decoder-task"

@@ -81,7 +81,7 @@ class EngineCommand(PredictionCommand):
                 )
 
     def engine_config(self) -> "EngineConfig":
-        """How CTranslate2 computes, by the flags."""
+        """Returns the CTranslate2 settings of the flags."""
         from transformer_jax.predictors.engines import EngineConfig
 
         told = lambda folder, said: wrote(folder, what=said)

@@ -187,7 +187,7 @@ class Export(RunCommand):
                 )
 
     def wrote(self, path: Path) -> bool:
-        """Whether a file or directory can be from an earlier export."""
+        """Returns whether a file or directory can be from an earlier export."""
         from transformer_jax.interop.sentences import written_names
 
         if path.is_file() and any(path.match(pattern) for pattern in WRITTEN):

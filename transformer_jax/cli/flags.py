@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def positional(field: "dataclasses.Field[Any]") -> bool:
-    """Whether a field of a command is a positional argument."""
+    """Returns whether a field of a command is a positional argument."""
     import tyro
 
     marker = typing.get_args(tyro.conf.Positional[int])[-1]

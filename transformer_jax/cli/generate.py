@@ -148,7 +148,7 @@ class Generate(EngineCommand):
         return 0
 
     def of_conversations(self, asked: "list[GenerationRequest]") -> bool:
-        """Whether the requests are conversations.
+        """Returns whether the requests are conversations.
 
         Raises:
             ConfigError: Some are and others not, whose texts end otherwise; or a flag that answers

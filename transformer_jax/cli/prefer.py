@@ -94,7 +94,7 @@ class Prefer(SamplingCommand):
         return by_rule
 
     def _begun(self, requests: "list[GenerationRequest]") -> int:
-        """How many prompts the output file is beyond: those up to its last pair.
+        """Returns the number of prompts up to the last pair of the output file.
 
         Raises:
             DataError: A pair of it is of no such prompt.

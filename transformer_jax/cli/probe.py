@@ -83,7 +83,7 @@ class Probe(PredictionCommand):
 
     @property
     def tagged(self) -> bool:
-        """Whether the labels are tags of words."""
+        """Returns whether the labels are tags of words."""
         return self.tag is not None or ".conllu" in self.file.suffixes
 
     def examples(self, prepare: "Preparation") -> "tuple[Labeled, Labeled]":

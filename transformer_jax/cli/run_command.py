@@ -25,7 +25,7 @@ class RunCommand:
 
 @dataclasses.dataclass(frozen=True)
 class MeshFlags:
-    """How many devices share the model and the rows of each batch."""
+    """Numbers of devices that share the model and the rows of each batch."""
 
     data: int = 1
     """Groups of devices that each compute their own rows; -1 is as many as there are devices

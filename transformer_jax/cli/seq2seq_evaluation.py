@@ -96,7 +96,7 @@ class Evaluate(PredictionCommand):
         return BeamSearchConfig(num_beams=self.num_beams, **limit._asdict())
 
     def words(self, kept: str | None, references: Sequence[str]) -> str | None:
-        """How words are split: by the flag or as the run keeps it; None follows from the script.
+        """Returns the word splitting of the flag or of the run; None follows from the script.
 
         A note says so where the script has no blanks that could split words.
 
@@ -138,7 +138,7 @@ class Evaluate(PredictionCommand):
 
 
 def kind_of(directory: Any) -> Kind:
-    """What the run of a directory was trained for, by its ``config.json``."""
+    """Returns the kind of a run by its ``config.json``."""
     from transformer_jax.runs.speech_settings import has_features
 
     fields = directory.read_config()

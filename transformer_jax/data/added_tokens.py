@@ -76,7 +76,7 @@ def _roles(tokenizer: Tokenizer) -> dict[str, str | Sequence[str]]:
 
 
 def has_token(tokenizer: Tokenizer, token: str) -> bool:
-    """Whether a tokenizer has a token of this name.
+    """Returns whether a tokenizer has a token of this name.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer

@@ -21,7 +21,7 @@ __all__ = ["DenoisingPlan", "NoiseConfig", "NoisyBatch", "check_tokenizer", "num
 
 @dataclasses.dataclass(frozen=True)
 class NoiseConfig(Configuration, group="noise"):
-    """What noise changes in a text, in this order; the target is the text as it was."""
+    """The changes that noise makes to a text, in this order; the target is the unchanged text."""
 
     sentence_permutation: Share = 1.0  # probability that the sentences are put in random order
     document_rotation: Share = 0.0  # probability that the text begins at a random token
@@ -48,7 +48,7 @@ class NoiseConfig(Configuration, group="noise"):
 
     @property
     def masks(self) -> bool:
-        """Whether the noise needs a mask token."""
+        """Returns whether the noise needs a mask token."""
         return self.token_masking > 0 or self.text_infilling > 0
 
 
@@ -204,7 +204,7 @@ class DenoisingPlan:
 
 
 def num_sentinels(noise: NoiseConfig, length: int) -> int:
-    """How many sentinels texts of up to ``length`` tokens need; 0 without span corruption.
+    """Returns the sentinels that texts of up to ``length`` tokens need; 0 without span corruption.
 
     Example:
         >>> t5 = NoiseConfig(0.0, text_infilling=0.0, span_corruption=0.15)

@@ -181,7 +181,7 @@ def read_blocks(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
 
 
 def _cut(text: str, start: int) -> int:
-    """Where to cut text from ``start`` on, within the longest piece.
+    """Returns the place to cut text from ``start`` on, within the longest piece.
 
     Best is a line end followed by one that ends the white space, or one between visible
     characters: the words of GPT-2 (Radford et al. 2019) are the same on both sides.

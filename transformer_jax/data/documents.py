@@ -39,7 +39,7 @@ _ENDINGS = (".txt", ".txt.gz", ".md")
 
 @dataclasses.dataclass(frozen=True)
 class TextOptions(Configuration, group="data.read"):
-    """How documents are read."""
+    """Options of reading documents."""
 
     documents: Literal["file", "blank", "line"] = "file"  # a text file, or what blank lines part
     field: str = "text"  # the JSONL key or TFDS feature that holds the text
@@ -52,7 +52,7 @@ class TextOptions(Configuration, group="data.read"):
 
 @dataclasses.dataclass(frozen=True)
 class TextData(Configuration, group="data"):
-    """Where documents come from; give one of corpus, text, jsonl, tfds."""
+    """The source of documents; give one of corpus, text, jsonl, tfds."""
 
     corpus: Literal["python-docs", "python-library", "in-context"] | None = None  # built-in
     text: str | None = None  # a text file (.gz is unpacked), or a folder of .txt, .txt.gz, .md
@@ -78,7 +78,7 @@ class TextSplits:
 
     @property
     def scored(self) -> dict[str, DocumentStream]:
-        """What a finished run is scored on, by name: the test texts, or else validation texts."""
+        """Returns the texts that score a finished run, by name: test or else validation texts."""
         if self.tests or self.valid is None:
             return dict(self.tests)
         return {"valid": self.valid}

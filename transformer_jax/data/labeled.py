@@ -44,7 +44,7 @@ _HELD_OUT = " (held out)"
 
 @dataclasses.dataclass(frozen=True)
 class LabeledData(Configuration, group="data"):
-    """Where examples and their labels come from; give train or tfds."""
+    """The source of examples and their labels; give train or tfds."""
 
     train: str | None = None  # training file: .tsv, .jsonl, .conllu or .json (SQuAD); .gz too
     valid: str | None = None  # validation file; without it a part of training is held out

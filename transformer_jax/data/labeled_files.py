@@ -48,7 +48,7 @@ _COLUMNS = {"form": 1, "upos": 3, "xpos": 4}  # of CoNLL-U, from 0
 
 @dataclasses.dataclass(frozen=True)
 class LabeledOptions(Configuration, group="data.read"):
-    """How examples and their labels are read."""
+    """Options of reading examples and their labels."""
 
     text: str = "text"  # TSV column, by its name or its number from 1; JSONL key; TFDS feature
     text_pair: str = "second"  # likewise the second sentence, where there are two
@@ -118,7 +118,7 @@ def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, fla
 
 
 def has_second(task: LabeledTask, read: LabeledOptions) -> bool:
-    """Whether examples have two sentences.
+    """Returns whether examples have two sentences.
 
     Example:
         >>> has_second("pair", LabeledOptions()), has_second("regress", LabeledOptions())
@@ -242,7 +242,7 @@ def _tsv(
 
 
 def _numbers(column: str) -> bool:
-    """Whether a column is a number: "²" is a digit, but not a number."""
+    """Returns whether a column is a number: "²" is a digit, but not a number."""
     return column.isdecimal() and len(column) < 10
 
 

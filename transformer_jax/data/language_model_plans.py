@@ -107,7 +107,7 @@ class _Plan(abc.ABC):
 
     @abc.abstractmethod
     def _rows(self, indices: np.ndarray, epoch: int) -> RowBatch:
-        """What the rows of an epoch are made of."""
+        """Returns the rows of an epoch by the windows that they hold."""
 
 
 class ContiguousPlan(_Plan):

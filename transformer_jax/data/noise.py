@@ -251,7 +251,7 @@ def restore_spans(
 
 
 def _count(n: int, probability: float) -> int:
-    """How many of ``n`` tokens a fraction is."""
+    """Returns the number of tokens in a fraction of ``n`` tokens."""
     if not 0.0 <= probability <= 1.0:
         raise ArgumentError(f"probability is {probability}: from 0 to 1")
     return round(probability * n)

@@ -353,7 +353,7 @@ def _splitmix(x: np.ndarray) -> np.ndarray:
 
 
 def _moves(counts: Int[np.ndarray, " K"], shapes: list[Shape]) -> list[int]:
-    """How many left-over examples of each shape move up to the next one."""
+    """Counts the left-over examples of each shape that move up to the next one."""
     moves, carried = [], 0
     for k, shape in enumerate(shapes):
         left = (int(counts[k]) + carried) % shape.rows

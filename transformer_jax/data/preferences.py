@@ -53,7 +53,7 @@ _HELD_OUT = " (held out)"
 
 
 def prompt_text(prompt: "Prompt | tuple[Message, ...]") -> str:
-    """What rules and rewards are given as a prompt: the text, or a conversation's last message.
+    """Returns the prompt for rules and rewards: the text, or a conversation's last message.
 
     Example:
         >>> prompt_text("Why?"), prompt_text([{"role": "user", "content": "And?"}])
@@ -74,7 +74,7 @@ def answer_text(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class PreferenceOptions(Configuration, group="data.read"):
-    """How preferences are read."""
+    """Options of reading preferences."""
 
     lowercase: bool = False  # lower-case prompts and completions
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
@@ -84,7 +84,7 @@ class PreferenceOptions(Configuration, group="data.read"):
 
 @dataclasses.dataclass(frozen=True)
 class PreferenceData(Configuration, group="data"):
-    """Where preferences, or prompts, come from."""
+    """The source of preferences, or of prompts."""
 
     train: str | None = None  # training file, .jsonl; .gz too
     valid: str | None = None  # validation file; without it a part of training is held out
@@ -117,7 +117,7 @@ class Preferences:
 
     @property
     def conversational(self) -> bool:
-        """Whether the prompts are conversations, and the completions answers."""
+        """Returns whether the prompts are conversations, and the completions answers."""
         return not isinstance(self.prompts[0], str)
 
     @property

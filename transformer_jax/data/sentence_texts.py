@@ -64,7 +64,7 @@ class SentenceTexts:
 
 
 def _units(store: SentenceStore, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each document's units begin, and of each unit its document, size and place."""
+    """Returns the first unit of each document, and the document, size and place of each unit."""
     lengths = store.lengths
     counts = -(-lengths // limit)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

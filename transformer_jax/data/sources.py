@@ -40,7 +40,7 @@ class Files:
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions(Configuration, group="data.read"):
-    """How pairs are read."""
+    """Options of reading pairs."""
 
     fields: tuple[str, str] | None = None  # JSONL keys (source target); TFDS, corpus: languages
     columns: tuple[Count, Count] | None = None  # of TSV, from 1; None is 1 2 of exactly two
@@ -58,7 +58,7 @@ class ReadOptions(Configuration, group="data.read"):
 
 @dataclasses.dataclass(frozen=True)
 class PairData(Configuration, group="data"):
-    """Where sentence pairs come from; give one of corpus, source and target, pairs, tfds."""
+    """The source of sentence pairs; give one of corpus, source and target, pairs, tfds."""
 
     corpus: Literal["phrasebook"] | None = None  # built-in: Portuguese-English, made on the spot
     source: str | None = None  # training text, a sentence a line (.gz is unpacked)

@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class SummaryOptions(Configuration, group="data.read"):
-    """How texts and summaries are read."""
+    """Options of reading texts and summaries."""
 
     fields: tuple[str, str] = ("source", "target")  # JSONL keys: a text or a list of texts each
     lowercase: bool = False  # lower-case everything
@@ -37,7 +37,7 @@ class SummaryOptions(Configuration, group="data.read"):
 
 @dataclasses.dataclass(frozen=True)
 class SummaryData(Configuration, group="data"):
-    """Where texts and summaries come from: JSONL files (.gz is unpacked)."""
+    """The source of texts and summaries: JSONL files (.gz is unpacked)."""
 
     train: str | None = None  # texts to train on
     valid: str | None = None  # validation texts; without them a part of training is held out

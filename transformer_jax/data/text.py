@@ -161,7 +161,7 @@ def local_data(path: str | os.PathLike[str], flag: str = "") -> pathlib.Path:
 
 
 def flaw_of(text: str) -> str | None:
-    r"""What a text holds that no text should; None of a good one.
+    r"""Names the first flaw of a text; None without one.
 
     Example:
         >>> flaw_of("a\0"), flaw_of("a")

@@ -251,7 +251,7 @@ class Tokenizer:
 
     @functools.cached_property
     def is_continuation(self) -> Bool[np.ndarray, " V"]:
-        """Whether each id continues the word of the id before it.
+        """Returns whether each id continues the word of the id before it.
 
         Known by the ``##`` of WordPiece, by the blank before a word of byte-level BPE, or by the
         ``▁`` of SentencePiece; special tokens continue nothing. A vocabulary without any of these

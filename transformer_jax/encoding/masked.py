@@ -26,7 +26,7 @@ MASK = "[MASK]"  # what hides a word, whatever the tokenizer calls its token
 
 
 class TokenPrediction(NamedTuple):
-    """What may stand behind a mask, and how probable that is."""
+    """A candidate token and its probability."""
 
     text: str
     probability: float
@@ -77,7 +77,7 @@ class FillMask:
         self._runs: dict[tuple[int, int], Batches] = {}
 
     def __call__(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[TokenPrediction]]]:
-        """Of each text, of each mask in order, the ``top`` likeliest words, the best first.
+        """Returns the ``top`` likeliest tokens of each mask of each text, the best first.
 
         Raises:
             ConfigError: ``top`` is less than 1 or more than the vocabulary.
@@ -132,7 +132,7 @@ class FillMask:
         return ids
 
     def _program(self, masks: int, top: int) -> Batches:
-        """What finds ``top`` words for up to ``masks`` masks of each row."""
+        """Returns the program that finds ``top`` tokens for up to ``masks`` masks of each row."""
         masks = 1 << (masks - 1).bit_length()
         if (masks, top) in self._runs:
             return self._runs[masks, top]

@@ -17,7 +17,7 @@ _LENGTHS = (64, 128, 256, 512)
 
 
 class Rows(NamedTuple):
-    """Which texts stand in the rows of a batch, one after another.
+    """The texts in each row of a batch, one after another.
 
     Attributes:
         numbers: Of the texts; -1 is none.
@@ -99,7 +99,7 @@ class _OpenRows:
             self._most = max(self._most, room)
 
     def take(self, text: int, length: int) -> bool:
-        """Whether a row had room for a text, which is in it now."""
+        """Returns whether a row had room for a text, which is in it now."""
         for room in range(length, self._most + 1):
             if found := self._by_room.get(room):
                 row, texts = found.pop()

@@ -1,4 +1,4 @@
-"""What a fine-tuned model makes of texts: classes, labels, numbers, tags, answers."""
+"""Runs fine-tuned encoders on texts: classes, labels, numbers, tags, answers."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Which layer's vectors tell the labels of a task best, by a linear map alone."""
+"""Probes layers: a linear classifier for the labels of a task on the vectors of each."""
 
 import functools
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def probe_layers(
     valid: Float[np.ndarray, "m layers D"],
     answers: Int[np.ndarray, " m"],
 ) -> list[ProbeResult]:
-    """What each layer tells, layer 0 being the embeddings, and the last four together (row H21).
+    """Probes each layer, layer 0 being the embeddings, and the last four together (row H21).
 
     Example:
         >>> rng = np.random.default_rng(0)

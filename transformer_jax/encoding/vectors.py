@@ -112,7 +112,7 @@ def cosine(
 
 
 class Embedder:
-    """What an encoder makes of texts, of any number and length (rows B3, B36, H21).
+    """Embeds texts of any number and length with an encoder (rows B3, B36, H21).
 
     Args:
         model: Graph and parameters, of an encoder with any head or of an encoder-decoder, of
@@ -294,7 +294,7 @@ class Embedder:
         return out
 
     def _program(self, layers: Layers, pool: Pools, skip: int) -> PackedBatches:
-        """What makes the vectors of one batch."""
+        """Returns the program that computes the vectors of one batch."""
         if (layers, pool, skip) not in self._runs:
             graph = self._graph
 
@@ -323,7 +323,7 @@ class Embedder:
         )
 
     def _maps(self, examples: EncodedExamples) -> Float[np.ndarray, "L 1 N T T"]:
-        """How much each token of one example reads of each, in every head."""
+        """Returns the attention weights of one example in every head."""
         [(rows, T)] = length_buckets(examples.store.lengths, 1)
         batch = collate(examples, rows, T, self._tokenizer.pad)
         real = int(examples.store.lengths[0])
@@ -334,7 +334,7 @@ class Embedder:
 
 
 def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N T T"]:
-    """How much each token reads of each, in every head (row U13)."""
+    """Returns the attention weights of every head (row U13)."""
     model = nnx.merge(graph, params)
     if not isinstance(model, TransformerEncoderDecoder):
         return model.attention_maps(batch["tokens"], batch["lengths"], batch["types"])
@@ -345,7 +345,7 @@ def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N
 
 
 def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
-    """What enters the first block of an encoder, and what leaves each (row H21).
+    """Returns the inputs of the first block of an encoder and the outputs of each (row H21).
 
     No text of a row sees another: the mask keeps them apart, and each has positions of its own.
     """

@@ -15,7 +15,7 @@ PASS = 1 << 20  # numbers of the corpus that are drawn from at a time
 
 
 class Blocks(NamedTuple):
-    """What a step trains on. N blocks of T words follow each other, X negatives each.
+    """The inputs of a step: N successive blocks of T words, with X negatives each.
 
     Attributes:
         words: The words, with those of the windows at both ends: ``N T + 2 reach`` of them.
@@ -33,7 +33,7 @@ class Blocks(NamedTuple):
 
 
 def passes(corpus: Corpus) -> int:
-    """How many parts an epoch is drawn in."""
+    """Returns the number of parts that an epoch is drawn in."""
     return -(-len(corpus.ids) // PASS)
 
 

@@ -61,7 +61,7 @@ def join_phrases(
 
 
 def no_overlap(hits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """Of each run of hits the first, third, fifth and so on.
+    """Keeps the first, third, fifth and so on of each run of hits.
 
     Example:
         >>> no_overlap(np.array([True, True, True, False, True])).astype(int)

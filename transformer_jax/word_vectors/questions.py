@@ -44,13 +44,13 @@ class AnalogySection:
 
     @property
     def accuracy(self) -> float:
-        """Of the questions whose words have vectors; NaN if there are none."""
+        """Returns the accuracy on questions whose words have vectors; NaN without any."""
         return self.correct / self.answered if self.answered else float("nan")
 
 
 @dataclasses.dataclass(frozen=True)
 class Similarities:
-    """How cosines agree with similarities that people gave.
+    """The correlation of cosines with human similarity ratings.
 
     Attributes:
         spearman: Correlation of ranks; NaN if fewer than two pairs have vectors.
@@ -188,7 +188,7 @@ def correlate_similarities(
 
 
 def _correct(unit: np.ndarray, rows: Int[np.ndarray, "n 4"]) -> int:
-    """How many questions are answered correctly."""
+    """Counts the questions that are answered correctly."""
     a, b, c, d = rows.T
     scores = (unit[b] - unit[a] + unit[c]) @ unit.T
     np.put_along_axis(scores, rows[:, :3], -np.inf, axis=1)

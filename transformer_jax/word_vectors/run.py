@@ -168,14 +168,14 @@ def _read(paths: list[Path], text: TextConfig, folder: Path) -> Corpus:
 
 
 def _fingerprint(corpus: Corpus) -> str:
-    """Of the vocabulary and its counts: other texts have another."""
+    """Returns a fingerprint of the vocabulary and its counts."""
     told = hashlib.sha256("\n".join(corpus.words).encode())
     told.update(corpus.counts.astype(np.int64).tobytes())
     return told.hexdigest()
 
 
 def _state(path: Path, corpus: Corpus, training: Word2VecConfig) -> tuple[int, Tables]:
-    """How many epochs are done, and the tables after them."""
+    """Returns the number of finished epochs, and the tables after them."""
     if not path.exists():
         return 0, initial_tables(len(corpus.words), training)
     try:

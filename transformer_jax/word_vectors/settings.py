@@ -16,7 +16,7 @@ _INITIAL_RATE = {"skip-gram": 0.025, "cbow": 0.1}
 
 @dataclasses.dataclass(frozen=True)
 class BlockShape:
-    """How many words, blocks and negatives a step has.
+    """Numbers of words, blocks and negatives of a step.
 
     Attributes:
         words: Center words of a block.
@@ -33,7 +33,7 @@ class BlockShape:
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig(Configuration, group="text"):
-    """How texts become words."""
+    """Settings of splitting texts into words."""
 
     words: Words = "letters"
     """Words: letters (lowercase, runs of letters, digits, _ and inner apostrophes) or blanks
@@ -51,7 +51,7 @@ class TextConfig(Configuration, group="text"):
 
 @dataclasses.dataclass(frozen=True)
 class Word2VecConfig(Configuration, group="training"):
-    """How word vectors are trained."""
+    """Settings of training word vectors."""
 
     method: Literal["skip-gram", "cbow"] = "skip-gram"
     """Method: skip-gram predicts a word from each word near it, cbow from the mean of them all."""

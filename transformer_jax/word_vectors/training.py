@@ -25,7 +25,7 @@ _REPORTED = 64  # steps between reports; what is computed waits for no report me
 
 
 class Tables(NamedTuple):
-    """What is trained.
+    """The trained parameters.
 
     Attributes:
         inputs: The word vectors.
@@ -37,7 +37,7 @@ class Tables(NamedTuple):
 
 
 class Report(NamedTuple):
-    """How far training is.
+    """The progress of training.
 
     Attributes:
         progress: 0 to 1.

@@ -94,7 +94,7 @@ def _plain(g: Grammar) -> None:
 
 
 def _future(g: Grammar, people: str, agreement: str, w: float) -> None:
-    """What someone will do, or is doing as planned.
+    """Adds sentences about future acts, planned or not.
 
     "Irá" with a verb is "will do", but a journey to somewhere at a stated time is planned, and said
     in the present progressive: "irá viajar ao Rio em Dezembro", "is travelling to Rio in December".
@@ -159,7 +159,7 @@ def _questions(g: Grammar) -> None:
 
 
 def _being(g: Grammar) -> None:
-    """What someone or something is, in three tenses."""
+    """Adds sentences about states of people and things, in three tenses."""
     people = [(f"SG.{a}.{x}", a, x + a[1], "person") for a in AGREEMENT for x in "mf"]
     things = [(f"ND.{c}.{gn}", f"3{gn[1]}", gn, c) for c in ADJECTIVAL.split() for gn in GENDERS]
     for subject, agreement, gn, name in people + things:
@@ -235,7 +235,7 @@ def _states(g: Grammar) -> None:
 
 
 def _things(g: Grammar) -> None:
-    """What things cost."""
+    """Adds sentences about prices."""
     for name in ("clothes", "text", "device", "thing", "furniture", "dish"):
         for gn in GENDERS:
             old, (ours, do) = f"<ND.{name}.{gn}>", ("custa", "does")
@@ -258,7 +258,7 @@ def add_clauses(g: Grammar) -> None:
 
 
 def _where(g: Grammar) -> None:
-    """What one may ask the place of: living, or anything done to something."""
+    """Adds questions about the place of living, or of acts on things."""
     for form in [n.removeprefix("VP.h.") for n in list(g.rules) if n.startswith("VP.h.")]:
         if form.startswith("ger"):
             continue

@@ -25,7 +25,7 @@ class Rule(NamedTuple):
 
 
 class Derivation(NamedTuple):
-    """What a symbol was written as in both languages, and which words met on the way."""
+    """A derivation of a symbol in both languages, with the words that it uses."""
 
     source: Words
     target: Words
@@ -151,7 +151,7 @@ class Grammar:
         return [derivation for end, derivation in found if end == len(words)]
 
     def _symbol_at(self, symbol: str, start: int, words: Words, memo: _Memo) -> _Found:
-        """Where a symbol that starts here may end, with its derivation."""
+        """Returns the ends of a symbol that starts here, with its derivations."""
         found = memo.get((symbol, start))
         if found is None:
             word = words[start] if start < len(words) else ""
@@ -178,7 +178,7 @@ class Grammar:
         return found
 
     def count(self, symbol: str) -> int:
-        """How many derivations there are: a sum over rules of a product over children."""
+        """Counts the derivations: a sum over rules of a product over children."""
         memo: dict[str, int] = {}
 
         def ways(name: str) -> int:
@@ -194,7 +194,7 @@ class Grammar:
         return ways(symbol)
 
     def distinct(self, symbol: str) -> int:
-        """How many different sources there are, counted without listing them.
+        """Counts the different sources, without listing them.
 
         The sources are read word by word by a deterministic automaton whose state is the set of
         all that may still follow. Equal to `count` if and only if no source has two derivations,

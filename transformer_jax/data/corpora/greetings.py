@@ -80,7 +80,7 @@ def _people(g: Grammar) -> None:
 
 
 def _how(g: Grammar) -> None:
-    """How people are: of those who are addressed, and of others."""
+    """Adds questions about the well-being of people addressed, and of third persons."""
     go, be = portuguese_forms("ir"), portuguese_forms("estar")
     for number, you, person, now, then in (
         ("s", "você", "3s", "is", "was"),
@@ -100,7 +100,7 @@ def _how(g: Grammar) -> None:
 
 
 def _telling(g: Grammar) -> None:
-    """How one is, what somebody is called, who somebody is."""
+    """Adds statements of well-being, names and identities."""
     _table(g, "State", STATES)
     _table(g, "GoodState", "\n".join(STATES.strip().splitlines()[:2]))
     go, be = portuguese_forms("ir"), portuguese_forms("estar")
@@ -135,7 +135,7 @@ def _telling(g: Grammar) -> None:
 
 
 def _until(g: Grammar) -> None:
-    """When one sees each other again: "até amanhã", "até a próxima semana", "até Maio"."""
+    """Adds farewells until a time: "até amanhã", "até a próxima semana", "até Maio"."""
     for line in words.ADVERBS.strip().splitlines():
         tense, portuguese, english = (cell.strip() for cell in line.split("|"))
         if tense.endswith("fut"):

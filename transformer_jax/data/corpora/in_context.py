@@ -30,7 +30,7 @@ _ASIDE = 0.1  # of the rules, for each of valid and test
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a document does to its inputs, and the letters that these are made of.
+    """A transformation of the inputs of a document, and the letters that they are made of.
 
     Example:
         >>> Rule("map", "abcd", "wxyz").apply("cab"), Rule("reverse", "abcd").apply("cab")

@@ -1,4 +1,4 @@
-"""How Portuguese and English words bend: just enough for the built-in corpus, and correct."""
+"""Inflection of Portuguese and English words: just enough for the built-in corpus, and correct."""
 
 __all__ = [
     "english_forms",

@@ -78,7 +78,7 @@ def _fraction(text: str) -> float:
 
 @cache
 def is_held_out(pair: Pair) -> bool:
-    """Whether two words never meet in ``train``, ``valid`` and ``test``.
+    """Returns whether two words never meet in ``train``, ``valid`` and ``test``.
 
     Example:
         >>> is_held_out(("v:viajar", "n:Rio"))
@@ -190,7 +190,7 @@ def split_of(source: str) -> Split | None:
 
 
 def size() -> int:
-    """How many pairs there are in all: exact, as no sentence is derived in two ways."""
+    """Counts all pairs: exact, as no sentence is derived in two ways."""
     return grammar().count("S")
 
 

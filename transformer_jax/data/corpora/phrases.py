@@ -62,7 +62,7 @@ def _ambiguous() -> set[str]:
 
 
 def two_meanings(name: str) -> bool:
-    """Whether the nouns of a class mean something else in another.
+    """Returns whether the nouns of a class mean something else in another.
 
     Example:
         >>> two_meanings("mango"), two_meanings("fruit")

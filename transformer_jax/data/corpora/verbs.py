@@ -129,7 +129,7 @@ def _verb_phrases(g: Grammar) -> None:
 
 
 def _going(g: Grammar) -> None:
-    """What follows the future of "ir", which is its own auxiliary: "irá ao museu"."""
+    """Adds complements of the future of "ir", which is its own auxiliary: "irá ao museu"."""
     for name in ("building", "place"):
         source = f"a <NPP.{name}>"
         for form, go in english_forms("go").items():
