@@ -46,8 +46,7 @@ def enable_compilation_cache() -> Path | None:
 
 
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Returns whether the processor has units for products of bfloat16 matrices; None if it does
-    not say.
+    """Returns whether the processor multiplies matrices of bfloat16; None if unknown.
 
     These are Intel's AMX (``amx_bf16``). Instructions for vectors alone (``avx512_bf16``) are no
     such units: training in bfloat16 is slower with them than in float32.
