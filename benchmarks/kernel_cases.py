@@ -14,15 +14,14 @@ from jax import lax
 from jaxtyping import Array
 
 from transformer_jax.decoding.layout import prepared
-from transformer_jax.functional import kernels, masks
-from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
-from transformer_jax.functional.kernels import KERNELS, XLA_IN_BLOCKS, Kernel
-from transformer_jax.functional.linear import linear
-from transformer_jax.functional.losses import OutputTable, token_cross_entropy
+from transformer_jax.functional import masks
+from transformer_jax.functional.kernels import choice as kernels
+from transformer_jax.functional.kernels.choice import KERNELS, XLA_IN_BLOCKS, Kernel
+from transformer_jax.functional.layers import layer_norm, linear, rms_norm
+from transformer_jax.functional.losses import OutputTable, linear_cross_entropy, token_cross_entropy
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.norms import layer_norm, rms_norm
 from transformer_jax.functional.positions import alibi_bias
-from transformer_jax.functional.scores import ScaledDot
+from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.training.state import split
@@ -125,6 +124,10 @@ class AttentionCase:
         _, (_, _, S, _), _ = self.shapes
         return alibi_bias(self.queries, S, self.heads) if self.alibi else None
 
+    def scores(self, mask: Mask | None) -> Scores:
+        """Its scores under a mask."""
+        return Scores(mask, self.bias(), ScaledDot(softcap=self.softcap))
+
 
 ATTENTION = (
     AttentionCase("causal", causal=True),
@@ -180,7 +183,7 @@ def attention(case: AttentionCase, platform: str, capability: float, dtype: str)
         if name == "xla":
             continue
         reason = kernels.device_reason(name, platform, qkv[0].dtype, H, capability)
-        reason = reason or kernel.supports(*qkv, mask, case.bias(), case.softcap, 1)
+        reason = reason or kernel.supports(*qkv, case.scores(mask), 1)
         if case.dropout:
             reason = reason or "it drops no weights"
         entries[name] = _entry(case, kernel) if reason is None else Entry(None, reason)
@@ -207,15 +210,14 @@ def _auto(
     if case.dropout:
         return "xla in blocks of queries" if of == "auto" else "xla"
     q, k, v = qkv
-    chosen = kernels.select_kernel(of, q, k, v, mask, case.bias(), case.softcap)
+    chosen = kernels.select_kernel(of, q, k, v, case.scores(mask))
     return "xla in blocks of queries" if chosen is XLA_IN_BLOCKS else chosen.name
 
 
 def _entry(case: AttentionCase, kernel: Kernel) -> Entry:
     def run(q: Array, k: Array, v: Array, *rows: Array) -> Array:
         dropped = {"dropout": (case.dropout, jax.random.key(0))} if case.dropout else {}
-        score = ScaledDot(softcap=case.softcap)
-        return kernel.run(q, k, v, case.mask(*rows), case.bias(), score, **dropped)
+        return kernel.run(q, k, v, case.scores(case.mask(*rows)), **dropped)
 
     return Entry(run)
 
@@ -248,7 +250,7 @@ def _cross_entropy(name: str, dtype: str) -> Work:
     x, table = _draw(dtype, ROWS, D), _draw(dtype, V, D, scale=D**-0.5)
     targets = np.random.default_rng(0).integers(0, V, ROWS).astype(np.int32)
     whole = lambda x, table, t: token_cross_entropy(OutputTable(table).logits(x), t).sum()
-    fused = lambda x, table, t: fused_linear_cross_entropy(x, OutputTable(table), t, chunk=512)[0]
+    fused = lambda x, table, t: linear_cross_entropy(x, OutputTable(table), t, chunk=512)[0]
     runs = {"logits held": whole, "in chunks of 512": fused}
     return _product(name, (x, table, targets), 2.0 * ROWS * D * V, runs, out=4)
 

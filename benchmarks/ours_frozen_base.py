@@ -20,10 +20,10 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.worker import serve
-from transformer_jax.functional.linear import matmul
+from transformer_jax.functional.kernels.cpu import matmul
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import parameters, values
 from transformer_jax.modules.replace import replaced
 from transformer_jax.training.lora import LoRAConfig, lora

@@ -11,7 +11,7 @@ from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.models.protocol import Encoded
-from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.embedding import Embed
 
 PAD, BOS, EOS, V, SIZE = 0, 1, 2, 12, 3
 

@@ -13,15 +13,9 @@ from flax import nnx
 from tests.drawing import drawn, normals
 from transformer_jax.functional import masks
 from transformer_jax.functional.attention import attend
-from transformer_jax.functional.dropout import dropout_mask
-from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
-from transformer_jax.functional.linear import kernel_gradient, linear
-from transformer_jax.functional.losses import (
-    OutputTable,
-    cross_entropy,
-    linear_logits,
-)
-from transformer_jax.functional.norms import layer_norm, rms_norm
+from transformer_jax.functional.kernels.cpu import kernel_gradient
+from transformer_jax.functional.layers import dropout_mask, layer_norm, linear, rms_norm
+from transformer_jax.functional.losses import OutputTable, cross_entropy, linear_cross_entropy
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.modules.replace import prepare_for_decoding
@@ -163,10 +157,10 @@ def test_gradients_of_linear_maps_and_norms_are_those_of_autodiff():
 def test_fused_loss_equals_the_loss_of_logits():
     x, table = normals((8, 4), (V, 4))
     targets, weights = jnp.arange(8) % V, jnp.array([1.0, 0, 1, 1, 2, 1, 0, 1])
-    fused = lambda x, table: fused_linear_cross_entropy(
-        x, OutputTable(table), targets, weights, chunk=3
-    )[0]
-    plain = lambda x, table: cross_entropy(linear_logits(x, table), targets, weights)[0]
+    fused = lambda x, table: linear_cross_entropy(x, OutputTable(table), targets, weights, chunk=3)[
+        0
+    ]
+    plain = lambda x, table: cross_entropy(OutputTable(table).logits(x), targets, weights)[0]
     found, wanted = (run(jax.value_and_grad(f, (0, 1)), x, table) for f in (fused, plain))
     chex.assert_trees_all_close(found, wanted, atol=1e-5)
 

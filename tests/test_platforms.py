@@ -19,7 +19,7 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.vectors import Embedder
-from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
+from transformer_jax.functional.losses import linear_cross_entropy
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.making import make_model
@@ -49,7 +49,7 @@ def training(dtype):
         model = nnx.merge(graph, params)
         table = model.output_table()
         hidden = model.hidden(None, tokens)
-        return fused_linear_cross_entropy(hidden, table, tokens)[0]
+        return linear_cross_entropy(hidden, table, tokens)[0]
 
     return jax.jit(jax.value_and_grad(loss)), params
 

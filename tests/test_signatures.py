@@ -10,7 +10,7 @@ from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
 from transformer_jax.data.corpora import phrasebook
-from transformer_jax.functional.linear import linear
+from transformer_jax.functional.layers import linear
 from transformer_jax.parallel.mesh import MeshConfig
 from transformer_jax.training.loop import LoopConfig
 

@@ -28,7 +28,7 @@ from transformer_jax.model_presets import bert
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
-from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.embedding import Embed
 
 TOKENIZER = train_tokenizer("wordpiece", ["a bank by a river"] * 3, 60, special=BERT_SPECIAL)
 V = TOKENIZER.vocab_size

@@ -14,7 +14,7 @@ from benchmarks import kernels as benchmark
 from benchmarks.kernel_timing import passes, repeated
 from benchmarks.roofline import Peak
 from transformer_jax.cli.errors import guarded
-from transformer_jax.functional import kernels
+from transformer_jax.functional.kernels import choice as kernels
 
 RESULTS = Path(benchmark.__file__).parent / "results"
 

@@ -38,7 +38,7 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerEn
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.modules.alignment import make_score
-from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.recurrent import Recurrent
 
 B, S, T, V, D = 3, 4, 5, 7, 16

@@ -8,7 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.drawing import normals, value_and_pullback
-from transformer_jax.functional.dropout import dropout, dropout_mask
+from transformer_jax.functional.layers import dropout, dropout_mask
 
 
 def signs(key, shape, rate=0.5):

@@ -7,11 +7,12 @@ import pytest
 
 from tests.drawing import normals
 from transformer_jax.errors import ArgumentError
-from transformer_jax.functional import kernels, masks
+from transformer_jax.functional import masks
 from transformer_jax.functional.attention import attend
+from transformer_jax.functional.kernels import choice as kernels
 from transformer_jax.functional.kernels import chunked, cudnn, splash, xla
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.scores import ScaledDot
+from transformer_jax.functional.scores import ScaledDot, Scores
 
 B, N, K, H = 2, 4, 2, 8
 _rng = np.random.default_rng(0)
@@ -51,7 +52,9 @@ def both_ways(run, *inputs):
 
 def plain(scale=None, softcap=None, **how):
     """The reference: checked itself against float64 and finite differences in test_attention."""
-    return lambda q, k, v, mask: xla.run(q, k, v, mask, score=ScaledDot(scale, softcap), **how)
+    return lambda q, k, v, mask: xla.run(
+        q, k, v, Scores(mask, None, ScaledDot(scale, softcap)), **how
+    )
 
 
 def assert_same(found, expected, atol=1e-5):
@@ -75,7 +78,8 @@ def assert_masked_rows_are_zero(found, mask, T, S):
 def test_handwritten_backward_is_autodiff_under_every_mask(name, rate, key, monkeypatch):
     T, S = 19, 21
     mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
-    run = lambda q, k, v, mask: xla.run(q, k, v, mask, score=ScaledDot(0.3), dropout=(rate, key))
+    score, dropout = ScaledDot(0.3), (rate, key)
+    run = lambda q, k, v, mask: xla.run(q, k, v, Scores(mask, None, score), dropout)
     expected = both_ways(run, *inputs, mask)
     # It is for bfloat16, but rounding would hide small faults.
     monkeypatch.setattr(xla, "NARROW", (np.dtype("float32"),))
@@ -133,7 +137,7 @@ def test_chunked_equals_xla_under_every_mask(name):
     T, S = 19, 21
     mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
     expected = both_ways(plain(), *inputs, mask)
-    small = lambda q, k, v, mask: chunked.run(q, k, v, mask, block=8)
+    small = lambda q, k, v, mask: chunked.run(q, k, v, Scores(mask), block=8)
     found = both_ways(small, *inputs, mask)
     assert_same(found, expected)
     assert_masked_rows_are_zero(expected, mask, T, S)
@@ -144,13 +148,15 @@ def test_chunked_equals_xla_under_every_mask(name):
 @pytest.mark.quick("3-5-128")
 def test_chunked_takes_any_length(T, S, block):
     mask, inputs = masks.length_mask(jnp.array([S, 1])), arrays(T, S)
-    run = lambda q, k, v, mask: chunked.run(q, k, v, mask, score=ScaledDot(1.0), block=block)
+    scores = lambda mask: Scores(mask, None, ScaledDot(1.0))
+    run = lambda q, k, v, mask: chunked.run(q, k, v, scores(mask), block=block)
     assert_same(both_ways(run, *inputs, mask), both_ways(plain(1.0), *inputs, mask), atol=2e-5)
 
 
 def test_chunked_soft_cap_equals_xla():
     mask, inputs = catalogue(19, 21)["later"], arrays(19, 21)
-    run = lambda q, k, v, mask: chunked.run(q, k, v, mask, score=ScaledDot(1.0, 2.0), block=8)
+    scores = lambda mask: Scores(mask, None, ScaledDot(1.0, 2.0))
+    run = lambda q, k, v, mask: chunked.run(q, k, v, scores(mask), block=8)
     assert_same(both_ways(run, *inputs, mask), both_ways(plain(1.0, 2.0), *inputs, mask))
 
 
@@ -159,7 +165,7 @@ def test_chunked_soft_cap_equals_xla():
 def test_half_precision_stays_near_single(run):
     mask, inputs = masks.causal(), arrays(16, 16)
     half = [x.astype(jnp.bfloat16) for x in inputs]
-    f = lambda q, k, v, mask: run(q, k, v, mask)
+    f = lambda q, k, v, mask: run(q, k, v, Scores(mask))
     found = both_ways(f, *half, mask)
     assert all(x.dtype == jnp.bfloat16 for x in found)
     single = both_ways(plain(), *(x.astype(jnp.float32) for x in half), mask)
@@ -185,7 +191,7 @@ def test_chunked_memory_grows_with_length_not_its_square():
     def temporary(run, T):
         x = jax.ShapeDtypeStruct((1, 1, T, 8), jnp.float32)
         mask = masks.length_mask(jnp.array([9]))
-        loss = lambda q, k, v: run(q, k, v, mask).sum()
+        loss = lambda q, k, v: run(q, k, v, Scores(mask)).sum()
         compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
@@ -204,7 +210,7 @@ def test_cudnn_call_is_the_same_function(name, T):
     mask, inputs = catalogue(T, T)[name], arrays(T, T)
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), inputs)
     assert cudnn._refuses(mask or Mask(), T, T) is None
-    run = lambda q, k, v, mask: cudnn.run(q, k, v, mask, implementation="xla")
+    run = lambda q, k, v, mask: cudnn.run(q, k, v, Scores(mask), implementation="xla")
     found = both_ways(run, *inputs, mask)
     assert_same(found, both_ways(plain(), *inputs, mask))
     assert_masked_rows_are_zero(found, mask, T, T)
@@ -220,7 +226,7 @@ def test_cudnn_gives_reasons_for_what_it_does_not_support():
     T, S = 6, 7
     q, k, v, _ = arrays(T, S, dtype=jnp.bfloat16)
     why = lambda mask=None, bias=None, softcap=None, q=q, v=v, k=k: cudnn.supports(
-        q, k, v, mask, bias, softcap
+        q, k, v, Scores(mask, bias, ScaledDot(softcap=softcap))
     )
     assert why() is None
     assert why(masks.length_mask(jnp.array([1, 2]))) is None
@@ -246,7 +252,7 @@ def test_cudnn_gives_reasons_for_what_it_does_not_support():
 
 def test_splash_gives_reasons_for_what_it_does_not_support():
     q, k, v, _ = arrays(128, 256)
-    why = lambda mask=None, bias=None, q=q, k=k: splash.supports(q, k, v, mask, bias, None)
+    why = lambda mask=None, bias=None, q=q, k=k: splash.supports(q, k, v, Scores(mask, bias))
     assert why() is None
     assert why(masks.length_mask(jnp.array([1, 2]))) is None
     assert "multiples of 128" in why(q=q[:, :, :100])
@@ -279,7 +285,7 @@ def test_splash_ids_and_structure_say_the_same_as_the_mask(name):
 def test_splash_kernel_interpreted_is_the_same_function(name):
     T = 256
     mask, inputs = catalogue(T, T)[name], arrays(T, T)
-    run = lambda q, k, v, mask: splash.run(q, k, v, mask, interpret=True)
+    run = lambda q, k, v, mask: splash.run(q, k, v, Scores(mask), interpret=True)
     found = both_ways(run, *inputs, mask)
     assert_same(found, both_ways(plain(), *inputs, mask), atol=1e-4)
     assert_masked_rows_are_zero(found, mask, T, T)
@@ -316,11 +322,11 @@ def test_unknown_name_is_refused_with_the_allowed():
         kernels.select_kernel("flash", q, k, v)
 
 
-def select(name, T, mask=None, dtype=jnp.float32, S=None, **options):
+def select(name, T, mask=None, dtype=jnp.float32, S=None, bias=None, softcap=None):
     S = T if S is None else S
     shape = lambda n, length: jax.ShapeDtypeStruct((1, n, length, 64), dtype)
     q, k = shape(8, T), shape(8, S)
-    return kernels.select_kernel(name, q, k, k, mask, **options)
+    return kernels.select_kernel(name, q, k, k, Scores(mask, bias, ScaledDot(softcap=softcap)))
 
 
 def test_auto_chooses_by_length():

@@ -11,12 +11,11 @@ from jax.sharding import PartitionSpec as P
 
 from tests.drawing import normals
 from tests.platforms import trace_for
-from transformer_jax.functional import fused_loss
-from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
+from transformer_jax.functional.kernels import cross_entropy as cross_entropy_kernel
 from transformer_jax.functional.losses import (
     OutputTable,
     cross_entropy,
-    linear_logits,
+    linear_cross_entropy,
     token_cross_entropy,
 )
 
@@ -47,7 +46,7 @@ def close(a, b, tolerance=1e-12):
 def test_value_and_gradient_are_those_of_the_formula(label_smoothing):
     with jax.enable_x64():
         x, table, bias, targets, weights = problem()
-        logits = 3 * linear_logits(x, table, bias=bias)
+        logits = 3 * OutputTable(table, bias).logits(x)
         ours = lambda z: cross_entropy(z, targets, weights, label_smoothing)[0]
         plain = lambda z: formula(z, targets, weights, label_smoothing)
         ours, plain = (jax.jit(jax.value_and_grad(f)) for f in (ours, plain))
@@ -60,13 +59,13 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
     with jax.enable_x64():
         x, table, _, targets, weights = problem()
         weights = weights + 0.1
-        logits = linear_logits(x, table)
+        logits = OutputTable(table).logits(x)
         losses = jax.jit(token_cross_entropy)(logits, targets)
         close(jax.jit(jax.grad(lambda w: cross_entropy(logits, targets, w)[0]))(weights), losses)
         close(
-            jax.jit(
-                jax.grad(lambda w: fused_linear_cross_entropy(x, OutputTable(table), targets, w)[0])
-            )(weights),
+            jax.jit(jax.grad(lambda w: linear_cross_entropy(x, OutputTable(table), targets, w)[0]))(
+                weights
+            ),
             losses,
         )
 
@@ -94,7 +93,7 @@ def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, platform, opti
         def fused(x, table, bias):
             bias = bias if biased else None
             output = OutputTable(table, bias, scale, softcap)
-            total = fused_linear_cross_entropy(x, output, targets, weights, **how)
+            total = linear_cross_entropy(x, output, targets, weights, **how)
             return 2 * total[0] / total[1]
 
         def plain(x, table, bias):
@@ -120,17 +119,15 @@ def test_a_row_of_weight_0_adds_exactly_nothing_even_if_it_is_not_a_number(chunk
     targets = targets.at[:, -1].set(-100)
 
     def fused(x, table, bias):
-        return fused_linear_cross_entropy(
-            x, OutputTable(table, bias), targets, weights, chunk=chunk
-        )[0]
+        return linear_cross_entropy(x, OutputTable(table, bias), targets, weights, chunk=chunk)[0]
 
     total, (dx, _, _) = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))(x, table, bias)
     assert (dx[:, -1] == 0).all()
     short = (x[:, :-1], OutputTable(table, bias), targets[:, :-1], weights[:, :-1])
-    alone = jax.jit(lambda *args: fused_linear_cross_entropy(*args)[0])
+    alone = jax.jit(lambda *args: linear_cross_entropy(*args)[0])
     close(total, alone(*short), 1e-6)
 
-    logits = linear_logits(x, table).at[:, -1].set(jnp.nan)
+    logits = OutputTable(table).logits(x).at[:, -1].set(jnp.nan)
     total, dz = jax.jit(jax.value_and_grad(lambda z: cross_entropy(z, targets, weights)[0]))(logits)
     assert jnp.isfinite(total)
     assert jnp.isfinite(dz).all()
@@ -139,11 +136,11 @@ def test_a_row_of_weight_0_adds_exactly_nothing_even_if_it_is_not_a_number(chunk
 
 def test_large_logits_are_held_in_chunks(monkeypatch):
     x, table, bias, targets, weights = problem(dtype=jnp.float32)
-    fused = lambda x: fused_linear_cross_entropy(x, OutputTable(table, bias), targets, weights)[0]
+    fused = lambda x: linear_cross_entropy(x, OutputTable(table, bias), targets, weights)[0]
     both = lambda: jax.jit(jax.value_and_grad(fused))(x)
     rows, V = targets.size, len(table)
     whole = both()
-    monkeypatch.setattr(fused_loss, "LARGE", 4 * V * (rows // 2))
+    monkeypatch.setattr(cross_entropy_kernel, "LARGE", 4 * V * (rows // 2))
     jax.clear_caches()
     text = jax.jit(jax.grad(fused)).lower(x).as_text()
     assert f"tensor<{rows // 2}x{V}xf32>" in text
@@ -155,7 +152,7 @@ def test_b27_loss_at_the_start_is_log_of_the_vocabulary():
     V = 1000
     x, table = normals((256, 16), (V, 16), seed=3)
     targets = np.random.default_rng(3).integers(0, V, 256)
-    total, weight = jax.jit(fused_linear_cross_entropy)(x, OutputTable(0.02 * table), targets)
+    total, weight = jax.jit(linear_cross_entropy)(x, OutputTable(0.02 * table), targets)
     assert float(total / weight) == pytest.approx(np.log(V), abs=0.01)
 
 
@@ -187,9 +184,7 @@ def test_bfloat16_is_scored_in_float32_and_gradients_keep_their_dtypes(chunk):
     x, table, bias, targets, weights = problem(dtype=jnp.float32)
 
     def fused(x, table, bias):
-        return fused_linear_cross_entropy(
-            x, OutputTable(table, bias), targets, weights, chunk=chunk
-        )[0]
+        return linear_cross_entropy(x, OutputTable(table, bias), targets, weights, chunk=chunk)[0]
 
     low = (x.astype(jnp.bfloat16), table, bias)
     both = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))
@@ -203,7 +198,7 @@ def test_bfloat16_is_scored_in_float32_and_gradients_keep_their_dtypes(chunk):
         gradients,
         plain,
     )
-    losses = jax.jit(cross_entropy)(linear_logits(x, table).astype(jnp.bfloat16), targets)
+    losses = jax.jit(cross_entropy)(OutputTable(table).logits(x).astype(jnp.bfloat16), targets)
     assert losses[0].dtype == jnp.float32
 
 
@@ -212,7 +207,7 @@ def test_chunks_never_hold_all_logits():
     x, table, _, targets, _ = problem((rows,), 4, V, jnp.float32)
 
     def fused(x, table):
-        return fused_linear_cross_entropy(x, OutputTable(table), targets, chunk=chunk)[0]
+        return linear_cross_entropy(x, OutputTable(table), targets, chunk=chunk)[0]
 
     text = str(jax.make_jaxpr(jax.grad(fused, (0, 1)))(x, table))
     assert f"f32[{chunk},{V}]" in text
@@ -221,7 +216,7 @@ def test_chunks_never_hold_all_logits():
 
 def test_undifferentiated_it_computes_no_gradient():
     x, table, _, targets, _ = problem((8,), 4, 9, jnp.float32)
-    loss = lambda x, t: fused_linear_cross_entropy(x, OutputTable(t), targets)[0]
+    loss = lambda x, t: linear_cross_entropy(x, OutputTable(t), targets)[0]
     text = jax.jit(loss).lower(x, table).as_text()
     assert text.count("dot_general") == 1
 
@@ -233,9 +228,7 @@ def test_sharded_it_is_the_same(spec, chunk):
     x, table, bias, targets, weights = problem((16, 4), 8, 32, jnp.float32)
 
     def fused(x, table, bias, targets, weights):
-        return fused_linear_cross_entropy(
-            x, OutputTable(table, bias), targets, weights, chunk=chunk
-        )[0]
+        return linear_cross_entropy(x, OutputTable(table, bias), targets, weights, chunk=chunk)[0]
 
     f = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))
     wanted = f(x, table, bias, targets, weights)

@@ -14,11 +14,11 @@ from jax.sharding import PartitionSpec as P
 
 from tests.drawing import drawn, normals
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
-from transformer_jax.functional import kernels, masks
-from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
+from transformer_jax.functional import masks
+from transformer_jax.functional.kernels import choice as kernels
 from transformer_jax.functional.kernels import splash
-from transformer_jax.functional.linear import linear
-from transformer_jax.functional.losses import OutputTable
+from transformer_jax.functional.layers import linear
+from transformer_jax.functional.losses import OutputTable, linear_cross_entropy
 from transformer_jax.functional.partitioning import (
     constrain,
     current_mesh,
@@ -28,7 +28,7 @@ from transformer_jax.functional.partitioning import (
     unshard_fsdp,
 )
 from transformer_jax.functional.parts import _sum_and_exchange, _sum_in_stages, sum_to_parts
-from transformer_jax.functional.scores import ScaledDot
+from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.modules.attention import Attention
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.parallel.mesh import make_mesh
@@ -163,9 +163,9 @@ def test_the_loss_of_an_output_table_whose_parts_are_everywhere(mesh, V, chunk):
 
     def function(x, table, bias):
         output = OutputTable(table, bias, 0.7, 3.0)
-        return fused_linear_cross_entropy(
-            x, output, targets, weights, label_smoothing=0.2, chunk=chunk
-        )[0]
+        return linear_cross_entropy(x, output, targets, weights, label_smoothing=0.2, chunk=chunk)[
+            0
+        ]
 
     inputs = (x, ("batch", None, None)), (table, ("vocab", "embed")), (bias, ("vocab",))
     one, all_ = on_one_and_on_all(function, jnp.float32(1), mesh, *inputs)
@@ -180,7 +180,7 @@ def test_no_device_has_a_whole_table_or_all_logits():
     targets = jnp.zeros((8, 3), jnp.int32)
 
     def loss_of_one(x, table):
-        return fused_linear_cross_entropy(x, OutputTable(table), targets)[0]
+        return linear_cross_entropy(x, OutputTable(table), targets)[0]
 
     def loss(x, table):
         with on_mesh(mesh):
@@ -248,11 +248,10 @@ def test_a_fused_kernel_runs_on_each_devices_rows_and_heads(mesh, name, monkeypa
         return splash.run(q, *arguments, interpret=True)
 
     fused = kernels.KERNELS["splash"]._replace(run=interpreted)
-    score = ScaledDot()
-    run = lambda q, k, v: kernels.run_kernel(fused, q, k, v, mask, None, score)
+    run = lambda q, k, v: kernels.run_kernel(fused, q, k, v, Scores(mask))
     rows = ("batch", "heads", None, None)
     _, on_all = on_one_and_on_all(run, g, mesh, (q, rows), (k, rows), (v, rows))
-    plain = lambda *x: kernels.run_kernel(kernels.KERNELS["xla"], *x, mask, None, score)
+    plain = lambda *x: kernels.run_kernel(kernels.KERNELS["xla"], *x, Scores(mask))
     expected, _ = on_one_and_on_all(plain, g, mesh, (q, rows), (k, rows), (v, rows))
     chex.assert_trees_all_close(on_all, expected, atol=1e-5)
     tensor = mesh.shape["tensor"] if K % mesh.shape["tensor"] == 0 else 1
@@ -291,7 +290,7 @@ def test_attention_to_a_text_that_is_on_several_devices(where, kernel, name, mon
     mesh, B, K, T, H = mesh_of(where), 8, 2, 256, 8
     T = T if kernel == "splash" else 48
     q, k, v, g = normals((B, 4, T, H), (B, K, T, H), (B, K, T, H), (B, 4, T, H))
-    mask, score = MASKS[name](B, T), ScaledDot(softcap=2.0)
+    scores = Scores(MASKS[name](B, T), None, ScaledDot(softcap=2.0))
     interpreted = {
         name: functools.partial(getattr(splash, name), interpret=True)
         for name in ("run", "run_part")
@@ -300,13 +299,13 @@ def test_attention_to_a_text_that_is_on_several_devices(where, kernel, name, mon
     monkeypatch.setitem(kernels.KERNELS, "splash", fused)
 
     def run(q, k, v):
-        chosen = kernels.select_kernel(kernel, q, k, v, mask, None, score.softcap)
+        chosen = kernels.select_kernel(kernel, q, k, v, scores)
         assert chosen.name == kernel or current_mesh() is None
-        return kernels.run_kernel(chosen, q, k, v, mask, None, score)
+        return kernels.run_kernel(chosen, q, k, v, scores)
 
     axes = ("batch", "heads", "sequence", None)
     _, on_all = on_one_and_on_all(run, g, mesh, (q, axes), (k, axes), (v, axes))
-    plain = lambda *x: kernels.run_kernel(kernels.KERNELS["xla"], *x, mask, None, score)
+    plain = lambda *x: kernels.run_kernel(kernels.KERNELS["xla"], *x, scores)
     expected, _ = on_one_and_on_all(plain, g, mesh, (q, axes), (k, axes), (v, axes))
     chex.assert_trees_all_close(on_all, expected, atol=1e-5)
 
@@ -317,7 +316,7 @@ def test_cross_attention_to_a_text_that_is_on_several_devices(kernel):
     mesh, lengths = mesh_of("context2"), jnp.arange(8) * 3
     q, k, v, g = normals((8, 4, 6, 8), (8, 4, 22, 8), (8, 4, 22, 6), (8, 4, 6, 6))
     mask, axes = masks.length_mask(lengths), ("batch", "heads", "sequence", None)
-    run = lambda *x: kernels.run_kernel(kernels.KERNELS[kernel], *x, mask, None, ScaledDot())
+    run = lambda *x: kernels.run_kernel(kernels.KERNELS[kernel], *x, Scores(mask))
     one, all_ = on_one_and_on_all(run, g, mesh, (q, axes), (k, axes), (v, axes))
     chex.assert_trees_all_close(all_, one, atol=1e-5)
 
@@ -328,9 +327,7 @@ def test_keys_go_round_the_ring_and_are_never_gathered(name):
 
     def loss(q, k, v):
         with on_mesh(mesh):
-            y = kernels.run_kernel(
-                kernels.KERNELS[name], q, k, v, masks.causal(), None, ScaledDot()
-            )
+            y = kernels.run_kernel(kernels.KERNELS[name], q, k, v, Scores(masks.causal()))
             return (y**2).sum()
 
     there = NamedSharding(mesh, P(None, None, "context"))
@@ -348,8 +345,8 @@ def test_a_text_that_does_not_divide_is_whole_on_each_device_and_that_is_logged_
     axes = ("batch", "heads", "sequence", None)
 
     def run(x):
-        kernel = kernels.select_kernel("ring", x, x, x, masks.causal())
-        return kernels.run_kernel(kernel, x, x, x, masks.causal(), None, ScaledDot())
+        scores = Scores(masks.causal())
+        return kernels.run_kernel(kernels.select_kernel("ring", x, x, x, scores), x, x, x, scores)
 
     one, all_ = on_one_and_on_all(run, g, mesh, (x, axes))
     chex.assert_trees_all_close(all_, one, atol=1e-5)

@@ -12,7 +12,8 @@ import pytest
 
 from transformer_jax import functional
 from transformer_jax.errors import ArgumentError
-from transformer_jax.functional import attention, norms, scores
+from transformer_jax.functional import attention, layers, scores
+from transformer_jax.functional.kernels import cpu
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.recurrent import CELLS
 
@@ -27,8 +28,7 @@ GIVEN = {
     "copies_needed": {},
     "dependence": {"layer": jnp.tanh},
     "gradient_norms": {"last": lambda x: x[:, -1]},
-    "dot_product_weights": {"score": scores.scaled_dot},
-    "fused_linear_cross_entropy": {
+    "linear_cross_entropy": {
         "output": OutputTable(jnp.ones((4, 4))),
         "targets": jnp.arange(3),
         "chunk": None,
@@ -69,15 +69,20 @@ def public_functions():
     for module in pkgutil.iter_modules(functional.__path__):
         if module.ispkg:
             continue
-        found = importlib.import_module(f"{functional.__name__}.{module.name}")
-        names = getattr(found, "__all__", None) or vars(found)
-        for name in names:
-            function = getattr(found, name)
-            own = inspect.isfunction(function) and function.__module__ == found.__name__
-            if own and not name.startswith("_") and name not in WITHIN:
-                parameters = inspect.signature(function).parameters.values()
-                if any(is_real(one.annotation) for one in parameters):
-                    yield pytest.param(function, id=f"{module.name}.{name}")
+        yield from functions_of(importlib.import_module(f"{functional.__name__}.{module.name}"))
+    yield from functions_of(cpu, ("kernel_gradient", "matmul", "sum_rows", "transposed_matmul"))
+
+
+def functions_of(found, names=()):
+    """The functions of a module that take arrays of floats."""
+    short = found.__name__.removeprefix(f"{functional.__name__}.")
+    for name in names or getattr(found, "__all__", None) or vars(found):
+        function = getattr(found, name)
+        own = inspect.isfunction(function) and function.__module__ == found.__name__
+        if own and not name.startswith("_") and name not in WITHIN:
+            parameters = inspect.signature(function).parameters.values()
+            if any(is_real(one.annotation) for one in parameters):
+                yield pytest.param(function, id=f"{short}.{name}")
 
 
 def shape(dims):
@@ -180,7 +185,7 @@ class Foreign:
             r"attend: bias has S = 1: 3 is needed",
         ),
         (
-            lambda: norms.layer_norm(X, jnp.ones((2, 2)), None, 1e-5),
+            lambda: layers.layer_norm(X, jnp.ones((2, 2)), None, 1e-5),
             r"layer_norm: gain has shape \(2, 2\): \[D\] is needed",
         ),
     ],

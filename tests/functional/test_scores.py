@@ -18,7 +18,14 @@ from transformer_jax.functional.alignment_scores import (
     location_scores,
 )
 from transformer_jax.functional.attention import attend, attend_heads_first, attention_weights
-from transformer_jax.functional.scores import ScaledDot, dot, masked_softmax, mix, scaled_dot
+from transformer_jax.functional.scores import (
+    ScaledDot,
+    Scores,
+    dot,
+    masked_softmax,
+    mix,
+    scaled_dot,
+)
 
 B, T, S, N, K, H, U = 2, 5, 7, 4, 2, 6, 3
 
@@ -33,7 +40,9 @@ def test_attention_is_mixing_by_the_masked_softmax_of_scores():
     weights = masked_softmax(scaled_dot(q, k), mask.array(T, S))
     chex.assert_shape(weights, (B, N, T, S))
     parts = mix(weights, v)
-    chex.assert_trees_all_equal(attend_heads_first(q, k, v, mask, implementation="xla"), parts)
+    chex.assert_trees_all_equal(
+        attend_heads_first(q, k, v, Scores(mask), implementation="xla"), parts
+    )
     assert (parts[1] == 0).all()
 
 

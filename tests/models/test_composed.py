@@ -27,7 +27,8 @@ from transformer_jax.models.encoder_decoder import (
     TransformerEncoderDecoder,
 )
 from transformer_jax.models.protocol import Decodable, Encoded, Scorer
-from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.embedding import Embed
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import layer_depths, parameters
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.objectives import sequence_to_sequence

@@ -31,7 +31,7 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.modules.block import Memory
-from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.replace import prepare_for_decoding
 from transformer_jax.modules.stack import stack_blocks, unstack_blocks
 

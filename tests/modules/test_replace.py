@@ -18,7 +18,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.modules.attention import Attention
-from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.replace import (
     prepare_for_decoding,

@@ -24,7 +24,7 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.functional import kernels
+from transformer_jax.functional.kernels import choice as kernels
 from transformer_jax.functional.kernels import splash
 from transformer_jax.model_presets import bert
 from transformer_jax.models.making import make_model

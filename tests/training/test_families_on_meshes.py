@@ -10,7 +10,7 @@ import pytest
 
 from tests.training import families
 from tests.two_processes import reports
-from transformer_jax.functional import kernels
+from transformer_jax.functional.kernels import choice as kernels
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 
 MESHES = {

@@ -15,7 +15,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.making import make_model
-from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.lora import LoRALinear, choose_rows, init_adapter
 from transformer_jax.modules.parameters import values
 from transformer_jax.modules.replace import prepare_for_decoding

@@ -34,7 +34,7 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.devices import device_of
-from transformer_jax.modules.linear import check_indices
+from transformer_jax.modules.embedding import check_indices
 from transformer_jax.modules.lora import choose_rows
 from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.parallel.inference import round_up_rows

@@ -2,23 +2,15 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.errors import ArgumentError
-from transformer_jax.functional import kernels
-from transformer_jax.functional.dropout import Dropout
-from transformer_jax.functional.dropout import dropout as drop
+from transformer_jax.functional import layers
+from transformer_jax.functional.kernels import choice
+from transformer_jax.functional.layers import Dropout
 from transformer_jax.functional.masks import Mask, as_mask
 from transformer_jax.functional.real_arguments import real_arguments
-from transformer_jax.functional.scores import (
-    ScaledDot,
-    Score,
-    dot_product_weights,
-    masked_softmax,
-    mix,
-    scaled_dot,
-)
+from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Score, Scores, mix, scaled_dot
 
 __all__ = ["attend", "attend_heads_first", "attention_weights", "dot_product_self_attention"]
 
@@ -41,7 +33,7 @@ def attend(
     masked rows give zeros and pass no gradient, on every kernel. Scores and sums are float32. All
     kernels support reverse mode; ``xla`` every mode, except in bfloat16.
 
-    Vaswani et al. 2017, 3.2.1; rows L8, U5, B9, and Bishop's algorithm 1.
+    Vaswani et al. 2017, section 3.2.1; Bishop and Bishop 2024, algorithm 12.1.
 
     Args:
         q: Queries, ``N`` heads.
@@ -73,9 +65,7 @@ def attend(
         q.swapaxes(1, 2),
         k.swapaxes(1, 2),
         v.swapaxes(1, 2),
-        as_mask(mask, "attend: mask"),
-        bias=bias,
-        score=score,
+        Scores(as_mask(mask, "attend: mask"), bias, score),
         implementation=implementation,
         dropout=dropout,
     )
@@ -87,38 +77,36 @@ def attend_heads_first(
     q: Float[Array, "B N T H"],
     k: Float[Array, "B K S J"],
     v: Float[Array, "B K S U"],
-    mask: Mask | None = None,
+    scores: Scores = ALL_KEYS,
     *,
-    bias: Float[Array, "#B #N #T S"] | None = None,
-    score: Score = scaled_dot,
     implementation: str = "auto",
     dropout: Dropout | None = None,
 ) -> Float[Array, "B N T U"]:
-    """The same as :func:`attend` with heads before positions, the layout of caches.
+    """Attends as :func:`attend` does, with heads before positions: the layout of caches.
 
     Example:
         >>> x = jnp.eye(2)[None, None]
-        >>> attend_heads_first(x, x, x, score=ScaledDot(scale=1.0))[0, 0]
+        >>> attend_heads_first(x, x, x, Scores(score=ScaledDot(scale=1.0)))[0, 0]
         Array([[0.7310586 , 0.26894143],
                [0.26894143, 0.7310586 ]], dtype=float32)
     """
-    check_shapes("attend", q.shape, k.shape, v.shape, isinstance(score, ScaledDot))
-    check_bias("attend", q.shape, k.shape, bias)
+    check_shapes("attend", q.shape, k.shape, v.shape, isinstance(scores.score, ScaledDot))
+    check_bias("attend", q.shape, k.shape, scores.bias)
     rate, key = dropout or (0.0, None)
-    if not isinstance(score, ScaledDot):
+    if not isinstance(scores.score, ScaledDot):
         if implementation not in ("auto", "xla"):
             raise ArgumentError(
                 f"attend: implementation {implementation} computes dot products only: use auto or "
-                f"xla with {getattr(score, '__name__', score)!r}"
+                f"xla with {getattr(scores.score, '__name__', scores.score)!r}"
             )
-        q, k, v = kernels.divide_queries(q, k, v)
-        w = _weights(q, k, mask, bias, score)
-        return mix(drop(w, rate, key).astype(v.dtype), v).astype(q.dtype)
+        q, k, v = choice.divide_queries(q, k, v)
+        w = layers.dropout(scores.weights(q, k), rate, key)
+        return mix(w.astype(v.dtype), v).astype(q.dtype)
     if key is not None and rate > 0.0:
-        kernel = kernels.with_dropout(implementation, (rate, key))
+        kernel = choice.with_dropout(implementation, (rate, key))
     else:
-        kernel = kernels.select_kernel(implementation, q, k, v, mask, bias, score.softcap)
-    return kernels.run_kernel(kernel, q, k, v, mask, bias, score)
+        kernel = choice.select_kernel(implementation, q, k, v, scores)
+    return choice.run_kernel(kernel, q, k, v, scores)
 
 
 @real_arguments
@@ -132,7 +120,7 @@ def attention_weights(
 ) -> Float[Array, "B N T S"]:
     """The weight of each key for each query: exactly what :func:`attend` mixes values by.
 
-    Rows sum to one over ``S``, or to zero if fully masked (rows B4, B28), in float32.
+    Rows sum to one over ``S``, or to zero if fully masked, in float32.
 
     Example:
         >>> q = k = jnp.zeros((1, 2, 1, 4))
@@ -143,27 +131,12 @@ def attention_weights(
     q, k = q.swapaxes(1, 2), k.swapaxes(1, 2)
     check_shapes("attention_weights", q.shape, k.shape, k.shape, isinstance(score, ScaledDot))
     check_bias("attention_weights", q.shape, k.shape, bias)
-    return _weights(q, k, as_mask(mask, "attention_weights: mask"), bias, score)
-
-
-def _weights(q, k, mask, bias, score):
-    """``masked_softmax(score(q, k) + bias, mask)``, heads first."""
-    (B, N, T, _), S = q.shape, k.shape[2]
-    allowed = None if mask is None else mask.array(T, S)
-    if isinstance(score, ScaledDot):
-        return dot_product_weights(q, k, allowed, bias, score)
-    k = k if k.shape[1] == N else jnp.repeat(k, N // k.shape[1], axis=1)
-    s = score(q, k)
-    if s.shape != (B, N, T, S):
-        raise ArgumentError(f"attend: score gives shape {s.shape}, not [B N T S] = {(B, N, T, S)}")
-    s = s.astype(jnp.promote_types(s.dtype, jnp.float32))
-    s = s if bias is None else s + bias.astype(s.dtype)
-    return masked_softmax(s, jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed)
+    return Scores(as_mask(mask, "attention_weights: mask"), bias, score).weights(q, k)
 
 
 @real_arguments
 def dot_product_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
-    """Attention without parameters: ``softmax(X Xᵀ) X`` (row B5).
+    """Attention without parameters: ``softmax(X Xᵀ) X``.
 
     Example:
         >>> dot_product_self_attention(jnp.eye(2))
@@ -171,7 +144,7 @@ def dot_product_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
                [0.26894143, 0.7310586 ]], dtype=float32)
     """
     x = x[None, None]
-    return attend_heads_first(x, x, x, score=ScaledDot(scale=1.0))[0, 0]
+    return attend_heads_first(x, x, x, Scores(score=ScaledDot(scale=1.0)))[0, 0]
 
 
 def check_shapes(
@@ -181,7 +154,7 @@ def check_shapes(
     v: tuple[int, ...],
     one_head_size: bool = True,
 ) -> None:
-    """Refuses heads-first shapes that do not fit, naming the dimension (row L9).
+    """Refuses heads-first shapes that do not fit, naming the dimension.
 
     Args:
         where: The function that is called.

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.real_arguments import real_arguments
-from transformer_jax.functional.scores import dot_product_weights, mix, scaled_dot
+from transformer_jax.functional.scores import masked_softmax, mix, scaled_dot
 
 __all__ = ["local_attention", "local_blocks"]
 
@@ -94,4 +94,4 @@ def local_attention(
 
 
 def _weights(q: Array, k: Array, allowed: Array | None, v: Array) -> Array:
-    return dot_product_weights(q, k, allowed, None, scaled_dot).astype(v.dtype)
+    return masked_softmax(scaled_dot(q, k), allowed).astype(v.dtype)

@@ -1,28 +1,33 @@
 """Attention as three functions: a score, a softmax under a mask, and mixing.
 
 ``attend(q, k, v, mask, score=score)`` is ``mix(masked_softmax(score(q, k), mask), v)``. Arrays are
-heads-first.
+heads-first. :class:`Scores` is what the softmax runs over, one value for every kernel.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.functional.linear import make_row_major
+from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.kernels import cpu
+from transformer_jax.functional.layers import soft_cap, soft_cap_slope
+from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
+    "ALL_KEYS",
     "FULLY_MASKED_THRESHOLD",
     "MASK_VALUE",
     "ScaledDot",
     "Score",
+    "Scores",
     "dot",
-    "dot_product_scores",
-    "dot_product_weights",
     "masked_softmax",
     "mix",
     "query_key_product",
@@ -35,9 +40,6 @@ __all__ = [
 # FULLY_MASKED_THRESHOLD sees no key.
 MASK_VALUE = -1e30
 FULLY_MASKED_THRESHOLD = -1e29
-# XLA:CPU copies the transposed operand of a batched product. Up to this many queries a head, as in
-# decoding, it is better to copy the queries than the keys.
-FEW_QUERIES = 8
 
 # How well each key fits each query: [B N T H] and [B N S J] to [B N T S]. Parameters of a score are
 # those of a closure.
@@ -48,10 +50,10 @@ Score = Callable[[Array, Array], Array]
 class ScaledDot:
     """The score ``q kᵀ · scale``, then ``c tanh(s / c)`` if there is a cap ``c``, in float32.
 
-    Vaswani et al. 2017, 3.2.1; rows L8, B9.
+    Vaswani et al. 2017, section 3.2.1.
 
     Attributes:
-        scale: Multiplies ``q kᵀ``; None is ``1 / √H``, which keeps the scores' variance (row B8).
+        scale: Multiplies ``q kᵀ``; None is ``1 / √H``, which keeps the scores' variance.
         softcap: Bounds scores to ``±softcap``, before bias and mask.
 
     Example:
@@ -59,6 +61,9 @@ class ScaledDot:
         >>> ScaledDot(scale=2.0)(q, k)[0, 0]
         Array([[2., 0.],
                [0., 2.]], dtype=float32)
+        >>> ScaledDot(scale=2.0, softcap=1.0)(q, k)[0, 0].round(3)
+        Array([[0.964, 0.   ],
+               [0.   , 0.964]], dtype=float32)
     """
 
     scale: float | None = None
@@ -67,16 +72,107 @@ class ScaledDot:
     def __call__(
         self, q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]
     ) -> Float[Array, "B N T S"]:
-        """The scores; query head ``n`` meets key head ``n // G``."""
-        return dot_product_scores(q, k, self.scale_of(q.shape[3]), self.softcap)
+        """Returns the scores; query head ``n`` meets key head ``n // G``."""
+        scale = self.scale_of(q.shape[3])
+        # Scaling q instead of the scores touches T·H numbers instead of T·S; in bfloat16 it would
+        # round, unless the scale is a power of two.
+        if q.dtype == jnp.float32 or math.frexp(scale)[0] == 0.5:
+            s = query_key_product(q * jnp.asarray(scale, q.dtype), k)
+        else:
+            s = query_key_product(q, k) * scale
+        return soft_cap(s, self.softcap)
 
     def scale_of(self, head_dim: int) -> float:
-        """What multiplies products of heads of this size."""
+        """The factor of products of heads of this size."""
         return head_dim**-0.5 if self.scale is None else self.scale
+
+    @property
+    def capped(self) -> bool:
+        """Whether scores are bounded."""
+        return self.softcap is not None
+
+    def slope(self, scores: Float[Array, "B N T S"]) -> Float[Array, "B N T S"] | float:
+        """The derivative of scores with respect to ``q kᵀ · scale``."""
+        return soft_cap_slope(scores, self.softcap)
 
 
 scaled_dot = ScaledDot()
-dot = ScaledDot(scale=1.0)  # Luong et al. 2015, 3.1; row T3
+dot = ScaledDot(scale=1.0)  # Luong et al. 2015, section 3.1
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The numbers that a softmax over keys runs over: ``score(q, k) + bias``, under a mask.
+
+    It is a tree of the mask and the bias.
+
+    Attributes:
+        mask: Which keys each query sees; None is all.
+        bias: Added to the scores, ``[#B #N #T S]``, or None.
+        score: Function of queries and keys.
+    """
+
+    # Any, because JAX rebuilds trees with placeholders that no narrower type admits.
+    mask: Any = None  # Mask
+    bias: Any = None
+    score: Score = dataclasses.field(default=scaled_dot, metadata={"static": True})
+
+    def weights(
+        self, q: Float[Array, "B N T H"], k: Float[Array, "B K S J"]
+    ) -> Float[Array, "B N T S"]:
+        """Returns the weight of each key for each query, in float32.
+
+        Raises:
+            ArgumentError: The score gives another shape.
+
+        Example:
+            >>> x = jnp.zeros((1, 1, 2, 4))
+            >>> Scores().weights(x, x)[0, 0]
+            Array([[0.5, 0.5],
+                   [0.5, 0.5]], dtype=float32)
+        """
+        (B, N, T, _), (_, K, S, _) = q.shape, k.shape
+        allowed = None if self.mask is None else self.mask.array(T, S)
+        if isinstance(self.score, ScaledDot):
+            return self._softmax(self.score(q, k), allowed)
+        s = self.score(q, k if K == N else jnp.repeat(k, N // K, axis=1))
+        if s.shape != (B, N, T, S):
+            raise ArgumentError(
+                f"attend: score gives shape {s.shape}, not [B N T S] = {(B, N, T, S)}"
+            )
+        # A score may be -inf where nothing is to be seen.
+        allowed = jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed
+        return self._softmax(cpu.widen(s), allowed)
+
+    def _softmax(self, s: Array, allowed: Array | None) -> Array:
+        if self.bias is not None:
+            s = s + self.bias.astype(s.dtype)
+            allowed = jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed  # it may be -inf
+        return masked_softmax(s, allowed)
+
+    def last_queries(self, count: int, skip: int) -> "Scores":
+        """The same for the last ``count`` queries, after ``skip`` others."""
+        mask = None if self.mask is None else self.mask.skip_queries(skip)
+        bias = None if self.bias is None else self.bias[:, :, -count:]
+        return dataclasses.replace(self, mask=mask, bias=bias)
+
+    def part_of_queries(self, index: Int[Array, ""], size: int) -> "Scores":
+        """The same for the ``index``-th ``size`` queries, without a bias."""
+        mask = None if self.mask is None else self.mask.part_of_queries(index * size, size)
+        return dataclasses.replace(self, mask=mask)
+
+    def of_one_sequence(self, B: int, N: int, T: int, S: int) -> "Scores":
+        """The same where ``B`` sequences of ``N`` heads are one sequence of ``B·N`` heads."""
+        bias = None if self.bias is None else jnp.tile(self.bias, (1, B, 1, 1))
+        mask, dense = self.mask, None if self.mask is None else self.mask.array(T, S)
+        # Not "> 1", which cannot be decided of a symbolic size.
+        if dense is not None and dense.shape[0] != 1:
+            mask = Mask(dense=jnp.repeat(dense[:, 0], N, axis=0)[None])
+        return dataclasses.replace(self, mask=mask, bias=bias)
+
+
+ALL_KEYS = Scores()  # scaled dot products of queries and all keys
 
 
 @real_arguments
@@ -121,59 +217,12 @@ def mix(w: Float[Array, "B N T S"], v: Float[Array, "B K S U"]) -> Float[Array, 
 
 
 @real_arguments
-def dot_product_weights(
-    q: Float[Array, "B N T H"],
-    k: Float[Array, "B K S H"],
-    allowed: Bool[Array, "#B #N #T #S"] | None,
-    bias: Float[Array, "#B #N #T S"] | None,
-    score: ScaledDot,
-) -> Float[Array, "B N T S"]:
-    """The softmax of ``score`` plus ``bias``, in float32.
-
-    Example:
-        >>> x = jnp.zeros((1, 1, 2, 4))
-        >>> dot_product_weights(x, x, None, None, scaled_dot)[0, 0]
-        Array([[0.5, 0.5],
-               [0.5, 0.5]], dtype=float32)
-    """
-    s = score(q, k)
-    if bias is not None:
-        s = s + bias.astype(s.dtype)
-        allowed = jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed  # it may hold -inf
-    return masked_softmax(s, allowed)
-
-
-@real_arguments
-def dot_product_scores(
-    q: Float[Array, "B N T H"], k: Float[Array, "B K S H"], scale: float, softcap: float | None
-) -> Float[Array, "B N T S"]:
-    """``q kᵀ · scale`` in float32, bounded to ``±softcap`` if there is one.
-
-    Example:
-        >>> q = k = jnp.full((1, 1, 1, 1), 3.0)
-        >>> dot_product_scores(q, k, 1.0, 5.0).round(2).item()
-        4.730000019073486
-    """
-    # Scaling q instead of the scores touches T·H numbers instead of T·S; in bfloat16 it would
-    # round, unless the scale is a power of two.
-    if q.dtype == jnp.float32 or math.frexp(scale)[0] == 0.5:
-        s = query_key_product(q * jnp.asarray(scale, q.dtype), k)
-    else:
-        s = query_key_product(q, k) * scale
-    return s if softcap is None else softcap * jnp.tanh(s / softcap)
-
-
-@real_arguments
 def query_key_product(
     q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]
 ) -> Float[Array, "B N T S"]:
     """``q kᵀ`` in float32; query head ``n`` meets key head ``n // G``."""
     q, shape = _grouped(q, k)
-    if isinstance(q.shape[2], int) and q.shape[2] <= FEW_QUERIES:
-        s = lax.platform_dependent(q, k, cpu=_keys_first, default=_queries_first)
-    else:
-        s = _queries_first(q, k)
-    return s.reshape(*shape, k.shape[2])
+    return cpu.query_key_product(q, k).reshape(*shape, k.shape[2])
 
 
 @real_arguments
@@ -183,19 +232,7 @@ def transposed_value_product(
     """``wᵀ x`` in float32, summed over the query heads that share a head of ``like``."""
     w, _ = _grouped(w, like)
     x, _ = _grouped(x, like)
-    return jnp.matmul(_transposed(w), x, preferred_element_type=jnp.float32)
-
-
-def _keys_first(q, k):
-    return jnp.matmul(k, q.swapaxes(2, 3), preferred_element_type=jnp.float32).swapaxes(2, 3)
-
-
-def _queries_first(q, k):
-    return jnp.matmul(q, _transposed(k), preferred_element_type=jnp.float32)
-
-
-def _transposed(x: Array) -> Array:
-    return make_row_major(x.swapaxes(2, 3))
+    return jnp.matmul(cpu.make_row_major(w.swapaxes(2, 3)), x, preferred_element_type=jnp.float32)
 
 
 def _grouped(x: Array, like: Array) -> tuple[Array, tuple[int, int, int]]:

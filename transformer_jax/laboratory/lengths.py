@@ -29,7 +29,7 @@ from transformer_jax.laboratory.settings import LengthSettings, ScoreChoice
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.modules.alignment import make_score
-from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.recurrent import Recurrent
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import split

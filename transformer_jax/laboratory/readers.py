@@ -22,7 +22,8 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.laboratory.settings import ReaderName
-from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.embedding import Embed
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.recurrent import Recurrent
 from transformer_jax.modules.stack import Stack
 

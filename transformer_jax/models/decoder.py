@@ -11,8 +11,7 @@ from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.cache import Cache
-from transformer_jax.modules.head import Head
-from transformer_jax.modules.linear import Embed, check_tokens
+from transformer_jax.modules.embedding import Embed, Head, check_tokens
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import Stack
 

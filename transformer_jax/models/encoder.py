@@ -6,10 +6,11 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.activations import ACTIVATIONS
+from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.modules.attention import stack_weights
-from transformer_jax.modules.linear import Embed, Linear, check_tokens
+from transformer_jax.modules.embedding import Embed, check_tokens
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import OnHidden, Stack
 

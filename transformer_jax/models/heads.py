@@ -7,15 +7,13 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.activations import ACTIVATIONS
-from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.layers import ACTIVATIONS, dropout
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.modules.head import Head
-from transformer_jax.modules.linear import Linear
-from transformer_jax.modules.norm import Norm
+from transformer_jax.modules.embedding import Head
+from transformer_jax.modules.layers import Linear, Norm
 
 __all__ = [
     "DecoderSequenceClassifier",

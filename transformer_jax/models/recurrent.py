@@ -11,12 +11,13 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.recurrent import State, reverse_texts
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.step_decoder import WIDTH, RecurrentMemory, StepDecoder
+from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.features import FeatureProjection
-from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.recurrent import Recurrent
 
 __all__ = ["ContextDecoder", "RecurrentDecoder", "RecurrentEncoder"]

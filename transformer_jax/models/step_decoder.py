@@ -11,15 +11,15 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.attention import attend, attention_weights
-from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.functional.recurrent import CELLS, State
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.modules.alignment import projected_keys, score_of_projected
-from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.embedding import Embed, output_table
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.recurrent import Recurrent
-from transformer_jax.modules.trained_rows import output_table
 
 __all__ = ["WIDTH", "RecurrentCache", "RecurrentMemory", "StepDecoder", "join_directions"]
 

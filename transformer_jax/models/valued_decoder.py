@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, Float32
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.layers import Linear
 
 __all__ = ["ValuedDecoder"]
 

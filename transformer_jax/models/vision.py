@@ -6,9 +6,10 @@ from jaxtyping import Array, Float, Float32, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.activations import ACTIVATIONS
+from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.patches import patchify
-from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.embedding import Embed
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import OnHidden, Stack
 

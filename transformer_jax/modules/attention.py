@@ -9,16 +9,15 @@ from jaxtyping import Array, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.attention import attend_heads_first, attention_weights
-from transformer_jax.functional.linear import linear
+from transformer_jax.functional.attention import attend_heads_first
+from transformer_jax.functional.layers import linear
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import axis_size
 from transformer_jax.functional.positions import apply_rotary_embedding
-from transformer_jax.functional.scores import ScaledDot
+from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.modules.cache import KeysValues, LayerCache
-from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.layers import Linear, Norm
 from transformer_jax.modules.lora import LoRALinear
-from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.parameters import logical_axes
 from transformer_jax.modules.rotation import frequencies_of
 
@@ -102,6 +101,7 @@ class Attention(nnx.Module):
             last_n: Only the last so many queries attend; all have keys and values.
         """
         ids, slots, bias = positions or Positions()
+        scores = Scores(mask, bias, self.score)
         if memory is None:
             q, k, v = self.split_qkv(self.project_qkv(x))
         else:
@@ -114,42 +114,30 @@ class Attention(nnx.Module):
             cache, (k, v) = cache.extend(k, v, slots)
         if last_n is not None:
             skip = q.shape[2] - last_n
-            q, mask = q[:, :, skip:], None if mask is None else mask.skip_queries(skip)
-            bias = None if bias is None else bias[:, :, -last_n:]
+            q, scores = q[:, :, skip:], scores.last_queries(last_n, skip)
         if on_weights is not None:
-            qk = (q.swapaxes(1, 2), k.swapaxes(1, 2))
-            on_weights(attention_weights(*qk, mask, bias=bias, score=self.score))
-        return self.out(self.merge_heads(self.attend(q, k, v, mask, bias, key))), cache
+            on_weights(scores.weights(q, k))
+        return self.out(self.merge_heads(self.attend(q, k, v, scores, key))), cache
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeysValues:
         """Keys and values of what was encoded, for any number of queries."""
         k, v = (self.split_heads(part(memory), self.K) for part in (self.key, self.value))
         return (k if self.key_norm is None else self.key_norm(k)), v
 
-    def attend(self, q, k, v, mask=None, bias=None, key=None):
-        """Attention of heads-first arrays, with the score and kernel of the configuration.
+    def attend(self, q, k, v, scores, key=None):
+        """Attention of heads-first arrays, by the kernel of the configuration.
 
-        Where the heads of all sequences lie as those of one, as in a cache, so do the queries'.
+        A cache holds the heads of all sequences as the heads of a single one; queries then lie
+        alike.
         """
-        B, N, *rest = q.shape
+        B, N, T, _ = q.shape
         if k.shape[0] != B:
-            q = q.reshape(1, B * N, *rest)
-            bias = None if bias is None else jnp.tile(bias, (1, B, 1, 1))
-            dense = None if mask is None else mask.array(rest[0], k.shape[2])
-            # Not "> 1", which cannot be decided of a symbolic size.
-            if dense is not None and dense.shape[0] != 1:
-                mask = Mask(dense=jnp.repeat(dense[:, 0], N, axis=0)[None])
-        y = attend_heads_first(
-            q,
-            k,
-            v,
-            mask,
-            bias=bias,
-            score=self.score,
-            implementation=self.attention.implementation,
-            dropout=(self.attention.dropout, key),
-        )
-        return y.reshape(B, N, rest[0], -1)
+            q = q.reshape(1, B * N, *q.shape[2:])
+            scores = scores.of_one_sequence(B, N, T, k.shape[2])
+        dropout = self.attention.dropout, key
+        kernel = self.attention.implementation
+        y = attend_heads_first(q, k, v, scores, implementation=kernel, dropout=dropout)
+        return y.reshape(B, N, T, -1)
 
     def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """Queries, keys and values side by side: one product where their maps are plain.

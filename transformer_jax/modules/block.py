@@ -8,13 +8,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.attention import Attention, OnWeights, Positions
 from transformer_jax.modules.cache import LayerCache
-from transformer_jax.modules.feed_forward import FeedForward
+from transformer_jax.modules.layers import FeedForward, Norm
 from transformer_jax.modules.mixer import make_mixer
-from transformer_jax.modules.norm import Norm
 
 __all__ = ["Block", "Memory"]
 
@@ -59,29 +58,33 @@ class Block(nnx.Module):
         self.cross_attention = Attention(config, rngs=rngs) if cross else None
         feeds = config.feed_forward.d_ff > 0
         self.feed_forward = FeedForward(config, rngs=rngs) if feeds else None
-        D, sandwich = config.d_model, config.norm.placement == "sandwich"
-        for part in ("self_attention", "mixer", "cross_attention", "feed_forward"):
-            here = getattr(self, part) is not None
-            setattr(self, f"{part}_norm", Norm(config.norm, D) if here else None)
-            after = Norm(config.norm, D) if here and sandwich else None
-            setattr(self, f"{part}_norm_after", after)
+        norm = lambda part: None if part is None else Norm(config.norm, config.d_model)
+        self.mixer_norm = norm(self.mixer)
+        self.self_attention_norm = norm(self.self_attention)
+        self.cross_attention_norm = norm(self.cross_attention)
+        self.feed_forward_norm = norm(self.feed_forward)
+        after = lambda part: norm(part) if config.norm.placement == "sandwich" else None
+        self.mixer_norm_after = after(self.mixer)
+        self.self_attention_norm_after = after(self.self_attention)
+        self.cross_attention_norm_after = after(self.cross_attention)
+        self.feed_forward_norm_after = after(self.feed_forward)
 
     def residual(
         self,
-        part: str,
         x: Float[Array, "*rows D"],
-        f: Callable[[Float[Array, "*rows D"]], Float[Array, "*kept D"]],
+        f: Callable[[Float[Array, "*rows D"]], Float[Array, "*last D"]],
+        norm: Norm | None,
+        after: Norm | None,
         key: Key[Array, ""] | None = None,
-    ) -> Float[Array, "*kept D"]:
-        """``x`` plus ``f`` of it, normalized; at the last positions if ``f`` returns only those."""
-        norm, after = getattr(self, f"{part}_norm"), getattr(self, f"{part}_norm_after")
-        post, rate = self.config.placement == "post", self.config.residual_dropout
-        y = f(x if post else norm(x))
-        if y.shape != x.shape:
-            x = x[:, -y.shape[1] :]
-        if post:
-            return norm(x + dropout(y, rate, key))
-        return x + dropout(y if after is None else after(y), rate, key)
+    ) -> Float[Array, "*last D"]:
+        """Adds ``f`` to ``x`` and normalizes; at the last positions if ``f`` returns only those."""
+        assert norm is not None, "a sub-layer has a norm"
+        rate = self.config.residual_dropout
+        if self.config.placement == "post":
+            y = f(x)
+            return norm(_last(x, y) + dropout(y, rate, key))
+        y = f(norm(x))
+        return _last(x, y) + dropout(y if after is None else after(y), rate, key)
 
     def __call__(
         self,
@@ -126,9 +129,10 @@ class Block(nnx.Module):
             return y if last_n is None else y[:, -last_n:]
 
         if self.mixer is None:
-            x = self.residual("self_attention", x, self_attend, keys[0])
+            norms = self.self_attention_norm, self.self_attention_norm_after
+            x = self.residual(x, self_attend, *norms, keys[0])
         else:
-            x = self.residual("mixer", x, mix, keys[0])
+            x = self.residual(x, mix, self.mixer_norm, self.mixer_norm_after, keys[0])
         if (across := self.cross_attention) is not None:
             states, real = memory or Memory(None)
             projected = None if cache is None else cache.memory
@@ -137,8 +141,15 @@ class Block(nnx.Module):
                 projected = across.project_memory(states)
             how: dict[str, Any] = {"memory": projected, "key": keys[3], "on_weights": on_cross}
             cross_attend = lambda y: across(y, real, **how)[0]
-            x = self.residual("cross_attention", x, cross_attend, keys[2])
+            norms = self.cross_attention_norm, self.cross_attention_norm_after
+            x = self.residual(x, cross_attend, *norms, keys[2])
         if (feed_forward := self.feed_forward) is None:
             return x, cache
         feed = lambda y: feed_forward(y, keys[5])
-        return self.residual("feed_forward", x, feed, keys[4]), cache
+        norms = self.feed_forward_norm, self.feed_forward_norm_after
+        return self.residual(x, feed, *norms, keys[4]), cache
+
+
+def _last(x: Array, like: Array) -> Array:
+    """The last positions of ``x``, as many as another array has."""
+    return x if x.shape == like.shape else x[:, -like.shape[1] :]

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.config import FeatureConfig
 from transformer_jax.errors import DataError
-from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.layers import Linear
 
 __all__ = ["FeatureProjection"]
 

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer_jax.functional.dropout import dropout
-from transformer_jax.functional.linear import linear
+from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.low_rank import column_gain
-from transformer_jax.modules.linear import Linear, LinearTransposed
+from transformer_jax.modules.layers import Linear, LinearTransposed
 from transformer_jax.modules.parameters import logical_axes
 
 __all__ = [

@@ -8,11 +8,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.config import CellName
-from transformer_jax.functional.dropout import dropout
-from transformer_jax.functional.linear import linear
+from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
-from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import at_depth, logical_axes
 
 __all__ = ["Recurrent", "RecurrentLayer"]

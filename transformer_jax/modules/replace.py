@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer_jax.functional.kernels import resolve_implementation
+from transformer_jax.functional.kernels.choice import resolve_implementation
 from transformer_jax.modules.attention import Attention
-from transformer_jax.modules.linear import Linear, LinearTransposed
+from transformer_jax.modules.layers import Linear, LinearTransposed
 from transformer_jax.modules.stack import Stack
 
 __all__ = ["prepare_for_decoding", "replaced", "with_attention_kernels"]
@@ -70,7 +70,7 @@ def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
 
     Layers that are stacked along an axis, which would be copied at every token, become modules of
     their own; query, key and value projections become one; kernels of at least ``wide`` rows and
-    columns are transposed (:func:`transformer_jax.functional.linear.linear_transposed`). Where the
+    columns are transposed (:func:`transformer_jax.functional.layers.linear_transposed`). Where the
     model computes in bfloat16, matrices are cast to it once instead of at every token.
 
     Args:

@@ -13,15 +13,15 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ArgumentError, ConfigError
 from transformer_jax.functional import positions as positional
-from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import constrain
 from transformer_jax.modules.attention import OnWeights, Positions
 from transformer_jax.modules.block import Block, Memory
 from transformer_jax.modules.cache import Cache, LayerCache
-from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.embedding import Embed
+from transformer_jax.modules.layers import Linear, Norm
 from transformer_jax.modules.mixer import slot_size
-from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.parameters import at_depth, stacked, unstacked
 
 __all__ = ["OnHidden", "Stack", "stack_blocks", "unstack_blocks"]

@@ -16,8 +16,8 @@ from jax.sharding import AbstractMesh, Mesh
 from transformer_jax import accounting
 from transformer_jax.activation_memory import Local, block_bytes, translator_bytes, working_bytes
 from transformer_jax.component_costs import head_sizes, itemsize, slot_bytes
-from transformer_jax.functional.fused_loss import LARGE
-from transformer_jax.functional.kernels import Choice
+from transformer_jax.functional.kernels.choice import Choice
+from transformer_jax.functional.kernels.cross_entropy import LARGE
 from transformer_jax.functional.recurrent import CELLS
 from transformer_jax.modules.parameters import map_parameters
 from transformer_jax.parallel.sharding import num_batch_shards, shardings, shardings_like

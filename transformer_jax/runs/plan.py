@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.kernels import Choice
+from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.parallel.mesh import MeshConfig
 from transformer_jax.parallel.program_report import ProgramReport, report

@@ -11,7 +11,7 @@ from flax import nnx
 
 from transformer_jax.component_costs import head_sizes
 from transformer_jax.config import TransformerConfig
-from transformer_jax.functional.kernels import Choice, device_reason, recorded_choices
+from transformer_jax.functional.kernels.choice import Choice, device_reason, recorded_choices
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.making import make_model
 from transformer_jax.modules.replace import with_attention_kernels

@@ -1,5 +1,7 @@
 """Objectives: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -7,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
-from transformer_jax.functional.losses import cross_entropy
+from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
 from transformer_jax.models.heads import gather_positions
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.training.step import Objective, Sums
@@ -74,17 +75,14 @@ def sequence_to_sequence(
     Raises:
         ConfigError: Label smoothing outside [0, 1) or a negative chunk.
     """
-    _check(label_smoothing, chunk)
+    loss = _token_loss(label_smoothing, chunk)
 
     def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
         inputs = jax.tree.map(jnp.asarray, batch["inputs"])
         target, lengths = jnp.asarray(batch["target"]), jnp.asarray(batch["lengths"])
         weights = length_weights(lengths, target.shape[1])
         hidden = model.hidden(inputs, shift_tokens_right(target, bos), key=key)
-        if chunk == 0:
-            logits = model.output_table().logits(hidden)
-            return {"loss": cross_entropy(logits, target, weights, label_smoothing)}
-        return {"loss": _fused(model, hidden, target, weights, label_smoothing, chunk)}
+        return {"loss": loss(hidden, model.output_table(), target, weights)}
 
     return objective
 
@@ -104,34 +102,25 @@ def language_model(label_smoothing: float = 0.0, chunk: int | None = None) -> Ob
     Raises:
         ConfigError: Label smoothing outside [0, 1) or a negative chunk.
     """
-    _check(label_smoothing, chunk)
+    loss = _token_loss(label_smoothing, chunk)
 
     def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
         tokens, targets, weights = (jnp.asarray(batch[n]) for n in ("tokens", "targets", "weights"))
         inputs = {"segment_ids": batch.get("segments"), "positions": batch.get("positions")}
         hidden = model.hidden(inputs, tokens, key=key)
-        if chunk == 0:
-            logits = model.output_table().logits(hidden)
-            return {"loss": cross_entropy(logits, targets, weights, label_smoothing)}
-        return {"loss": _fused(model, hidden, targets, weights, label_smoothing, chunk)}
+        return {"loss": loss(hidden, model.output_table(), targets, weights)}
 
     return objective
 
 
-def _check(label_smoothing: float, chunk: int | None) -> None:
+def _token_loss(label_smoothing: float, chunk: int | None) -> Callable[..., Any]:
     if not 0.0 <= label_smoothing < 1.0:
         raise ConfigError(
             f"label smoothing is {label_smoothing}: allowed are 0 up to, not including, 1"
         )
     if chunk is not None and chunk < 0:
         raise ConfigError(f"loss chunk is {chunk}: allowed are 0 (everything at once) and more")
-
-
-def _fused(model, hidden, target, weights, label_smoothing, chunk):
-    output = model.output_table()
-    return fused_linear_cross_entropy(
-        hidden, output, target, weights, label_smoothing=label_smoothing, chunk=chunk
-    )
+    return functools.partial(linear_cross_entropy, label_smoothing=label_smoothing, chunk=chunk)
 
 
 def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
@@ -172,8 +161,7 @@ def masked_lm(
             total, weight = cross_entropy(logits, targets, weights)
             sums["mlm_accuracy"] = _correct(logits, targets, weights), weight
         else:
-            output = model.output_table()
-            total, weight = fused_linear_cross_entropy(vectors, output, targets, weights)
+            total, weight = linear_cross_entropy(vectors, model.output_table(), targets, weights)
         sums["mlm_loss"] = total, weight
         if model.next_sentence is not None and sentence_objective != "none":
             logits = model.nsp_logits(hidden)
@@ -254,7 +242,8 @@ def with_language_model(lm_weight: float = 0.5, *, regress: bool = False) -> Obj
         predicted = jnp.maximum(lengths - 1, 0)
         means = length_weights(predicted, T) / jnp.maximum(predicted, 1)[:, None]
         targets = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
-        spoken, _ = _fused(model, hidden, targets, means * known[:, None], 0.0, None)
+        weights = means * known[:, None]
+        spoken, _ = linear_cross_entropy(hidden, model.output_table(), targets, weights)
         total, weight = sums["loss"]
         return sums | {"loss": (total + lm_weight * spoken, weight), "lm_loss": (spoken, weight)}
 

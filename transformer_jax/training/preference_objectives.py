@@ -16,8 +16,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional import preference_losses as losses
-from transformer_jax.functional.fused_loss import LARGE
-from transformer_jax.functional.losses import PADDING, OutputTable, token_cross_entropy
+from transformer_jax.functional.kernels.cross_entropy import LARGE
+from transformer_jax.functional.kernels.vocabulary import PADDING
+from transformer_jax.functional.losses import OutputTable, token_cross_entropy
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.replace import with_attention_kernels

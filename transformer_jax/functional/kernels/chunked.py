@@ -8,7 +8,7 @@ weights again from the saved log-normalizers.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,13 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import (
+    ALL_KEYS,
     FULLY_MASKED_THRESHOLD,
     MASK_VALUE,
     ScaledDot,
+    Scores,
     mix,
     query_key_product,
-    scaled_dot,
     transposed_value_product,
 )
 
@@ -35,14 +36,13 @@ __all__ = [
     "run_part",
     "supports",
 ]
-
 BLOCK = 128  # keys at a time; measured best on CPU, see benchmarks
 QUERY_BLOCKS = 8  # at most, each compiled once: half of a causal square, less 1/16
 
 
-def supports(q: Any, k: Any, v: Any, mask: Mask | None, bias: Any, *_: Any) -> str | None:
-    """Why this kernel does not support a case; None if it does."""
-    if bias is not None:
+def supports(q: Any, k: Any, v: Any, scores: Scores, parts: int = 1) -> str | None:
+    """Returns the reason why this kernel does not support a case; None if it does."""
+    if scores.bias is not None:
         # The bias and its gradient are [T S] themselves: no memory would be saved.
         return "it takes no bias"
     return None
@@ -52,27 +52,24 @@ def run(
     q: Float[Array, "B N T H"],
     k: Float[Array, "B K S H"],
     v: Float[Array, "B K S U"],
-    mask: Mask | None = None,
-    bias: None = None,
-    score: ScaledDot = scaled_dot,
+    scores: Scores = ALL_KEYS,
     block: int = BLOCK,
 ) -> Float[Array, "B N T U"]:
-    """The same as :func:`.xla.run` in ``O(T + S)`` memory."""
+    """Computes the same as :func:`.xla.run` in ``O(T + S)`` memory."""
     T, S = q.shape[2], k.shape[2]
     size = min(block, S)
     more_T, more_S = -T % _query_block(T, size), -S % size
-    mask = (Mask() if mask is None else mask).padded(T, S, more_T, more_S)
+    mask = (scores.mask or Mask()).padded(T, S, more_T, more_S)
     q, k, v = (
         jnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) if more else x
         for x, more in ((q, more_T), (k, more_S), (v, more_S))
     )
-    return _attend(q, k, v, mask, score, size)[:, :, :T]
+    return _attend(q, k, v, mask, cast(ScaledDot, scores.score), size)[:, :, :T]
 
 
-def run_part(q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, index: Array) -> Array:
-    """What :func:`run` gives for the ``index``-th of equal parts of the queries."""
-    T = q.shape[2]
-    return run(q, k, v, mask.part_of_queries(index * T, T), None, score)
+def run_part(q: Array, k: Array, v: Array, scores: Scores, index: Array) -> Array:
+    """Computes :func:`run` for the ``index``-th of equal parts of the queries."""
+    return run(q, k, v, scores.part_of_queries(index, q.shape[2]))
 
 
 def _query_block(T: int, block: int) -> int:
@@ -163,8 +160,8 @@ def gradients(
     capped = score(q, k)
     p = jnp.exp(_masked(capped, allowed) - log)
     ds = p * (query_key_product(g, v) - center)
-    if score.softcap is not None:
-        ds = ds * (1.0 - jnp.square(capped / score.softcap))
+    if score.capped:
+        ds = ds * score.slope(capped)
     d = ds.astype(q.dtype)
     dk, dv = transposed_value_product(d, q, k), transposed_value_product(p.astype(v.dtype), g, v)
     return mix(d, k), dk, dv

@@ -1,6 +1,6 @@
 """Attention by cuDNN's fused kernels, on NVIDIA GPUs in half precision."""
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.scores import ScaledDot, scaled_dot
+from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Scores
 
 __all__ = ["run", "run_part", "supports"]
 
@@ -17,12 +17,14 @@ def supports(
     q: Any,
     k: Any,
     v: Any,
-    mask: Mask | None,
-    bias: Any,
-    softcap: float | None,
+    scores: Scores,
     parts: int = 1,
 ) -> str | None:
-    """Why this kernel does not support a case; None if it does. GPUs older than Hopper do less."""
+    """Returns the reason why this kernel does not support a case; None if it does.
+
+    GPUs older than Hopper support less.
+    """
+    mask, score = scores.mask, cast(ScaledDot, scores.score)
     (_, _, T, H), U = q.shape, v.shape[3]
     if T == 1:
         return "one query is read faster by XLA"
@@ -34,9 +36,9 @@ def supports(
         return f"value heads of size {U} differ from query heads of size {H}"
     if H % 8 or H > 256:
         return f"heads of size {H} are no multiple of 8 up to 256"
-    if softcap is not None:
+    if score.capped:
         return "it takes no soft cap"
-    if bias is not None:
+    if scores.bias is not None:
         return "its gradient of a bias is limited to a batch of one"
     if parts > 1 and mask is not None and mask.positional:
         return "causality and windows need all queries on one device"
@@ -61,18 +63,16 @@ def run(
     q: Float[Array, "B N T H"],
     k: Float[Array, "B K S H"],
     v: Float[Array, "B K S U"],
-    mask: Mask | None = None,
-    bias: None = None,
-    score: ScaledDot = scaled_dot,
+    scores: Scores = ALL_KEYS,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B N T U"]:
-    """The same as :func:`.xla.run`, for what :func:`supports`.
+    """Computes the same as :func:`.xla.run`, for what :func:`supports`.
 
     Raises:
         ArgumentError: cuDNN is not installed.
     """
     T, S = q.shape[2], k.shape[2]
-    mask = Mask() if mask is None else mask
+    mask, score = scores.mask or Mask(), cast(ScaledDot, scores.score)
     (q, k, v), settings = arguments(q, k, v, mask)
     settings["scale"] = score.scale_of(q.shape[3])
     attend: Any = jax.nn.dot_product_attention
@@ -91,10 +91,9 @@ def run(
     return y if visible is None else jnp.where(visible, y, 0)
 
 
-def run_part(q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, index: Array) -> Array:
-    """What :func:`run` gives for the ``index``-th of equal parts of the queries."""
-    T = q.shape[2]
-    return run(q, k, v, mask.part_of_queries(index * T, T), None, score)
+def run_part(q: Array, k: Array, v: Array, scores: Scores, index: Array) -> Array:
+    """Computes :func:`run` for the ``index``-th of equal parts of the queries."""
+    return run(q, k, v, scores.part_of_queries(index, q.shape[2]))
 
 
 def arguments(

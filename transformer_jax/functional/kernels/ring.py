@@ -8,7 +8,7 @@ with blockwise transformers for near-infinite context").
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.kernels.chunked import BLOCK, Softmax, add_keys, gradients
-from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.scores import ScaledDot
+from transformer_jax.functional.scores import ScaledDot, Scores
 
 __all__ = ["AXIS", "run_part", "supports"]
 
@@ -28,23 +27,20 @@ def supports(
     q: Any,
     k: Any,
     v: Any,
-    mask: Mask | None,
-    bias: Any,
-    softcap: float | None,
+    scores: Scores,
     parts: int = 1,
 ) -> str | None:
-    """Why this kernel does not support a case; None if it does."""
+    """Returns the reason why this kernel does not support a case; None if it does."""
     if parts == 1:
         return "the text is on one device: a mesh with a context axis divides it"
-    return None if bias is None else "it takes no bias"
+    return None if scores.bias is None else "it takes no bias"
 
 
 def run_part(
     q: Float[Array, "B N t H"],
     k: Float[Array, "B K s H"],
     v: Float[Array, "B K s U"],
-    mask: Mask,
-    score: ScaledDot,
+    scores: Scores,
     index: Array,
 ) -> Float[Array, "B N t U"]:
     """The output of this device's queries, which see the keys of all devices.
@@ -55,11 +51,11 @@ def run_part(
         q: Queries of this device.
         k: Its keys.
         v: Its values.
-        mask: Of the whole text.
-        score: Scale and soft cap.
+        scores: Scale, cap and mask of the whole text.
         index: The place of this device along the axis.
     """
-    return _attend(q, k, v, mask, index, score)
+    score = cast(ScaledDot, scores.score)
+    return _attend(q, k, v, scores.mask, index, score)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))

@@ -1,7 +1,7 @@
 """Attention by the splash kernels of Pallas, on TPUs: masked blocks are skipped."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.parts import LANES
-from transformer_jax.functional.scores import ScaledDot, scaled_dot
+from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Scores
 
 __all__ = ["run", "run_part", "supports"]
 
@@ -19,17 +19,15 @@ def supports(
     q: Any,
     k: Any,
     v: Any,
-    mask: Mask | None,
-    bias: Any,
-    softcap: float | None,
+    scores: Scores,
     parts: int = 1,
 ) -> str | None:
-    """Why this kernel does not support a case; None if it does."""
-    T, S = q.shape[2], k.shape[2]
+    """Returns the reason why this kernel does not support a case; None if it does."""
+    mask, T, S = scores.mask, q.shape[2], k.shape[2]
     if T // parts % LANES or S % LANES:
         where = "" if parts == 1 else " on a device"
         return f"{T // parts} queries{where} and {S} keys are not both multiples of {LANES}"
-    if bias is not None:
+    if scores.bias is not None:
         return "it takes no bias"
     if mask is None:
         return None
@@ -44,13 +42,11 @@ def run(
     q: Float[Array, "B N T H"],
     k: Float[Array, "B K S H"],
     v: Float[Array, "B K S U"],
-    mask: Mask | None = None,
-    bias: None = None,
-    score: ScaledDot = scaled_dot,
+    scores: Scores = ALL_KEYS,
     interpret: bool = False,
 ) -> Float[Array, "B N T U"]:
-    """The same as :func:`.xla.run`, for what :func:`supports`."""
-    mask = Mask() if mask is None else mask
+    """Computes the same as :func:`.xla.run`, for what :func:`supports`."""
+    mask, score = scores.mask or Mask(), cast(ScaledDot, scores.score)
     kernel = _kernel(q.shape, k.shape[2], 1, mask, score, interpret)
     return _run(kernel, q, k, v, mask, score, 0)
 
@@ -59,15 +55,15 @@ def run_part(
     q: Array,
     k: Array,
     v: Array,
-    mask: Mask,
-    score: ScaledDot,
+    scores: Scores,
     index: Array,
     interpret: bool = False,
 ) -> Array:
-    """What :func:`run` gives for the ``index``-th of equal parts of the queries."""
+    """Computes :func:`run` for the ``index``-th of equal parts of the queries."""
     B, N, t, H = q.shape
+    mask, score = scores.mask or Mask(), cast(ScaledDot, scores.score)
     if not mask.positional:
-        return run(q, k, v, mask.part_of_queries(index * t, t), None, score, interpret)
+        return run(q, k, v, scores.part_of_queries(index, t), interpret)
     parts = lax.axis_size("context")
     kernel = _kernel((B, N, t * parts, H), k.shape[2], parts, mask, score, interpret)
     # Of each table of blocks, the rows of this part.

@@ -6,20 +6,21 @@ Heads come first: queries ``[B N T H]``, keys ``[B K S H]``, values ``[B K S U]`
 import functools
 import itertools
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.functional.dropout import Dropout, dropout_mask
+from transformer_jax.functional.layers import Dropout, dropout_mask
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import (
+    ALL_KEYS,
     ScaledDot,
-    dot_product_weights,
+    Scores,
+    masked_softmax,
     mix,
     query_key_product,
-    scaled_dot,
     transposed_value_product,
 )
 
@@ -43,26 +44,22 @@ def run(
     q: Float[Array, "B N T H"],
     k: Float[Array, "B K S H"],
     v: Float[Array, "B K S U"],
-    mask: Mask | None = None,
-    bias: Float[Array, "#B #N #T S"] | None = None,
-    score: ScaledDot = scaled_dot,
+    scores: Scores = ALL_KEYS,
     dropout: Dropout | None = None,
     *,
     query_blocks: bool = False,
 ) -> Float[Array, "B N T U"]:
-    """``softmax(score(q, k) + bias) v`` under the mask; zero in fully masked rows.
+    """Computes ``softmax(score(q, k) + bias) v`` under the mask; zero in fully masked rows.
 
-    In bfloat16, without bias and cap, the backward pass is written by hand (reverse mode only),
-    for autodiff would multiply float32 slopes by bfloat16 numbers: up to 1.7 times as slow. In
+    In bfloat16, without bias and cap, the backward pass is written by hand (reverse mode only):
+    autodiff would multiply float32 slopes by bfloat16 numbers: up to 1.7 times as slow. In
     float32 it is autodiff's: writing it by hand was not faster at any length measured.
 
     Args:
         q: Queries.
         k: Keys, each head shared by ``N / K`` query heads.
         v: Values.
-        mask: Which keys each query sees; None is all.
-        bias: Added to the scores.
-        score: Scale and soft cap of ``q kᵀ``.
+        scores: Scale and cap of ``q kᵀ``, bias and mask.
         dropout: Fraction of weights set to zero, and a random key, without which nothing is
             dropped.
         query_blocks: Divide long causal queries into blocks (not with a bias).
@@ -70,13 +67,13 @@ def run(
     (B, N, T, _), S = q.shape, k.shape[2]
     rate, key = dropout or (0.0, None)
     keep = None if key is None or rate == 0.0 else dropout_mask(key, (B, N, T, S), rate)
-    if bias is None:
+    mask, score = scores.mask, cast(ScaledDot, scores.score)
+    if scores.bias is None:
         blocks = tuple(_blocks(T, S, mask) if query_blocks else [(0, T, S)])
-        if score.softcap is None and q.dtype in NARROW:
+        if not score.capped and q.dtype in NARROW:
             return _attend(q, k, v, mask, keep, rate, score, blocks)
         return _mix(q, k, v, mask, keep, rate, score, blocks)[0]
-    allowed = None if mask is None else mask.array(T, S)
-    w = _dropped(dot_product_weights(q, k, allowed, bias, score), keep, rate)
+    w = _dropped(scores.weights(q, k), keep, rate)
     return mix(w.astype(v.dtype), v).astype(q.dtype)
 
 
@@ -113,7 +110,7 @@ def _mix(
     for t0, t, s in blocks:
         here = slice(t0, t0 + t)
         allowed = None if mask is None else mask.block(t0, t, 0, s)
-        w = dot_product_weights(q[:, :, here], k[:, :, :s], allowed, None, score)
+        w = masked_softmax(score(q[:, :, here], k[:, :, :s]), allowed)
         kept.append(w.astype(v.dtype))
         w = _dropped(w, None if keep is None else keep[:, :, here, :s], rate)
         out.append(mix(w.astype(v.dtype), v[:, :, :s]))

@@ -1,7 +1,13 @@
-"""Cross-entropy of an output projection, fused: no more logits than fit are held at a time."""
+"""Cross-entropy with its own gradients, of logits and of an output projection.
 
+The fused form makes the gradients in the forward pass, while the logits of a chunk are at hand, so
+the backward pass only multiplies them by its cotangent. Where nothing is differentiated, only the
+loss is computed. Reverse mode only.
+"""
+
+import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +15,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.functional.linear import matmul, sum_rows, transposed_matmul
-from transformer_jax.functional.losses import (
-    TABLE_AXES,
-    OutputTable,
-    VocabularySplit,
-    linear_logits,
-    logit_gradients,
-    row_losses,
-    weighted,
-)
+from transformer_jax.functional.kernels.cpu import matmul, sum_rows, transposed_matmul, widen
+from transformer_jax.functional.kernels.vocabulary import TABLE_AXES, TableParts, VocabularySplit
+from transformer_jax.functional.layers import soft_cap, soft_cap_slope
 from transformer_jax.functional.partitioning import (
     axis_size,
     constrain,
@@ -26,48 +25,87 @@ from transformer_jax.functional.partitioning import (
     partition_spec,
     unshard_fsdp,
 )
-from transformer_jax.functional.parts import LANES, sum_to_parts
-from transformer_jax.functional.real_arguments import real_arguments
 
-__all__ = ["LARGE", "fused_linear_cross_entropy"]
+__all__ = ["LARGE", "linear_cross_entropy", "token_cross_entropy", "weighted"]
 
 LARGE = 2**30  # bytes of logits that a device holds at a time, unless a chunk is given
 
 
-@real_arguments
-def fused_linear_cross_entropy(
+def weighted(losses: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Array:
+    """Returns ``weights · losses``, by selection: 0 where a weight is 0, whatever the loss."""
+    return jnp.where(weights != 0, weights * losses, 0)
+
+
+def row_losses(z, targets, label_smoothing: float, split: VocabularySplit | None = None):
+    """The loss of each row of logits that are wide enough, and what its softmax is made of."""
+    high = z.max(-1, keepdims=True)
+    high = high if split is None else lax.pmax(high, split.over)
+    exps = jnp.exp(z - high)
+    if split is None:
+        total = exps.sum(-1, keepdims=True)
+        wanted = jnp.take_along_axis(z, targets[..., None], axis=-1)
+    else:
+        here = split.columns(z) == targets[..., None]
+        sums = exps.sum(-1, keepdims=True), jnp.where(here, z, 0).sum(-1, keepdims=True)
+        total, wanted = lax.psum(sums, split.over)
+    losses = jnp.log(total) + high - wanted
+    if label_smoothing:
+        mean = z.mean(-1, keepdims=True) if split is None else split.sum(z) / split.size
+        losses = losses + label_smoothing * (wanted - mean)
+    return losses[..., 0], high, total
+
+
+def logit_gradients(
+    z, high, total, targets, factor, label_smoothing: float, split: VocabularySplit | None = None
+):
+    """The gradient of ``Σ factor · loss`` in the logits."""
+    factor = factor[..., None]
+    # In the words of row_losses, so that the exponentials are taken once. The one-hot is a
+    # comparison: scattering is slower, or as slow, on every platform.
+    softmax = jnp.exp(z - high) * (factor / total)
+    columns = lax.broadcasted_iota(targets.dtype, z.shape, z.ndim - 1)
+    columns = columns if split is None else split.columns(z)
+    here = columns == targets[..., None]
+    slope = softmax - jnp.where(here, (1 - label_smoothing) * factor, 0)
+    if label_smoothing:
+        size = z.shape[-1] if split is None else split.size
+        spread = label_smoothing / size * factor
+        slope = slope - (spread if split is None else jnp.where(columns < size, spread, 0))
+    return jnp.where(factor != 0, slope, 0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def token_cross_entropy(
+    logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"], label_smoothing: float = 0.0
+) -> Float[Array, "*rows"]:
+    """The cross-entropy of every row, whose gradient is ``softmax(logits) − q``."""
+    return row_losses(widen(logits), targets, label_smoothing)[0]
+
+
+def _token_forward(logits, targets, label_smoothing):
+    losses, high, total = row_losses(widen(logits), targets, label_smoothing)
+    return losses, (logits, high, total, targets)
+
+
+def _token_backward(label_smoothing, saved, g):
+    logits, high, total, targets = saved
+    slope = logit_gradients(widen(logits), high, total, targets, g, label_smoothing)
+    return slope.astype(logits.dtype), None
+
+
+token_cross_entropy.defvjp(_token_forward, _token_backward)
+
+
+def linear_cross_entropy(
     x: Float[Array, "*rows D"],
-    output: OutputTable,
+    output: Any,
     targets: Int[Array, "*rows"],
     weights: Float[Array, "*rows"] | None = None,
     *,
     label_smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """:func:`cross_entropy` of the logits of ``output``, without keeping the logits.
-
-    The gradients are made in the forward pass, while the logits are at hand, so the backward
-    pass only multiplies them by its cotangent. Where nothing is differentiated, only the loss is
-    computed. Reverse-mode only.
-
-    Args:
-        x: What the model ends with.
-        output: How ``x`` becomes logits.
-        targets: The tokens wanted, in ``[0, V)`` where the weight is not 0.
-        weights: Of each row; 1 by default.
-        label_smoothing: As in :func:`token_cross_entropy`.
-        chunk: Rows whose logits are held at a time; 0 holds those of all rows, None those of all
-            rows too, unless they take more than ``LARGE`` bytes on a device.
-
-    Returns:
-        The weighted sum of the losses, and the sum of the weights.
-
-    Example:
-        >>> x, output, targets = jnp.ones((6, 3)), OutputTable(jnp.ones((4, 3))), jnp.arange(6) % 4
-        >>> total, weight = fused_linear_cross_entropy(x, output, targets, chunk=4)
-        >>> f"{total / weight:.4f}"
-        '1.3863'
-    """
+    """Computes :func:`.losses.linear_cross_entropy` without keeping the logits."""
     D = x.shape[-1]
     wide = jnp.promote_types(x.dtype, jnp.float32)
     weights = jnp.ones(targets.shape, wide) if weights is None else weights.astype(wide)
@@ -81,17 +119,22 @@ def fused_linear_cross_entropy(
 
 
 class _Head(NamedTuple):
-    """What :func:`fused_linear_cross_entropy` does besides multiplying."""
+    """The settings of the loss: everything but its arrays."""
 
     scale: float
-    softcap: float | None
+    cap: float | None
     label_smoothing: float
     chunk: int | None
     trained: tuple[int, ...] | None = None  # tokens whose rows of the table are; None is all
     split: VocabularySplit | None = None
 
     def logits(self, x, table, bias):
-        z = linear_logits(x, table, bias=bias, scale=self.scale, softcap=self.softcap)
+        z = matmul(x, table.astype(x.dtype), x.ndim - 1, 1)
+        if self.scale != 1.0:
+            z = z * self.scale
+        if bias is not None:
+            z = z + bias.astype(z.dtype).reshape((1,) * (z.ndim - 1) + bias.shape)
+        z = soft_cap(z, self.cap)
         return z if self.split is None else self.split.masked(z)
 
     def table_gradient(self, x, d):
@@ -143,8 +186,8 @@ def _block_gradients(head: _Head, table, bias, x, targets, weights):
     z = head.logits(x, table, bias)
     losses, high, total = row_losses(z, targets, head.label_smoothing, head.split)
     d = logit_gradients(z, high, total, targets, weights, head.label_smoothing, head.split)
-    if head.softcap is not None:
-        d = d * (1 - jnp.square(z / head.softcap))
+    if head.cap is not None:
+        d = d * soft_cap_slope(z, head.cap)
     dbias = None if bias is None else sum_rows(d)
     d = (d if head.scale == 1.0 else d * head.scale).astype(x.dtype)
     dx = matmul(d, table.astype(x.dtype), 1, 0)
@@ -187,75 +230,6 @@ def _total_and_gradients(head: _Head, x, table, bias, targets, weights):
     return total, dx, dtable, dbias, dweights
 
 
-class _TableParts(NamedTuple):
-    """How an output table is stored on a mesh, and how a device uses it: inside ``shard_map``.
-
-    It is used with all columns, and with the device's part of the rows if there is a tensor axis.
-    A vocabulary that the tensor axis does not divide is stored by columns and padded for use.
-    """
-
-    stored: P
-    size: int  # rows of the whole table
-    tensor: int  # devices along the tensor axis
-    over: tuple[str, ...]  # mesh axes whose devices have different rows of the batch or positions
-
-    @property
-    def padded(self) -> int:
-        """Rows on all devices, padding included."""
-        part = -(-self.size // self.tensor)
-        return self.tensor * (-(-part // LANES) * LANES if part > LANES else part)
-
-    @property
-    def by_columns(self) -> bool:
-        """Whether the tensor axis splits the stored columns."""
-        return self.stored[1] == ("tensor", "fsdp") or self.stored[1] == "tensor"
-
-    @property
-    def fsdp(self) -> bool:
-        """Whether ``fsdp`` splits the stored columns."""
-        return self.stored[1] in ("fsdp", ("tensor", "fsdp"))
-
-    @property
-    def split(self) -> VocabularySplit | None:
-        """How the vocabulary is split in use."""
-        by_rows = self.stored[0] is not None
-        return VocabularySplit("tensor", self.size) if by_rows or self.by_columns else None
-
-    def use(self, table: Array) -> Array:
-        """From the stored part to the rows that this device uses."""
-        if self.fsdp:
-            table = lax.all_gather(table, "fsdp", axis=1, tiled=True)
-        if self.by_columns:
-            table = jnp.pad(table, ((0, self.padded - self.size), (0, 0)))
-            table = lax.all_to_all(table, "tensor", 0, 1, tiled=True)
-        return table
-
-    def store(self, gradient: Array) -> Array:
-        """From the gradient of the used rows, ``[D V]``, to that of the stored part."""
-        if self.by_columns:
-            gradient = lax.all_to_all(gradient, "tensor", 0, 1, tiled=True)[:, : self.size]
-        if self.fsdp:
-            gradient = sum_to_parts(gradient, "fsdp", 0)
-        return lax.psum(
-            gradient, [axis for axis in self.over if not (self.fsdp and axis == "fsdp")]
-        )
-
-    def use_bias(self, bias: Array) -> Array:
-        """The part of the bias that this device uses."""
-        if not self.by_columns:
-            return bias
-        part = self.padded // self.tensor
-        bias = jnp.pad(bias, (0, self.padded - self.size))
-        return lax.dynamic_slice_in_dim(bias, lax.axis_index("tensor") * part, part)
-
-    def store_bias(self, gradient: Array) -> Array:
-        """From the gradient of the used part of the bias to that of the stored part."""
-        gradient = lax.psum(gradient, self.over)
-        if not self.by_columns:
-            return gradient
-        return lax.all_gather(gradient, "tensor", tiled=True)[: self.size]
-
-
 def _on_devices(function, head: _Head, x, table, bias, targets, weights):
     """``function`` of each device's rows, and of its part of the vocabulary.
 
@@ -272,7 +246,7 @@ def _on_devices(function, head: _Head, x, table, bias, targets, weights):
     over = ("data", "fsdp") if positions is None else ("data", "fsdp", positions)
     rows = P(("data", "fsdp"), positions)
     stored = partition_spec(TABLE_AXES, table.shape, mesh.shape)
-    parts = _TableParts(stored, len(table), mesh.shape["tensor"], over)
+    parts = TableParts(stored, len(table), mesh.shape["tensor"], over)
     chunk = head.chunk and -(-head.chunk // math.prod(mesh.shape[axis] for axis in over))
     head = head._replace(split=parts.split, chunk=chunk)
 

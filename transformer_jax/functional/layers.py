@@ -1,0 +1,316 @@
+"""The maps of single vectors, as in the papers: linear, norms, activations, dropout.
+
+Functions marked ``computed_by`` are formulas: a function of the same name in :mod:`.kernels.cpu`
+computes them with a backward pass of its own, and tests compare the two.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Key, UInt32
+
+from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.kernels import cpu
+from transformer_jax.functional.partitioning import Axes
+from transformer_jax.functional.real_arguments import computed_by, real_arguments
+
+__all__ = [
+    "ACTIVATIONS",
+    "Dropout",
+    "dropout",
+    "dropout_mask",
+    "gelu",
+    "gelu_tanh",
+    "layer_norm",
+    "linear",
+    "linear_transposed",
+    "quick_gelu",
+    "relu",
+    "rms_norm",
+    "silu",
+    "soft_cap",
+    "soft_cap_slope",
+    "tanh",
+]
+
+# --- linear maps ---------------------------------------------------------------------------------
+
+
+@computed_by(cpu.linear)
+def linear(
+    x: Float[Array, "*rows D"],
+    kernel: Float[Array, "D F"],
+    bias: Float[Array, " F"] | None = None,
+    axes: Axes | None = None,
+) -> Float[Array, "*rows F"]:
+    """Maps every position by the same affine map: ``x W + b``.
+
+    The parameters are cast to the dtype of ``x``; products of bfloat16 numbers are summed in
+    float32 before they are rounded. Each gradient has its parameter's dtype. Reverse mode only.
+
+    Vaswani et al. 2017, section 3.3: ``FFN(x) = max(0, x W1 + b1) W2 + b2`` is two of these.
+
+    Args:
+        x: Rows to map.
+        kernel: ``W``.
+        bias: ``b``, if there is one.
+        axes: Logical axes of the kernel. On a mesh a kernel that is split over ``fsdp`` is gathered
+            for the product, in the dtype of ``x``, and again for the backward pass.
+
+    Example:
+        >>> x = jnp.array([[1.0, 2.0]])
+        >>> linear(x, jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), jnp.array([0.0, 0.0, 10.0]))
+        Array([[ 1.,  2., 13.]], dtype=float32)
+    """
+    y = x @ kernel
+    return y if bias is None else y + bias
+
+
+@computed_by(cpu.linear_transposed)
+def linear_transposed(
+    x: Float[Array, "*rows D"],
+    kernel: Float[Array, "F D"],
+    bias: Float[Array, " F"] | None = None,
+    axes: Axes | None = None,
+) -> Float[Array, "*rows F"]:
+    """Maps as :func:`linear` does, with a transposed kernel: ``x Wᵀ + b``.
+
+    Fastest for few rows and weights that come from memory, since the weights of each output are
+    contiguous. Not the same as ``linear(x, kernel.T)``, with which GPT-2 small takes four times as
+    long for a single row on XLA:CPU. ``axes`` are the logical axes of the kernel.
+
+    Example:
+        >>> linear_transposed(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0], [1.0, 1.0]]))
+        Array([[1., 3.]], dtype=float32)
+    """
+    y = x @ kernel.T
+    return y if bias is None else y + bias
+
+
+# --- norms ---------------------------------------------------------------------------------------
+
+
+@computed_by(cpu.layer_norm)
+def layer_norm(
+    x: Float[Array, "*rows D"],
+    gain: Float[Array, " D"],
+    bias: Float[Array, " D"] | None,
+    eps: float,
+) -> Float[Array, "*rows D"]:
+    """Layer normalization, ``(x − μ) / √(σ² + ε) · gain + bias``, of each row.
+
+    ``σ²`` is the population variance (divided by ``D``). Statistics are float32 whatever the
+    dtype of ``x``, which is also the dtype of the result. With ``eps=0`` a constant row gives NaN.
+    Reverse mode only.
+
+    Ba et al. 2016, https://arxiv.org/abs/1607.06450.
+
+    Example:
+        >>> layer_norm(jnp.array([[5.0, 9.0]]), jnp.ones(2), jnp.zeros(2), eps=0.0)
+        Array([[-1.,  1.]], dtype=float32)
+    """
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    y = (x - mean) / jnp.sqrt(variance + eps) * gain
+    return y if bias is None else y + bias
+
+
+@computed_by(cpu.rms_norm)
+def rms_norm(
+    x: Float[Array, "*rows D"], gain: Float[Array, " D"], eps: float
+) -> Float[Array, "*rows D"]:
+    """Root-mean-square normalization, ``x / √(mean(x²) + ε) · gain``, of each row.
+
+    Nothing is subtracted. Statistics are float32 whatever the dtype of ``x``, which is also the
+    dtype of the result. Reverse mode only.
+
+    Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467.
+
+    Example:
+        >>> rms_norm(jnp.array([[2.0, -2.0]]), jnp.array([1.0, 3.0]), eps=0.0)
+        Array([[ 1., -3.]], dtype=float32)
+    """
+    return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + eps) * gain
+
+
+# --- activations ---------------------------------------------------------------------------------
+
+
+@real_arguments
+def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``max(x, 0)``, with gradient 0 at 0.
+
+    Example:
+        >>> relu(jnp.array([-1.0, 2.0]))
+        Array([0., 2.], dtype=float32)
+    """
+    return jax.nn.relu(x)
+
+
+@real_arguments
+def silu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``x · sigmoid(x)``, also called swish.
+
+    Elfwing et al. 2017, https://arxiv.org/abs/1702.03118.
+
+    Example:
+        >>> f"{silu(jnp.float32(1.0)):.4f}"
+        '0.7311'
+    """
+    return jax.nn.silu(x)
+
+
+@real_arguments
+def quick_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``x · sigmoid(1.702 x)``, the sigmoid approximation of :func:`gelu`.
+
+    Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
+
+    Example:
+        >>> f"{quick_gelu(jnp.float32(1.0)):.4f}"
+        '0.8458'
+    """
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+@real_arguments
+def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``tanh(x)``.
+
+    Example:
+        >>> f"{tanh(jnp.float32(1.0)):.4f}"
+        '0.7616'
+    """
+    return jnp.tanh(x)
+
+
+@computed_by(cpu.gelu)
+def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``x Φ(x)``, where ``Φ`` is the standard normal distribution, by the error function.
+
+    Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
+
+    Example:
+        >>> f"{gelu(jnp.float32(1.0)):.4f}"
+        '0.8413'
+    """
+    return x * 0.5 * (1 + lax.erf(x / math.sqrt(2)))
+
+
+@computed_by(cpu.gelu_tanh)
+def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))``, the tanh approximation of :func:`gelu`.
+
+    Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415; the GELU of GPT-2.
+
+    Example:
+        >>> f"{gelu_tanh(jnp.float32(1.0)):.4f}"
+        '0.8412'
+    """
+    return x / 2 * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+@real_arguments
+def soft_cap(x: Float[Array, "*shape"], bound: float | None) -> Float[Array, "*shape"]:
+    """Bounds numbers smoothly to ``±c``: ``c tanh(x / c)``; None is no bound.
+
+    Gemma Team 2024, https://arxiv.org/abs/2408.00118, section 2.
+
+    Example:
+        >>> soft_cap(jnp.array([0.0, 100.0]), 5.0)
+        Array([0., 5.], dtype=float32)
+    """
+    return x if bound is None else bound * jnp.tanh(x / bound)
+
+
+@real_arguments
+def soft_cap_slope(
+    y: Float[Array, "*shape"], bound: float | None
+) -> Float[Array, "*shape"] | float:
+    """The derivative of :func:`soft_cap` where it gives ``y``: ``1 − (y / c)²``.
+
+    Example:
+        >>> soft_cap_slope(jnp.array([0.0, 5.0]), 5.0)
+        Array([1., 0.], dtype=float32)
+    """
+    return 1.0 if bound is None else 1.0 - jnp.square(y / bound)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "quick_gelu": quick_gelu,
+    "tanh": tanh,
+}
+
+# --- dropout -------------------------------------------------------------------------------------
+
+# The fraction set to zero, and a random key, without which nothing is dropped.
+Dropout = tuple[float, Key[Array, ""] | None]
+
+
+@real_arguments
+def dropout(
+    x: Float[Array, "*shape"], rate: float, key: Key[Array, ""] | None
+) -> Float[Array, "*shape"]:
+    """Sets a fraction ``rate`` of ``x`` to 0 and scales the rest to the same mean.
+
+    Without a key, or at rate 0, it is ``x`` itself.
+
+    Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html.
+
+    Raises:
+        ArgumentError: ``rate`` is not in ``[0, 1)``.
+
+    Example:
+        >>> dropout(jnp.ones(3), 0.1, None)
+        Array([1., 1., 1.], dtype=float32)
+        >>> dropout(jnp.ones(8), 0.5, jax.random.key(0)).max()
+        Array(2., dtype=float32)
+    """
+    keep = None if key is None or rate == 0 else dropout_mask(key, x.shape, rate)
+    return x if keep is None else jnp.where(keep, x / (1 - rate), 0)
+
+
+def dropout_mask(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Bool[Array, "..."]:
+    """True with probability ``1 − rate`` (to one part in 2³²), at each place by itself.
+
+    A place is hashed with 64 random bits of the key, instead of asking ``jax.random`` for a
+    number each, which takes 20 times as long on CPU. It depends on nothing but the key and the
+    place, so the mask is the same on any number of devices and on every platform. The hash is
+    well mixed, but no cryptographic generator: for dropout, not for sampling.
+
+    Raises:
+        ArgumentError: ``rate`` is not in ``[0, 1)``.
+
+    Example:
+        >>> dropout_mask(jax.random.key(0), (1000, 100), 0.25).mean().round(2)
+        Array(0.75, dtype=float32)
+    """
+    if not 0 <= rate < 1:
+        raise ArgumentError(f"dropout rate is {rate}; it must be at least 0 and below 1")
+    first, second = jax.random.bits(key, (2,), jnp.uint32)
+    shape, whole = (shape or (1,)), shape
+    row = jnp.zeros((*shape[:-1], 1), jnp.uint32)
+    for axis, size in enumerate(shape[:-1]):
+        row = row * jnp.uint32(size) + lax.broadcasted_iota(jnp.uint32, row.shape, axis)
+    # Two hashes a row: where one of them coincides with another row's, the other does not.
+    row = _mix(row + first)
+    other = _mix(row ^ second)
+    column = lax.broadcasted_iota(jnp.uint32, (1,) * (len(shape) - 1) + shape[-1:], len(shape) - 1)
+    number = _mix(_mix(row + column * jnp.uint32(0x9E3779B9)) ^ other)
+    return (number >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))).reshape(whole)
+
+
+def _mix(h: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+    """A hash of 32 bits in which each bit of the input flips each of the output half the time.
+
+    Wellons' ``lowbias32``, https://nullprogram.com/blog/2018/07/31/.
+    """
+    h = (h ^ (h >> 16)) * jnp.uint32(0x7FEB352D)
+    h = (h ^ (h >> 15)) * jnp.uint32(0x846CA68B)
+    return h ^ (h >> 16)

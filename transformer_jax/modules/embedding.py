@@ -1,0 +1,206 @@
+"""Tables of tokens: embeddings, the output head, and rows that are trained alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import ArgumentError, DataError
+from transformer_jax.functional.losses import OutputTable
+from transformer_jax.functional.partitioning import take_rows
+from transformer_jax.functional.trained_rows import put_rows, replace_taken
+from transformer_jax.modules.layers import initial_key
+from transformer_jax.modules.parameters import logical_axes
+
+__all__ = [
+    "Embed",
+    "Head",
+    "TrainedRows",
+    "check_indices",
+    "check_tokens",
+    "output_table",
+    "row_parameter",
+    "with_trained_rows",
+]
+
+Axes = tuple[str | None, str | None]
+
+
+class Embed(nnx.Module):
+    """A row for each index: tokens, positions, segments or distance buckets.
+
+    Attributes:
+        table: ``[rows width]``.
+        trained: The rows that are trained where the table is a constant; None is all or none.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        axes: Axes = ("vocab", "embed"),
+        *,
+        scale: float,
+        dtype: str = "float32",
+        rngs: nnx.Rngs,
+    ):
+        self.dtype = dtype  # rows are rounded to it
+        init = jax.nn.initializers.normal(scale)
+        table = init(initial_key(rngs), (rows, width), jnp.float32)
+        self.table = nnx.Param(table, axes=axes)
+        self.trained: TrainedRows | None = None
+
+    def __call__(self, indices: Int[Array, "*where"]) -> Float[Array, "*where D"]:
+        """The rows at ``indices``.
+
+        Within ``jax.jit``, where no index is known, one beyond the table gives the last.
+
+        Raises:
+            DataError: An index, known here, is below 0 or beyond the table.
+        """
+        check_indices(indices, self.table.shape[0])
+        found = take_rows(self.table[...], indices, logical_axes(self.table), self.dtype)
+        if self.trained is None:
+            return found
+        return self.trained.replace(found, indices, self.table.shape[0], self.dtype)
+
+
+class Head(nnx.Module):
+    """What the output has of its own: a table unless tied, and perhaps a bias."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        self.config = config.head
+        V, D = config.vocab_size, config.embedding_size
+        init = jax.nn.initializers.normal(D**-0.5)
+        tied = config.head.tie_word_embeddings
+        self.table = (
+            None
+            if tied
+            else nnx.Param(init(rngs.params(), (V, D), jnp.float32), axes=("vocab", "embed"))
+        )
+        self.trained: TrainedRows | None = None  # rows, where the table is a constant
+        self.bias = nnx.Param(jnp.zeros(V), axes=("vocab",)) if config.head.bias else None
+
+    def output_table(self, embedding: Embed) -> OutputTable:
+        """The map to logits; a tied head reads the table of ``embedding``."""
+        source = embedding if self.table is None else self
+        bias = None if self.bias is None else self.bias[...]
+        return output_table(source, bias, self.config.scale, self.config.final_logit_softcapping)
+
+
+def output_table(
+    source: Any, bias: Any = None, scale: float = 1.0, softcap: float | None = None
+) -> OutputTable:
+    """The map to logits by the table of a module, some of whose rows may be trained alone.
+
+    Args:
+        source: A module with a ``table`` and ``trained``, its :class:`TrainedRows` or None.
+        bias: As those of :class:`OutputTable`.
+        scale: Likewise.
+        softcap: Likewise.
+    """
+    trained = source.trained
+    rows, ids = (None, ()) if trained is None else (trained.rows[...], trained.ids)
+    return OutputTable(source.table[...], bias, scale, softcap, rows, ids)
+
+
+class TrainedRows(nnx.Module):
+    """Rows of a table that are trained, while the table is a constant.
+
+    Attributes:
+        rows: ``[A D]``.
+        ids: The tokens that they are of.
+    """
+
+    def __init__(self, rows: nnx.Param, ids: tuple[int, ...]):
+        self.rows, self.ids = rows, ids
+
+    def replace(
+        self, found: Float[Array, "*where D"], indices: Int[Array, "*where"], size: int, dtype: Any
+    ) -> Float[Array, "*where D"]:
+        """What a table of ``size`` rows has at ``indices``, with these rows among them."""
+        return replace_taken(found, self.rows[...], indices, self.ids, size, dtype)
+
+
+def row_parameter(param: nnx.Param, value: Any) -> nnx.Param:
+    """Rows of a table, or of a bias, with its depth and the axes of a few of its rows.
+
+    Example:
+        >>> table = nnx.Param(jax.numpy.zeros((5, 2)), axes=("vocab", "embed"), depth=0)
+        >>> row_parameter(table, table[...][3:]).get_metadata("axes")
+        ('trained_row', 'embed')
+    """
+    depth = param.get_metadata("depth", None)
+    beside = {} if depth is None else {"depth": depth}
+    return nnx.Param(value, axes=("trained_row", *param.get_metadata("axes")[1:]), **beside)
+
+
+def with_trained_rows(model: Any, rows: Mapping[str, Any], ids: tuple[int, ...]) -> Any:
+    """The model with ``rows`` in its tables; the model that is given does not change.
+
+    It computes what the model with these rows in its tables computes, bit for bit. Gradients of
+    rows of embeddings and output layers take what few rows take. Of other tables, and of biases,
+    they take what those of the whole would.
+
+    Args:
+        model: A module.
+        rows: By the path of a table or bias, one row for each of ``ids``.
+        ids: Tokens.
+    """
+    model = nnx.merge(*nnx.split(model))
+    for path, value in rows.items():
+        *parents, leaf = path.split("/")
+        owner = model
+        for name in parents:
+            owner = owner[int(name)] if name.isdecimal() else getattr(owner, name)
+        param = getattr(owner, leaf)
+        whole = put_rows(param[...], value, ids)
+        if leaf == "table" and hasattr(owner, "trained"):
+            whole = jax.lax.stop_gradient(whole)
+            owner.trained = nnx.data(TrainedRows(row_parameter(param, value), ids))
+        setattr(owner, leaf, param.replace(whole))
+    return model
+
+
+def check_indices(indices: Any, rows: int, what: str = "index") -> None:
+    """Refuses indices that a table of so many rows does not have, where they are known.
+
+    Within ``jax.jit`` they are not, nor where other processes hold some of them.
+
+    Raises:
+        DataError: The first of them.
+
+    Example:
+        >>> check_indices(np.array([0, 5, 9]), 10)
+        >>> check_indices(np.array([[3, 10]]), 10, "token")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.DataError: token 10: allowed are 0 to 9
+    """
+    if isinstance(indices, jax.core.Tracer) or not getattr(indices, "is_fully_addressable", True):
+        return
+    known = np.asarray(indices)
+    strange = known[(known < 0) | (known >= rows)]
+    if strange.size:
+        raise DataError(f"{what} {strange[0]}: allowed are 0 to {rows - 1}")
+
+
+def check_tokens(tokens: Any, name: str = "tokens") -> None:
+    """Refuses tokens that are not rows of texts.
+
+    Raises:
+        ArgumentError: They have another number of axes than two.
+
+    Example:
+        >>> check_tokens(jnp.ones((3,), int))
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ArgumentError: tokens have shape (3,): [B T] is needed
+    """
+    if tokens.ndim != 2:
+        raise ArgumentError(f"{name} have shape {tokens.shape}: [B T] is needed")
