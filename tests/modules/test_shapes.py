@@ -79,7 +79,8 @@ READER = dataclasses.replace(
 )  # fmt: skip
 WRITER = dataclasses.replace(BOTH, encoder_layers=0, positions=PositionConfig(kind="rope"))
 PICTURES = dataclasses.replace(
-    READER, vocab_size=0, embedding=EmbeddingConfig(), positions=PositionConfig(kind="learned", max_length=5),
+    READER, vocab_size=0, embedding=EmbeddingConfig(),
+    positions=PositionConfig(kind="learned", max_length=5),
     image=ImageConfig(image_size=8, patch_size=4), head=HeadConfig(),
 )  # fmt: skip
 IMAGES, PLACES = jnp.ones((B, 8, 8, 3)), 5
