@@ -56,6 +56,7 @@ def attend(
             the score.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> x = jnp.eye(2)[None, :, None]
         >>> attend(x, x, x, score=ScaledDot(scale=1.0))[0, :, 0]
         Array([[0.7310586 , 0.26894143],
@@ -85,6 +86,7 @@ def attend_heads_first(
     """Attends as :func:`attend` does, with heads before positions: the layout of caches.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> x = jnp.eye(2)[None, None]
         >>> attend_heads_first(x, x, x, Scores(score=ScaledDot(scale=1.0)))[0, 0]
         Array([[0.7310586 , 0.26894143],
@@ -123,6 +125,7 @@ def attention_weights(
     Rows sum to one over ``S``, or to zero if fully masked, in float32.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> q = k = jnp.zeros((1, 2, 1, 4))
         >>> attention_weights(q, k)[0, 0]
         Array([[0.5, 0.5],
@@ -139,6 +142,7 @@ def dot_product_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
     """Attention without parameters: ``softmax(X Xᵀ) X``.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> dot_product_self_attention(jnp.eye(2))
         Array([[0.7310586 , 0.26894143],
                [0.26894143, 0.7310586 ]], dtype=float32)

@@ -61,9 +61,9 @@ class ScaledDot:
         >>> ScaledDot(scale=2.0)(q, k)[0, 0]
         Array([[2., 0.],
                [0., 2.]], dtype=float32)
-        >>> ScaledDot(scale=2.0, softcap=1.0)(q, k)[0, 0].round(3)
-        Array([[0.964, 0.   ],
-               [0.   , 0.964]], dtype=float32)
+        >>> ScaledDot(scale=100.0, softcap=5.0)(q, k)[0, 0]
+        Array([[5., 0.],
+               [0., 5.]], dtype=float32)
     """
 
     scale: float | None = None
