@@ -12,6 +12,7 @@ import optax
 import pytest
 from flax import nnx
 
+from tests.drawing import compiled
 from tests.training.small_decoder import CONFIG, TOKENIZER
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.decoding.options import special_tokens
@@ -58,18 +59,30 @@ def count_of_a(model, samples):
     return (samples.inside & (samples.tokens == A)).sum(1).astype(jnp.float32)
 
 
+@functools.cache
 def policies(kind=Decoder):
     made = [kind(CONFIG, rngs=nnx.Rngs(seed)) for seed in range(2)]
     return Policies(*made)
 
 
-def draw_samples(key=0, given=None, group=1):
-    given = batch() if given is None else given
+def draw_samples(given=None, group=1):
+    return _samples(group)(batch() if given is None else given, jax.random.key(0))
+
+
+@functools.cache
+def _samples(group):
     how = {"length": 6, "group": group}
-    return on_policy.sample(policies().policy, given, jax.random.key(key), SPECIAL, **how)
+    sample = lambda model, given, key: on_policy.sample(model, given, key, SPECIAL, **how)
+    return compiled(policies().policy, sample)
 
 
-@pytest.mark.slow
+def collect(model, how):
+    """A batch of samples and its sums, with the reward that counts one letter."""
+    own = {"how": how, "reward": count_of_a, "special": SPECIAL}
+    program = compiled(model, functools.partial(on_policy.collect, **own))
+    return program(batch(), jax.random.key(1), jnp.float32(0.3))
+
+
 def test_samples_begin_with_their_prompts_and_end_with_padding():
     given, found = batch(), draw_samples()
     for row in range(4):
@@ -109,10 +122,7 @@ def test_the_first_update_is_on_the_policy_that_wrote_the_samples(method):
     """Ratios are 1: the loss is what the formulas leave of it."""
     how = OnPolicy(method, length=6, group_size=4)
     model = policies(ValuedDecoder if method == "ppo" else Decoder)
-    made, sums = on_policy.collect(
-        model, batch(), jax.random.key(1), jnp.float32(0.3), how=how, reward=count_of_a,
-        special=SPECIAL,
-    )  # fmt: skip
+    made, sums = collect(model, how)
     mask = np.asarray(made["mask"])
     never = SPECIAL.suppress_tokens
     objective = (on_policy.grpo if method == "grpo" else on_policy.ppo)(suppressed=never)
@@ -136,7 +146,6 @@ def test_the_first_update_is_on_the_policy_that_wrote_the_samples(method):
         assert advantages[mask].mean() == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.slow
 def test_probability_on_tokens_that_are_never_sampled_escapes_no_penalty():
     """A policy that moves all others to them still writes as before, and its KL is 0."""
     model, never = policies().policy, np.array(SPECIAL.suppress_tokens)
@@ -170,10 +179,7 @@ def test_validation_counts_each_prompt_once():
 
 def test_returns_of_ppo_are_the_reward_at_the_end_less_the_penalties_before():
     how = OnPolicy("ppo", length=6, group_size=1, gae_decay=1.0)
-    made, _ = on_policy.collect(
-        policies(ValuedDecoder), batch(), jax.random.key(1), jnp.float32(0.3), how=how,
-        reward=count_of_a, special=SPECIAL,
-    )  # fmt: skip
+    made, _ = collect(policies(ValuedDecoder), how)
     for row, mask in enumerate(np.asarray(made["mask"])):
         inside = np.flatnonzero(mask)
         earned = float((made["tokens"][row][mask] == A).sum())
