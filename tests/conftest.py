@@ -17,6 +17,10 @@ from pathlib import Path
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Workers share the cores: threads of OpenMP (CTranslate2, BLAS, torch) and of tokenizers that wait
+# for work in a loop would take three quarters of their time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAYON_NUM_THREADS", "1")
 # Tests compile much and run little: compilers at their quickest halve their time and change no law.
 quick = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones do not know it

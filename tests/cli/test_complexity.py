@@ -19,6 +19,7 @@ def rows(text):
     return [re.split(r" {2,}", line) for line in text.splitlines() if line.startswith(KINDS)]
 
 
+@pytest.mark.slow
 def test_every_layer_has_its_figures_on_the_terminal_and_in_the_file(tmp_path, capsys):
     path = tmp_path / "figures" / "layers.json"
     assert main(["complexity", *SMALL, "--json", str(path)]) == 0

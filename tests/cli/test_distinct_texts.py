@@ -21,6 +21,7 @@ class Twins(Letters):
         return super().decode([i if i < 4 else 4 + (i - 4) // 2 for i in ids])
 
 
+@pytest.mark.slow
 def test_repeated_texts_make_way_for_the_next_best():
     """The list is that of a search which keeps all hypotheses; more beams fill it up."""
     search = BeamSearchConfig(num_beams=6, nbest=3, max_len_a=0.0, max_len_b=4)
@@ -63,6 +64,7 @@ def test_alternatives_of_a_translator_are_distinct(trained_run, lesson, engine):
         assert found.score == max(text.score for text in texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["jax", "ctranslate2"])
 def test_beams_of_a_language_model_are_distinct(rotary_run, engine):
     if engine == "ctranslate2":

@@ -41,6 +41,7 @@ def test_every_way_writes_its_texts_and_is_measured(kind, run_command, tmp_path,
     assert "2 lines; words as 13a of sacreBLEU splits them; self-BLEU compares the 3 texts" in err
 
 
+@pytest.mark.slow
 def test_the_picture_is_written_and_repeatable(decoder_run, run_command, tmp_path):
     for name in "ab":
         path = tmp_path / f"{name}.png"

@@ -87,6 +87,7 @@ def test_a_translator_writes_what_ours_writes(lesson_run, name):
     assert others >= 0.97 * compared
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_a_translation_depends_on_its_line_alone(lesson_run, num_beams):
     """Not on the lines of its batch, whose limits, which many reach, and lengths are others."""
@@ -101,6 +102,7 @@ def test_a_translation_depends_on_its_line_alone(lesson_run, num_beams):
     assert theirs.counts["empty"] == 2
 
 
+@pytest.mark.quick("few1")
 @pytest.mark.parametrize("few", [{"rows": (1,)}, {"tokens": 64}, {"window": 7}])
 def test_batches_change_no_translation(lesson_run, few):
     lines = lines_of_words(20)
@@ -124,7 +126,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("kind", ["gpt2", "rotary", "decoder"])
-@pytest.mark.quick("gpt2-long", "decoder-stop", "rotary-no_repeat_ngram_size")
+@pytest.mark.quick("decoder-stop", "rotary-no_repeat_ngram_size")
 def test_a_language_model_writes_what_ours_writes(request, kind, name):
     """200 prompts of many lengths, of a start token alone and beyond the context too."""
     run, settings = request.getfixturevalue(f"{kind}_run"), REQUESTS[name]
@@ -172,7 +174,7 @@ SAMPLINGS = {
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-@pytest.mark.quick("all", "cold")
+@pytest.mark.quick("all")
 def test_samples_have_the_distribution_of_ours(decoder_run, name):
     """Temperature first, then the most probable tokens, then those that hold a probability."""
     settings, count = {"temperature": 1.0} | SAMPLINGS[name], 2000

@@ -52,6 +52,7 @@ def test_the_limit_is_the_run_s_and_without_one_that_of_earlier_versions(
     assert length_limit(path, 0.5, 7) == LengthLimit(0.5, 7)
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("beams", [1, 4])
 def test_translate_obeys_the_run_s_limit_and_counts_the_texts_that_it_cuts(
     short_run, lesson, run_command, beams
@@ -69,6 +70,7 @@ def test_translate_obeys_the_run_s_limit_and_counts_the_texts_that_it_cuts(
     assert raised == (0, [target, ""], "")
 
 
+@pytest.mark.quick("jax-4", "ctranslate2-4")
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("engine", ["jax", "ctranslate2"])
 def test_python_obeys_the_run_s_limit_and_says_why_a_text_ended(

@@ -16,7 +16,7 @@ MESH = ("--mesh.data", "2", "--mesh.fsdp", "2", "--mesh.tensor", "2")
 
 
 @pytest.mark.parametrize("more", [("--num-beams", "1"), ()], ids=["greedy", "beam"])
-@pytest.mark.quick("beam")
+@pytest.mark.slow
 def test_translations_of_the_command_are_those_of_one_device(trained_run, run_command, more):
     lines = "".join(source + "\n" for source, _ in LESSON).encode()
     one = run_command("translate", trained_run, *more, text=lines)

@@ -83,6 +83,7 @@ def test_without_a_compiler_the_plan_is_an_estimate_that_says_so(run_command):
     assert left == pytest.approx(100 * (1 - most / usable), abs=1)
 
 
+@pytest.mark.quick("train-small-programs0")
 @pytest.mark.parametrize(
     ("command", "name", "programs"),
     [
@@ -100,6 +101,7 @@ def test_every_family_has_a_plan_of_all_its_programs(command, name, programs, ru
     assert all(chosen["kernel"] for chosen in found["attention"].values())
 
 
+@pytest.mark.slow
 def test_the_settings_that_are_named_then_fit(run_command):
     code, _, err = run_command("train", "base", "--plan", "2GiB:4")
     assert code == 2
