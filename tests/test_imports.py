@@ -15,7 +15,7 @@ ORDER = (
     (
         "numerics",
         "config",
-        "config_checks",
+        "config_groups",
         "config_dict",
         "model_presets",
         "recurrent_config",

@@ -102,8 +102,10 @@ def test_every_earlier_flag_becomes_the_current_one_and_is_named(caplog):
 
 def test_earlier_flags_and_commands_lead_to_ones_that_exist():
     from transformer_jax.cli import decoder_only, seq2seq
+    from transformer_jax.cli.commands import with_flags
     from transformer_jax.cli.flags import flags_of
-    from transformer_jax.cli.main import COMMANDS
+
+    COMMANDS = dict(with_flags())
 
     assert set(old_names.COMMANDS.values()) <= set(COMMANDS)
     assert not set(old_names.COMMANDS) & set(COMMANDS)

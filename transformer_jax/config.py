@@ -6,11 +6,28 @@ Marian, T5, ViT and Llama; model code depends on fields, never on a model's name
 
 import dataclasses
 import math
-from typing import Annotated, Literal
+from typing import Annotated
 
-from transformer_jax.config_fields import Configuration, Count, NotNegative, Positive, Range, Rate
+from transformer_jax.config_fields import Configuration, Range
+from transformer_jax.config_groups import (
+    Activation,
+    AttentionConfig,
+    CellName,
+    ComputeConfig,
+    EmbeddingConfig,
+    FeatureConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    ImageConfig,
+    MixerConfig,
+    NormConfig,
+    PositionConfig,
+    ScoreConfig,
+)
+from transformer_jax.errors import ConfigError
 
 __all__ = [
+    "Activation",
     "AttentionConfig",
     "CellName",
     "ComputeConfig",
@@ -25,207 +42,6 @@ __all__ = [
     "ScoreConfig",
     "TransformerConfig",
 ]
-
-CellName = Literal["tanh", "relu", "lstm", "gru", "gru_reset_after"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
-
-
-@dataclasses.dataclass(frozen=True)
-class EmbeddingConfig(Configuration, group="embedding"):
-    """Tokens to vectors."""
-
-    # Factor of token embeddings; None is sqrt(embedding_size).
-    scale: Annotated[float, Range()] | None = None
-    layernorm_embedding: bool = False  # normalize the sum of embeddings (BERT, BART)
-    type_vocab_size: Annotated[int, Range(0, 1 << 20)] = 0  # token types (segments); 0 is no table
-    share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
-    # E; a linear map projects to d_model (ELECTRA).
-    embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None
-    dropout: Rate = 0.1
-    init: str | None = None  # word vectors that training begins with: a file of word2vec
-
-
-@dataclasses.dataclass(frozen=True)
-class PositionConfig(Configuration, group="positions"):
-    """Position information: a table, RoPE, ALiBi or relative position biases."""
-
-    kind: Literal[
-        "none", "learned", "sinusoidal", "sinusoidal_halves", "rope", "alibi", "relative"
-    ] = "sinusoidal"
-    # Longest sequence; rows of a learned table minus the offset.
-    max_length: Annotated[int, Range(1, 1 << 30)] = 1024
-    offset: Annotated[int, Range(0, 1 << 20)] = 0  # first row of the learned table in use (BART 2)
-    skip_padding: bool = False  # positions count non-padding tokens only (RoBERTa)
-    rope_theta: Positive = 10_000.0
-    rope_dim: Count | None = None  # rotary dimensions, the first of a head; None is all
-    # Llama 3.1: factor, low and high frequency factors, original length.
-    rope_scaling: tuple[float, float, float, int] | None = None
-    rope_yarn: tuple[float, float, float, int, bool] | None = None  # yarn_frequencies
-    rope_dynamic: tuple[float, int] | None = None  # NTK factor, length: dynamic_base
-    # LongRoPE: divisors of the frequency of each pair, for contexts up to
-    # rope_original_max_length and beyond it.
-    rope_short_factor: tuple[float, ...] = ()
-    rope_long_factor: tuple[float, ...] = ()
-    rope_original_max_length: Count | None = None
-    rope_attention_factor: Positive = 1.0  # factor of rotated queries and keys (YaRN, LongRoPE)
-    rope_interpolation: Annotated[float, Range(1)] = (
-        1.0  # positions are divided by it (position interpolation)
-    )
-    num_buckets: Annotated[int, Range(1, 1 << 20)] = 32  # of relative distances (T5)
-    # Larger distances share the last bucket (T5).
-    max_distance: Annotated[int, Range(1, 1 << 30)] = 128
-
-    @property
-    def bounded(self) -> bool:
-        """Returns whether no sequence may exceed ``max_length``.
-
-        A learned or sinusoidal table has that many rows, and the angles of dynamic NTK and
-        LongRoPE depend on it.
-        """
-        depends = self.rope_method in ("rope_dynamic", "rope_short_factor")
-        table = self.kind == "learned" or self.kind.startswith("sinusoidal")
-        return table or (self.kind == "rope" and depends)
-
-    @property
-    def rope_method(self) -> str | None:
-        """Name of the field that changes the angles of plain RoPE, if there is one."""
-        return next(iter(self.rope_methods), None)
-
-    @property
-    def rope_methods(self) -> tuple[str, ...]:
-        """Names of all such fields that are set; a valid configuration has at most one."""
-        return tuple(name for name in _ROPE_METHODS if getattr(self, name))
-
-
-_ROPE_METHODS = ("rope_scaling", "rope_yarn", "rope_dynamic", "rope_short_factor")
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionConfig(Configuration, group="attention"):
-    """Multi-head attention."""
-
-    num_heads: Annotated[int, Range(1, 1 << 14)] = 8  # N
-    # K; None is num_heads, fewer is GQA.
-    num_kv_heads: Annotated[int, Range(1, 1 << 14)] | None = None
-    head_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # H; None is d_model / num_heads
-    value_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # U; None is head_dim
-    bias: bool = True  # of the query, key and value projections
-    out_bias: bool = True
-    qk_norm: bool = False  # normalize each query and key head (Qwen 3)
-    dropout: Rate = 0.0  # of attention weights
-    implementation: Literal["auto", "xla", "chunked", "cudnn", "splash", "ring"] = "auto"
-
-
-@dataclasses.dataclass(frozen=True)
-class ScoreConfig(Configuration, group="scores"):
-    """Attention scores and sliding windows."""
-
-    scale: Annotated[float, Range()] | None = None  # None is head_dim ** -0.5 (T5: 1)
-    attn_logit_softcapping: Positive | None = None  # cap * tanh(scores / cap)
-    sliding_window: Count | None = None  # visible keys are fewer than this many tokens away
-    sliding_window_every: Count = 1  # layers i * every have the window (Gemma 2: 2)
-    sliding_window_layers: tuple[int, ...] | None = None  # or these layers, from 0 (Qwen 2)
-
-    def window_of(self, layer: int) -> int | None:
-        """Sliding window of a layer; None is full attention.
-
-        Example:
-            >>> scores = ScoreConfig(sliding_window=8, sliding_window_layers=(1, 2))
-            >>> [scores.window_of(i) for i in range(4)]
-            [None, 8, 8, None]
-        """
-        layers = self.sliding_window_layers
-        local = layer % self.sliding_window_every == 0 if layers is None else layer in layers
-        return self.sliding_window if local else None
-
-
-@dataclasses.dataclass(frozen=True)
-class MixerConfig(Configuration, group="mixer"):
-    """What mixes the positions of a block; restricted attention is ``scores.sliding_window``."""
-
-    kind: Literal["attention", "recurrent", "convolution"] = "attention"
-    cell: CellName = "lstm"  # of recurrent; an encoder's reads in both directions
-    kernel_size: Annotated[int, Range(1, 1 << 16)] = 3  # of convolution, positions
-    # Of convolution: those of the layers, over and over.
-    dilations: tuple[Annotated[int, Range(1, 1 << 16)], ...] = (1,)
-
-
-@dataclasses.dataclass(frozen=True)
-class FeedForwardConfig(Configuration, group="feed_forward"):
-    """Position-wise feed-forward network."""
-
-    # F; 0 is no such sub-layer, where the mixer is not attention.
-    d_ff: Annotated[int, Range(0, 1 << 22)] = 2048
-    activation: Activation = "relu"
-    gated: bool = False  # activation(x W) * (x V) instead of activation(x W)
-    bias: bool = True
-    activation_dropout: Rate = 0.0  # dropout of the hidden activations
-
-
-@dataclasses.dataclass(frozen=True)
-class NormConfig(Configuration, group="norm"):
-    """Normalization of the residual stream."""
-
-    kind: Literal["layer", "rms"] = "layer"
-    placement: Literal["post", "pre", "sandwich"] = "post"
-    eps: NotNegative = 1e-5
-    gain_offset: Annotated[float, Range()] = 0.0  # the gain is this plus the parameter (Gemma: 1)
-    bias: bool = True  # of layer norm
-    final: bool | None = None  # a norm after the last block; None: unless post-norm
-    residual_dropout: Rate = 0.1  # of each sub-layer's output, before the residual sum
-
-
-@dataclasses.dataclass(frozen=True)
-class HeadConfig(Configuration, group="head"):
-    """Output head: hidden states to logits."""
-
-    tie_word_embeddings: bool = True  # the output matrix is the embedding table
-    bias: bool = False
-    scale: Annotated[float, Range()] = 1.0  # factor of hidden states (T5 1.0: d_model ** -0.5)
-    final_logit_softcapping: Positive | None = None  # cap * tanh(logits / cap) (Gemma 2)
-    mlm_transform: bool = False  # dense, activation, norm before the logits (BERT)
-    mlm_transform_activation: Activation | None = None  # None is feed_forward.activation
-    pooler: bool = False  # dense layer on the first hidden state (BERT),
-    pooler_activation: Activation = "tanh"  # followed by this (DistilBERT: relu)
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageConfig(Configuration, group="image"):
-    """Images as sequences of a class embedding and patch embeddings (ViT)."""
-
-    image_size: Annotated[int, Range(0, 1 << 16)] = 0  # pixels along each side; 0 is a text model
-    patch_size: Annotated[int, Range(1, 1 << 16)] = 16  # pixels along each side of a patch
-    num_channels: Annotated[int, Range(1, 1 << 16)] = 3
-
-    @property
-    def sequence_length(self) -> int:
-        """Length of the sequence: the class embedding and all patches."""
-        return 1 + (self.image_size // self.patch_size) ** 2
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureConfig(Configuration, group="features"):
-    """Frames of features in place of source tokens, such as log-mel frames of speech."""
-
-    num_features: Annotated[int, Range(0, 1 << 16)] = 0  # numbers of a frame; 0 is a text model
-    # Frames that make one position of the encoder.
-    stacked_frames: Annotated[int, Range(1, 1 << 16)] = 4
-
-    @property
-    def width(self) -> int:
-        """Numbers of a position."""
-        return self.num_features * self.stacked_frames
-
-
-@dataclasses.dataclass(frozen=True)
-class ComputeConfig(Configuration, group="compute"):
-    """Computation settings, which change no result beyond rounding."""
-
-    # Of matrix products; parameters stay float32. A run with auto takes bfloat16 on GPUs and TPUs
-    # and float32 on CPUs, which its config.json then says.
-    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
-    scan_layers: bool = False  # one compiled block for all layers: compiles fast, slower on CPU
-    remat: bool = False  # recompute activations in the backward pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,9 +71,7 @@ class TransformerConfig(Configuration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from transformer_jax.config_checks import check
-
-        check(self)
+        _check(self)
 
     @property
     def embedding_scale(self) -> float:
@@ -284,7 +98,7 @@ class TransformerConfig(Configuration):
 
     @property
     def final_norm(self) -> bool:
-        """Returns whether a norm follows the last block."""
+        """Whether a norm follows the last block."""
         final = self.norm.final
         return self.norm.placement != "post" if final is None else final
 
@@ -308,4 +122,104 @@ class TransformerConfig(Configuration):
             decoder_vocab_size=None,
             decoder_attention_heads=None,
             decoder_ffn_dim=None,
+        )
+
+
+def _check(config: TransformerConfig) -> None:
+    """Refuses groups that do not go together.
+
+    Raises:
+        ConfigError: Names the field, its value and what is allowed.
+    """
+    _check_heads(config)
+    if not config.vocab_size and not config.image.image_size:
+        raise ConfigError("vocab_size is 0: it must be at least 1")
+    config.scores.check(max(config.encoder_layers, config.decoder_layers))
+    config.positions.check(config.head_dim, decodes=config.decoder_layers > 0)
+    for name in ("mlm_transform", "pooler"):
+        if getattr(config.head, name) and config.decoder_layers:
+            raise ConfigError(f"head.{name} is for encoders, but there are decoder layers")
+    _check_mixer(config, config.mixer)
+    _check_embedding(config)
+    if config.image.image_size:
+        _check_image(config, config.image)
+    config.features.check(config.embedding.share_encoder_decoder_embeddings)
+    both = config.encoder_layers and config.decoder_layers
+    if config.features.num_features and not both:
+        raise ConfigError(
+            f"features.num_features is {config.features.num_features}: it is for encoder-decoders, "
+            f"and encoder_layers is {config.encoder_layers}, decoder_layers {config.decoder_layers}"
+        )
+
+
+def _check_mixer(config: TransformerConfig, mixer: MixerConfig) -> None:
+    """Refuses settings that do not apply to ``mixer.kind``."""
+    if mixer.kind == "attention":
+        if config.feed_forward.d_ff < 1:
+            raise ConfigError(f"feed_forward.d_ff is {config.feed_forward.d_ff}: at least 1")
+        return
+    if config.scores.sliding_window is not None:
+        raise ConfigError(f"scores.sliding_window is for attention, and mixer.kind is {mixer.kind}")
+    if config.positions.kind in ("rope", "alibi", "relative"):
+        raise ConfigError(
+            f"positions.kind {config.positions.kind} is for attention, and mixer.kind is "
+            f"{mixer.kind}: choose none, learned or sinusoidal"
+        )
+    if mixer.kind == "recurrent" and config.encoder_layers and config.d_model % 2:
+        raise ConfigError(
+            f"d_model is {config.d_model}: an encoder's recurrent mixer has half of it in each "
+            f"direction: choose an even number"
+        )
+    if config.compute.scan_layers and len(set(mixer.dilations)) > 1:
+        raise ConfigError("compute.scan_layers: its layers are alike, but mixer.dilations differ")
+    if config.image.image_size:
+        raise ConfigError(f"mixer.kind {mixer.kind} is for texts, and image.image_size is set")
+
+
+def _check_heads(config: TransformerConfig) -> None:
+    for name, heads in (
+        ("attention.num_heads", config.attention.num_heads),
+        ("decoder_attention_heads", config.decoder_attention_heads),
+    ):
+        if heads is None:
+            continue
+        if config.attention.head_dim is None and config.d_model % heads:
+            raise ConfigError(
+                f"{name} {heads} does not divide d_model {config.d_model}: choose a divisor of "
+                f"d_model, or set attention.head_dim"
+            )
+        kv_heads = config.attention.num_kv_heads or heads
+        if heads % kv_heads:
+            raise ConfigError(f"attention.num_kv_heads {kv_heads} does not divide {name} {heads}")
+
+
+def _check_embedding(config: TransformerConfig) -> None:
+    """One table for both sides, and embeddings of another size than the model's."""
+    embedding, target = config.embedding, config.decoder_vocab_size
+    if target and target != config.vocab_size and embedding.share_encoder_decoder_embeddings:
+        raise ConfigError(
+            f"embedding.share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is "
+            f"{config.vocab_size} and decoder_vocab_size {target}: set it to False"
+        )
+    size = embedding.embedding_size
+    if size in (None, config.d_model):
+        return
+    if config.decoder_layers or config.image.image_size:
+        raise ConfigError(
+            f"embedding.embedding_size is {size}: only a text encoder projects its embeddings"
+        )
+
+
+def _check_image(config: TransformerConfig, image: ImageConfig) -> None:
+    size, patch = image.image_size, image.patch_size
+    if config.decoder_layers:
+        raise ConfigError("image.image_size is for encoders, but there are decoder layers")
+    if config.vocab_size:
+        raise ConfigError(
+            f"vocab_size is {config.vocab_size}: an image model has no vocabulary: set it to 0"
+        )
+    if config.positions.max_length != image.sequence_length:
+        raise ConfigError(
+            f"positions.max_length is {config.positions.max_length}: an image of {size} × {size} "
+            f"in patches of {patch} × {patch} makes {image.sequence_length}"
         )

@@ -12,9 +12,11 @@ import itertools
 import math
 import numbers
 import os
+import re
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import ArgumentError, ConfigError
@@ -24,17 +26,26 @@ __all__ = [
     "Amount",
     "Configuration",
     "Count",
+    "FieldError",
+    "Fraction",
+    "Local",
     "Misfit",
     "NotNegative",
+    "OutputPath",
     "Positive",
     "Presets",
     "Range",
     "Rate",
+    "Seed",
     "Share",
+    "check_fields",
     "field_types",
     "misfit",
     "nearest",
 ]
+
+
+_FAR = 99_999  # larger bounds only keep memory and arithmetic from ending in an error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +85,35 @@ class Range:
             return f"at most {self.most}"
         return f"at least {self.least}"
 
+    def __str__(self) -> str:
+        """What is allowed, for help; bounds that are far from any use are left out.
+
+        Example:
+            >>> str(Range(1, 64)), str(Range(above=0)), str(Range(0, below=1)), str(Range(1, 2**30))
+            ('1 to 64', 'above 0', '0 up to, not including, 1', 'at least 1')
+        """
+        most = None if self.most is None or self.most > _FAR else f"{self.most:g}"
+        if self.above is not None:
+            least = f"above {self.above:g}"
+            ends = f", at most {most}" if most else ""
+            return f"{least} and below {self.below:g}" if self.below is not None else least + ends
+        if self.below is not None:
+            return f"{self.least or 0:g} up to, not including, {self.below:g}"
+        if self.least is None:
+            return f"at most {most}" if most else ""
+        return f"{self.least:g} to {most}" if most else f"at least {self.least:g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Local:
+    """The mark of a path that is written on this machine: a URL of an object store is refused."""
+
+    def refusal(self, value: Any) -> str | None:
+        """Returns what to do instead of writing to a URL; None for a path."""
+        if re.match(r"[a-z][a-z0-9+.-]+:/", str(value)) is None:
+            return None
+        return "local files are written: name one, and copy it to the object store"
+
 
 Preset = TypeVar("Preset")
 Count = Annotated[int, Range(1)]
@@ -82,6 +122,9 @@ Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(0)]
 Rate = Annotated[float, Range(0, below=1)]
 Share = Annotated[float, Range(0, 1)]
+Fraction = Annotated[float, Range(above=0, most=1)]
+Seed = Annotated[int, Range(0, 2**63 - 1)]
+OutputPath = Annotated[Path, Local()]
 
 
 class Misfit(NamedTuple):
@@ -120,8 +163,8 @@ def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
     if origin is Annotated:
         found = misfit(value, parts[0], none)
         if found is None or (isinstance(value, float) and math.isnan(value)):
-            ranges = (part for part in parts[1:] if isinstance(part, Range))
-            refused = [said for one in ranges if (said := one.refusal(value)) is not None]
+            rules = (part for part in parts[1:] if isinstance(part, Range | Local))
+            refused = [said for one in rules if (said := one.refusal(value)) is not None]
             return Misfit(refused[0], False) if refused else found
         return found
     if origin in (typing.Union, types.UnionType):
@@ -136,7 +179,10 @@ def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
         return Misfit(f"at most {2**63 - 1}" if value > 0 else f"at least {-(2**63)}", False)
     for known, fits, name in _KINDS:
         if kind is known:
-            return None if fits(value) else Misfit(name.format(none=none), True)
+            if not fits(value):
+                return Misfit(name.format(none=none), True)
+            fault = _fault_of_text(value) if known in (str, Path) else None
+            return None if fault is None else Misfit(fault, False)
     return None
 
 
@@ -178,6 +224,19 @@ class Presets(dict[str, Preset]):
         raise ArgumentError(f"no preset {name!r}: there are {there}{nearest(name, self)}")
 
 
+class FieldError(ConfigError):
+    """A value that a field does not admit.
+
+    Attributes:
+        path: The field, with the groups that its class knows, such as ``norm.placement``.
+        fault: The value and what is allowed.
+    """
+
+    def __init__(self, path: str, fault: str):
+        super().__init__(f"{path} {fault}")
+        self.path, self.fault = path, fault
+
+
 class Configuration:
     """A base of configuration dataclasses, whose fields are checked when one is made.
 
@@ -197,19 +256,38 @@ class Configuration:
         """Refuses a value that its field does not admit; a list becomes a tuple.
 
         Raises:
-            ConfigError: Names the field, its value and what is allowed.
+            FieldError: Names the field, its value and what is allowed.
         """
         cls: Any = type(self)
         for name, kind in field_types(cls).items():
-            value = getattr(self, name)
-            if isinstance(value, list) and _holds_tuples(kind):
-                value = tuple(value)
-                object.__setattr__(self, name, value)
-            if (found := misfit(value, kind)) is not None:
-                path = _path(self.group, name)
-                hint = "" if "did you mean" in found.allowed else nearest(value, (), path)
-                shown = repr(value)[:80] if found.kind else _shown(value)
-                raise ConfigError(f"{path} is {shown}: {found}{hint}")
+            if isinstance(value := getattr(self, name), list) and _holds_tuples(kind):
+                object.__setattr__(self, name, tuple(value))
+        check_fields(cls, {name: getattr(self, name) for name in field_types(cls)})
+
+
+def check_fields(cls: Any, values: Mapping[str, Any]) -> None:
+    """Refuses values that the fields of a configuration do not admit.
+
+    Args:
+        cls: A subclass of ``Configuration``.
+        values: Values by the name of their field.
+
+    Raises:
+        FieldError: Names the field, its value and what is allowed.
+
+    Example:
+        >>> from transformer_jax.config import NormConfig
+        >>> check_fields(NormConfig, {"placement": "prenorm"})
+        Traceback (most recent call last):
+        ...
+        transformer_jax.config_fields.FieldError: norm.placement is prenorm: allowed are post, ...
+    """
+    for name, value in values.items():
+        if (found := misfit(value, field_types(cls)[name])) is not None:
+            path = _path(cls.group, name)
+            hint = "" if "did you mean" in found.allowed else nearest(value, (), path)
+            shown = repr(value)[:80] if found.kind else _shown(value)
+            raise FieldError(path, f"is {shown}: {found}{hint}")
 
 
 @functools.cache
@@ -226,12 +304,38 @@ def _path(group: str, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) and value else repr(value)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    plain = isinstance(value, str) and value.isprintable() and value
+    text = (
+        value if plain else f"a number of {len(str(value))} digits" if _huge(value) else repr(value)
+    )
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _huge(value: Any) -> bool:
+    return type(value) is int and abs(value) >= 10**40
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str | os.PathLike)
+
+
+def _fault_of_text(value: Any) -> str | None:
+    """Returns why no file can hold a text, or no file system a path."""
+    text = str(value)
+    if "\0" in text:
+        return "no file has a NUL character, and no name of one"
+    try:
+        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else text.encode()
+    except UnicodeEncodeError:
+        return "half a character (a lone surrogate) is in it"
+    if isinstance(value, os.PathLike):
+        if any(len(part) > _LONGEST_NAME for part in encoded.split(os.sep.encode())):
+            return f"a name in a path has at most {_LONGEST_NAME} bytes"
+        if len(encoded) > _LONGEST_PATH:
+            return f"a path has at most {_LONGEST_PATH:,} bytes"
+    return None
 
 
 def _is_choice(value: Any, choices: Sequence[Any]) -> bool:
@@ -244,9 +348,10 @@ def _choices(value: Any, choices: Sequence[Any]) -> str:
 
 def _misfit_of_all(value: Any, parts: Sequence[Any], none: str) -> Misfit | None:
     choices = [part for part in parts if typing.get_origin(part) is Literal]
-    if len(choices) > 1:  # are named together
-        together: Any = Literal[tuple(itertools.chain(*map(typing.get_args, choices)))]
-        parts = [together, *(part for part in parts if part not in choices)]
+    named: Any = (
+        [Literal[tuple(itertools.chain(*map(typing.get_args, choices)))]] if choices else []
+    )
+    parts = [*named, *(part for part in parts if part not in choices)]  # choices are named together
     found = [misfit(value, part, none) for part in parts]
     if None in found:
         return None
@@ -254,9 +359,10 @@ def _misfit_of_all(value: Any, parts: Sequence[Any], none: str) -> Misfit | None
     ranges = [one.allowed for one in wrong if not one.kind]
     if not ranges:
         return Misfit(" or ".join(dict.fromkeys(one.allowed for one in wrong)), True)
-    optional = f", or {none}" if types.NoneType in parts else ""
-    text, question, hint = ranges[0].partition("; did you mean")
-    return Misfit(f"{text}{optional}{question}{hint}", False)
+    text, question, hint = ranges[-1].partition("; did you mean")
+    others = [str(one) for part in choices if len(ranges) > 1 for one in typing.get_args(part)]
+    others += [none] if types.NoneType in parts else []
+    return Misfit(f"{', or '.join([text, *others])}{question}{hint}", False)
 
 
 def _misfit_of_tuple(value: Any, parts: Sequence[Any], none: str) -> Misfit | None:
@@ -275,6 +381,9 @@ def _holds_tuples(kind: Any) -> bool:
     return typing.get_origin(kind) is tuple or any(map(_holds_tuples, typing.get_args(kind)))
 
 
+_LONGEST_NAME = 255  # bytes of a part of a path, of common file systems
+_LONGEST_PATH = 4095  # bytes
+
 # Types, what is of them, and their names.
 _KINDS: tuple[tuple[Any, Any, str], ...] = (
     (bool, lambda value: isinstance(value, bool), "true or false"),
@@ -290,5 +399,6 @@ _KINDS: tuple[tuple[Any, Any, str], ...] = (
         "a number",
     ),
     (str, _is_text, "text"),
+    (Path, lambda value: isinstance(value, os.PathLike), "a path"),
     (types.NoneType, lambda value: value is None, "{none}"),
 )

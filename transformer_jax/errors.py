@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import signal as signals
-from typing import Any
 
 __all__ = [
     "RESTART",
@@ -194,15 +193,3 @@ def were(count: int) -> str:
         ('was', 'were')
     """
     return "was" if count == 1 else "were"
-
-
-def at_least(group: str, config: Any, **least: int) -> None:
-    """Refuses fields of ``config`` below what is given for them; None passes.
-
-    Raises:
-        ConfigError: It names the setting as ``group.field``.
-    """
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if value is not None and value < bound:
-            raise ConfigError(f"{group}.{name} is {value}: at least {bound}")

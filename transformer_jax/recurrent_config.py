@@ -4,7 +4,6 @@ import dataclasses
 from typing import Annotated, Any, Literal, TypeAlias
 
 from transformer_jax.config import CellName, ComputeConfig, FeatureConfig, TransformerConfig
-from transformer_jax.config_checks import check_features
 from transformer_jax.config_fields import Configuration, Presets, Range, Rate
 from transformer_jax.errors import ConfigError
 
@@ -134,7 +133,7 @@ def _check(config: RecurrentConfig) -> None:
                 f"model.compute.{name}: recurrent layers do not have it: leave it out"
             )
     _check_attention(config, config.attention)
-    check_features(config.features, config.embedding.share_encoder_decoder_embeddings)
+    config.features.check(config.embedding.share_encoder_decoder_embeddings)
     own = config.decoder_vocab_size not in (None, config.vocab_size)
     if config.embedding.share_encoder_decoder_embeddings and own:
         raise ConfigError(

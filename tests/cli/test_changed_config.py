@@ -5,11 +5,12 @@ import shutil
 
 import pytest
 
-from transformer_jax.cli.main import COMMANDS
+from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.training import manifest
 from transformer_jax.training.manifest import steps
 
+COMMANDS = dict(with_flags())
 # What each command is given beside the run; only verify and convert have no flag to allow it.
 ARGUMENTS = {
     "translate": [], "generate": ["a"], "prompt": ["--task", "in-context"], "score": ["FILE"],
@@ -51,7 +52,8 @@ def changed_run(sealed_run, tmp_path):
 
 def test_all_commands_are_here():
     assert {name for name, kind in COMMANDS.items() if issubclass(kind, RunCommand)} == {*ARGUMENTS}
-    others = {"verify", "convert", "launch", "complexity", "report", "analogy", "most-similar"}
+    others = {"verify", "convert", "launch", "complexity", "report", "analogy", "most-similar",
+              "completion"}  # fmt: skip
     assert {*COMMANDS} - {*ARGUMENTS} == others
 
 

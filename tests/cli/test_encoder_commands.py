@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 
 import transformer_jax as tj
 from tests.drawing import drawn
-from transformer_jax.cli.main import COMMANDS
 from transformer_jax.config import AttentionConfig
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
@@ -563,12 +562,3 @@ def test_describe_counts_the_heads_too(pretrained, tasks, run_command):
 
 def test_verify_an_encoder(pretrained, run_command):
     assert run_command("verify", pretrained)[:2] == (0, ["step_00000007\tok", ""])
-
-
-def test_every_command_is_listed_in_order():
-    names = list(COMMANDS)
-    start = names.index("fill-mask")
-    assert names[start : start + 8] == [
-        "fill-mask", "classify", "tag", "answer", "embed", "semantic-search", "probe",
-        "word-vectors",
-    ]  # fmt: skip

@@ -16,9 +16,10 @@ from tests.speech.test_speech_runs import TINY, manifests
 from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.classify import Classify
+from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.flags import positional
 from transformer_jax.cli.generate import Generate
-from transformer_jax.cli.main import COMMANDS, main
+from transformer_jax.cli.main import main
 from transformer_jax.cli.translate import Translate
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
@@ -27,6 +28,7 @@ from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.hf_run_directory import convert
 
+COMMANDS = dict(with_flags())
 NUMBERS = [
     "-1",
     "0",
@@ -367,7 +369,7 @@ def rotary(**settings):
         ),
         ({"positions": {"offset": -5}}, "positions.offset is -5: at least 0"),
         ({"decoder_layers": -2}, "decoder_layers is -2: at least 0"),
-        (rotary(rope_scaling=[0.0, 1.0, 4.0, 8192]), "rope_scaling is .*: each number has"),
+        (rotary(rope_scaling=[0.0, 1.0, 4.0, 8192]), "rope_scaling is .*: 0.0 in it: above 0"),
         (rotary(rope_scaling=[8.0, 4.0, 4.0, 8192]), "rope_scaling is .*: the second number"),
         (rotary(rope_theta=0.0), "positions.rope_theta is 0.0: above 0"),
         (rotary(rope_theta=-1e4), "positions.rope_theta is -10000.0: above 0"),

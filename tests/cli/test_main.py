@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.cli.main import COMMANDS, main
+from transformer_jax.cli.commands import with_flags
+from transformer_jax.cli.main import main
 
+COMMANDS = dict(with_flags())
 ROOT = Path(__file__).parents[2]
 
 
@@ -79,7 +81,7 @@ def test_version(capsys):
         (["tranlate", "run"], "unknown command tranlate: did you mean translate? there are"),
         (
             ["xyzzy"],
-            "unknown command xyzzy: there are translate, transcribe, generate, chat",
+            "unknown command xyzzy: there are train, pretrain, finetune, train-speech",
         ),
         (["translate", "run", "--num-beems", "3"], "did you mean --num-beams?"),
         (["translate", "run", "--num-beems=3"], "did you mean --num-beams?"),
@@ -87,8 +89,11 @@ def test_version(capsys):
         (["describe", "--presets", "gpt2"], "did you mean --preset?"),
         (["translate", "run", "--zzzzzz"], "translate has no flag --zzzzzz (see"),
         (["translate"], "Missing from transformer-jax translate: PATH"),
-        (["translate", "run", "--num-beams", "few"], "Error parsing --num-beams"),
-        (["translate", "run", "--normalization", "gnm"], "'gnmt', 'power', 'none'"),
+        (["translate", "run", "--num-beams", "few"], "--num-beams is 'few': a whole number"),
+        (
+            ["translate", "run", "--normalization", "gnm"],
+            "allowed are gnmt, power, none; did you mean gnmt?",
+        ),
         (["score", "run", "--source", "a"], "--target"),
         (["translate", "run", "more"], "more"),
     ],

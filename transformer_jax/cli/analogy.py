@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from transformer_jax.cli.output import check_file, note, tsv, writing, wrote
+from transformer_jax.config_fields import Configuration, Count, OutputPath
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -18,23 +19,23 @@ _PAIRS = 12  # of a picture
 
 
 @dataclasses.dataclass(frozen=True)
-class Analogy:
+class Analogy(Configuration, group="--"):
     """Answer a − b + c by word vectors (3CosAdd): paris − france + italy = rome."""
 
     vectors: tyro.conf.Positional[Path]
     """Word vectors: text or binary of word2vec, or the folder of a training of them."""
     words: tyro.conf.Positional[tuple[str, ...]] = ()
     """Three words a b c of which a − b + c is asked, such as paris france italy."""
-    top: int = 5
+    top: Count = 5
     """Number of answers to print."""
     questions: Path | None = None
     """File of questions of four words, athens greece oslo norway, with sections, such as
     questions-words.txt: prints the accuracy of each section."""
     section: str | None = None
     """Only this section of the file."""
-    limit: int = 300_000
+    limit: Count = 300_000
     """Most frequent words that take part."""
-    output: Path | None = None
+    output: OutputPath | None = None
     """Picture to write too (.png, .svg, .html): the words in two dimensions, with arrows."""
 
     def __call__(self) -> int:
@@ -73,9 +74,6 @@ class Analogy:
             )
         if self.section is not None and self.questions is None:
             raise ConfigError("--section is of a file of questions: add --questions FILE")
-        for name in ("top", "limit"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} is {getattr(self, name)}: at least 1")
         check_file("--output", self.output, SUFFIXES)
 
     def _one(self, embeddings: "WordEmbeddings") -> int:

@@ -3,11 +3,13 @@
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.config_fields import Count, Range
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Answer"]
@@ -26,9 +28,9 @@ class Answer(PredictionCommand):
     """Questions; without any, the lines of standard input."""
     context: Path | None = None
     """Text file with the answers."""
-    top_k: int = 1
+    top_k: Count = 1
     """Number of answers to each question, "no answer" included."""
-    max_answer_len: int = 30
+    max_answer_len: Annotated[int, Range(1, 100_000)] = 30
     """Maximum length of an answer in tokens."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
@@ -40,10 +42,6 @@ class Answer(PredictionCommand):
         """
         if self.context is None:
             raise ConfigError("--context is missing: the text file that holds the answers")
-        for name in ("top_k", "max_answer_len"):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag} is {getattr(self, name)}: at least 1")
         from transformer_jax.cli.encoders import file_lines, given_lines, windows, write
         from transformer_jax.predictors.encoders import load_task
 

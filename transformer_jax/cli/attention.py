@@ -8,6 +8,7 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.config_fields import Count, OutputPath
 from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,11 +27,11 @@ class Attention(RunCommand):
     """Sentence to translate, text of a language model or an encoder, or recording to transcribe."""
     target: str | None = None
     """Translation to score, instead of the result of beam search."""
-    output: Path = Path("attention.html")
+    output: OutputPath = Path("attention.html")
     """HTML file; the plot has the same name with the suffix .png."""
     picture: Literal["cross", "encoder", "decoder"] | None = None
     """Attention of the plot; None is cross-attention, or the only kind of the model."""
-    layer: int | None = None
+    layer: Count | None = None
     """Layer of the plot, from 1; None is the last."""
     all_layers: bool = False
     """Plot all layers."""
@@ -136,8 +137,6 @@ class Attention(RunCommand):
         """
         if self.output.suffix != ".html":
             raise ConfigError(f"--output {self.output}: the name of a page ends in .html")
-        if self.layer is not None and self.layer < 1:
-            raise ConfigError(f"--layer {self.layer}: layers are counted from 1")
         if self.layer is not None and self.all_layers:
             raise ConfigError("--layer and --all-layers exclude each other: give one of them")
         for name in ("sentence", "target"):

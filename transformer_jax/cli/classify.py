@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.config_fields import Range, Share
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ class Classify(PredictionCommand):
     with an answer, {"messages": [...]}."""
     all: bool = False
     """Print the probability of every class, after a header line."""
-    threshold: float | None = None
+    threshold: Share | None = None
     """Minimum probability of a label, for multi-label models; None is 0.5. The most probable comes
     first, and a text without any label has an empty line."""
-    buffer_size: int = 4096
+    buffer_size: Annotated[int, Range(1, 10_000_000)] = 4096
     """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
     terminal."""
     checkpoint: str = "best"
@@ -105,15 +106,11 @@ class Classify(PredictionCommand):
         return [cell for i in order if row[i] >= least for cell in (labels[i], every[i])]
 
     def check(self) -> None:
-        """Refuses values out of range.
+        """Refuses flags that do not go together.
 
         Raises:
             ConfigError: It names the flag.
         """
-        if self.buffer_size < 1:
-            raise ConfigError(f"--buffer-size {self.buffer_size}: at least 1")
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise ConfigError(f"--threshold {self.threshold}: a probability, 0 to 1")
         if self.threshold is not None and self.all:
             raise ConfigError("--all shows every label: leave --threshold out")
 

@@ -1,11 +1,11 @@
 """``transformer-jax complexity``: what layers of several kinds cost, and how far they see."""
 
 import dataclasses
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from transformer_jax.cli.describe import plain_table, short
 from transformer_jax.cli.output import check_file, note, write_json, writing, wrote
+from transformer_jax.config_fields import Configuration, OutputPath, Range
 from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
@@ -27,29 +27,29 @@ _BYTES = 4  # of a number in float32
 
 
 @dataclasses.dataclass(frozen=True)
-class Complexity:
+class Complexity(Configuration, group="--"):
     """Compare self-attention with recurrence and convolution: operations, time, path length.
 
     Table 1 of Vaswani et al. 2017 with formulas, FLOPs as XLA counts them, measured times, the
     longest chain of products, and the layers it takes to connect all positions. One text, float32.
     """
 
-    lengths: tuple[int, ...] = (64, 128, 256, 512)
+    lengths: tuple[Annotated[int, Range(1, 1_000_000)], ...] = (64, 128, 256, 512)
     """Lengths n of the text."""
-    sizes: tuple[int, ...] = (128,)
+    sizes: tuple[Annotated[int, Range(1, 8_192)], ...] = (128,)
     """Sizes d of the vectors."""
-    kernels: tuple[int, ...] = (3,)
-    """Widths k of convolutions."""
-    windows: tuple[int, ...] = (17,)
+    kernels: tuple[Annotated[int, Range(2, 1_024)], ...] = (3,)
+    """Widths k of convolutions; of 1, a layer would read one position alone."""
+    windows: tuple[Annotated[int, Range(3, 32_767)], ...] = (17,)
     """Neighbourhoods r of restricted self-attention: odd, the position itself in the middle."""
     layers: tuple[Name, ...] = ("self-attention", "restricted", "recurrent", "convolution",
                                 "dilated")  # fmt: skip
     """Kinds of layers."""
-    repetitions: int = 5
+    repetitions: Annotated[int, Range(0, 1_000)] = 5
     """Measurements of each time, whose median counts; 0 takes no times."""
-    json: Path | None = None
+    json: OutputPath | None = None
     """Output file of all figures."""
-    output: Path | None = None
+    output: OutputPath | None = None
     """Output file of curves against the length: .png, .svg or .html."""
 
     def __call__(self) -> int:
@@ -105,21 +105,12 @@ class Complexity:
         for name in ("lengths", "sizes", "kernels", "windows", "layers"):
             if not getattr(self, name):
                 raise ConfigError(f"--{name} is empty: give at least one")
-        least = {"lengths": 1, "sizes": 1, "kernels": 2, "windows": 3}
-        because = {"kernels": ", or a layer reads one position alone"}
-        for name, bound in least.items():
-            for value in getattr(self, name):
-                if value < bound:
-                    why = because.get(name, "")
-                    raise ConfigError(f"--{name} has {value}: at least {bound}{why}")
         for window in self.windows:
             if window % 2 == 0:
                 raise ConfigError(
                     f"--windows has {window}: an odd number is needed, with the position itself "
                     f"in the middle: {window - 1} or {window + 1}"
                 )
-        if self.repetitions < 0:
-            raise ConfigError(f"--repetitions is {self.repetitions}: at least 0")
         found = self.combined()
         needed = _BYTES * sum(layer.numbers for layer in found)
         if needed > _MOST_BYTES:

@@ -6,13 +6,14 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import wrote
+from transformer_jax.config_fields import Configuration
 from transformer_jax.errors import plural
 
 __all__ = ["Convert"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Convert:
+class Convert(Configuration, group="--"):
     """Convert a Hugging Face checkpoint (config.json, model.safetensors) to a run directory.
 
     Every command also takes the folder itself; a run directory is verified whenever it is used.

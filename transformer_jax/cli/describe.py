@@ -6,13 +6,14 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import Range
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.recurrent_config import RECURRENT_PRESETS, ModelConfig, RecurrentConfig
@@ -28,6 +29,9 @@ __all__ = ["Describe", "report"]
 COLUMNS = ("part", "", "shapes", "parameters", "FLOPs", "per token", "bytes moved")
 
 
+_Length = Annotated[int, Range(1, 10_000_000)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Describe(RunCommand):
     """Print a model's architecture, parameters, FLOPs and bytes."""
@@ -36,11 +40,11 @@ class Describe(RunCommand):
     """Run directory or Hugging Face folder."""
     preset: str | None = None
     """Preset instead of a run, such as vaswani_base."""
-    batch_size: int = 1
+    batch_size: Annotated[int, Range(1, 65_536)] = 1
     """Batch size."""
-    source_length: int = 32
+    source_length: _Length = 32
     """Tokens of a source, or of a text that an encoder reads."""
-    target_length: int = 32
+    target_length: _Length = 32
     """Tokens of a target, or of a text of a language model."""
     target: str | None = None
     """Devices whose attention kernels are named, such as h200:1 or v5e:2x4."""
@@ -52,10 +56,6 @@ class Describe(RunCommand):
         from transformer_jax.predictors.runs import open_directory
 
         config = self.config()
-        for name in ("batch_size", "source_length", "target_length"):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag} is {getattr(self, name)}: at least 1")
         if isinstance(config, RecurrentConfig):
             self.check_recurrent()
         text = report(

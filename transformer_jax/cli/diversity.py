@@ -3,21 +3,20 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, writing, wrote
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.config_fields import Amount, Count, Fraction, OutputPath, Range, Seed
+from transformer_jax.errors import DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.evaluation.diversity import Diversity
 
 __all__ = ["DiversityCommand"]
-
-_MOST = 1_000  # beams, as of other commands
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +27,15 @@ class DiversityCommand(PredictionCommand):
     """Run directory or Hugging Face folder of a language model or a translator."""
     file: tyro.conf.Positional[Path]
     """File with one prompt, or one sentence to translate, per line; - is standard input."""
-    number: int = 5
+    number: Annotated[int, Range(2, 1_000)] = 5
     """Texts for each line: as many beams, or as many samples."""
-    max_new_tokens: int = 64
+    max_new_tokens: Annotated[int, Range(1, 1_000_000)] = 64
     """Maximum number of new tokens of a text."""
-    temperatures: tuple[float, ...] = (0.7, 1.0)
-    """Temperatures to sample with."""
-    top_k: int = 40
+    temperatures: tuple[Annotated[float, Range(above=0, most=1e6)], ...] = (0.7, 1.0)
+    """Temperatures to sample with; greedy search, temperature 0, is always one of the ways."""
+    top_k: Count = 40
     """Sample from the k most probable tokens, as one of the ways."""
-    top_p: float = 0.9
+    top_p: Fraction = 0.9
     """Nucleus sampling with this probability, as one of the ways."""
     tokenize: (
         Literal[
@@ -48,15 +47,15 @@ class DiversityCommand(PredictionCommand):
     """How words are split, as by sacreBLEU: 13a, intl and none at blanks (self-BLEU: also
     punctuation), zh, char, ja-mecab ... for scripts without. None follows from the script of the
     texts."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed for sampling."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
-    show: int = 0
+    show: Amount = 0
     """Number of lines whose texts are printed too."""
-    json: Path | None = None
+    json: OutputPath | None = None
     """Output file of all texts and figures."""
-    output: Path | None = None
+    output: OutputPath | None = None
     """Output file of the picture: .png, .svg or .html."""
 
     def __call__(self) -> int:
@@ -99,7 +98,7 @@ class DiversityCommand(PredictionCommand):
         """Refuses settings before anything is read.
 
         Raises:
-            ConfigError: A setting out of its range, or a file name with another ending.
+            ConfigError: A file name with another ending, or words that cannot be split.
         """
         from transformer_jax.visual.figures import SUFFIXES
 
@@ -109,17 +108,6 @@ class DiversityCommand(PredictionCommand):
             from transformer_jax.evaluation.words import check_tokenize
 
             check_tokenize(self.tokenize, "--tokenize")
-        for name, least in (("number", 2), ("max_new_tokens", 1), ("top_k", 1), ("show", 0)):
-            if getattr(self, name) < least:
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag} is {getattr(self, name)}: at least {least}")
-        if self.number > _MOST:
-            raise ConfigError(f"--number is {self.number}: at most {_MOST:,} is possible")
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"--top-p is {self.top_p}: above 0, at most 1")
-        for temperature in self.temperatures:
-            if temperature <= 0:
-                raise ConfigError(f"--temperatures {temperature}: above 0, as 0 is greedy search")
 
     def ways(self) -> dict[str, dict[str, Any]]:
         """The settings of each way to write, by name."""

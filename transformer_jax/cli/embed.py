@@ -2,13 +2,14 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.config_fields import OutputPath, Range
+from transformer_jax.errors import DataError, plural
 
 __all__ = ["Embed"]
 
@@ -21,7 +22,7 @@ class Embed(PredictionCommand):
     """Run directory or Hugging Face folder of an encoder or a translator."""
     file: tyro.conf.Positional[Path]
     """Text file of any size; - is standard input."""
-    output: Path = Path("vectors.npz")
+    output: OutputPath = Path("vectors.npz")
     """Output file with "vectors", and without pooling "offsets" of lines and token "ids"."""
     layers: str = "last"
     """Layers: last, all, sum4 or concat4 (the last four), or a number; 0 is the embeddings."""
@@ -34,9 +35,9 @@ class Embed(PredictionCommand):
     --pool is not given."""
     prompt: str | None = None
     """Text that goes before each line, instead of a prompt of the encoder."""
-    max_tokens: int | None = None
+    max_tokens: Annotated[int, Range(1, 1_000_000)] | None = None
     """Maximum number of tokens in a batch, with padding; None depends on the device."""
-    block: int = 4096
+    block: Annotated[int, Range(1, 10_000_000)] = 4096
     """Number of lines in memory at a time."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
@@ -48,10 +49,6 @@ class Embed(PredictionCommand):
         from transformer_jax.predictors.runs import open_directory
 
         layers = layers_of(self.layers)
-        for name in ("max_tokens", "block"):
-            value, flag = getattr(self, name), name.replace("_", "-")
-            if value is not None and value < 1:
-                raise ConfigError(f"--{flag} is {value}: at least 1")
         import numpy as np
 
         from transformer_jax.data.text import check_readable

@@ -3,11 +3,11 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.config_fields import OutputPath
 from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class EngineCommand(PredictionCommand):
         | None
     ) = None  # fmt: skip
     """Data type of CTranslate2, for --engine ctranslate2; None is float32, int8 is the fastest."""
-    engine_cache: Path | None = None
+    engine_cache: OutputPath | None = None
     """Folder of exported models, for --engine ctranslate2; None is the run directory, or the user's
     cache if that is read-only."""
 

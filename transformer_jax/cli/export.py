@@ -7,12 +7,13 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.config_fields import OutputPath, Range
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.output_files import draft_folder, replace_folder, restore_folder
 from transformer_jax.processes import process_started
@@ -39,7 +40,7 @@ class Export(RunCommand):
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder."""
-    output: tyro.conf.Positional[Path]
+    output: tyro.conf.Positional[OutputPath]
     """Output folder."""
     format: Literal["hf", "peft", "ctranslate2", "stablehlo"] = "hf"
     """hf: config.json and model.safetensors for transformers; peft: the adapters of a run without
@@ -49,9 +50,9 @@ class Export(RunCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Data type of the weights, for hf; None is that of the original checkpoint, else float32."""
-    max_shard_size: float | None = None
+    max_shard_size: Annotated[float, Range(above=0, most=1e6)] | None = None
     """Maximum size of a file in gigabytes, for hf; None is a single file."""
-    length: int | None = None
+    length: Annotated[int, Range(1, 1_000_000)] | None = None
     """Maximum number of generated tokens, for stablehlo; None is 128."""
     overwrite: bool = False
     """Replace an earlier export."""
@@ -167,8 +168,6 @@ class Export(RunCommand):
         ):
             if given and self.format != of:
                 raise ConfigError(f"{flag} is for --format {of}, not {self.format}: leave it out")
-        if self.max_shard_size is not None and self.max_shard_size <= 0:
-            raise ConfigError(f"--max-shard-size is {self.max_shard_size}: above 0")
         if self.output.exists() and not self.output.is_dir():
             raise ConfigError(f"{self.output}: is a file: name a folder")
         if self.output.resolve() == self.run.resolve():

@@ -5,19 +5,21 @@
 """
 
 import importlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.cli import training
+from transformer_jax.cli.commands import COMMANDS as _TEXTS
+from transformer_jax.cli.commands import PROGRAM
 from transformer_jax.cli.errors import guarded
-from transformer_jax.cli.run_flags import NOTE, near
+from transformer_jax.cli.help import kinds_help, runs_help
+from transformer_jax.cli.run_flags import near
 from transformer_jax.errors import ConfigError, no_such_run
 from transformer_jax.storage.urls import url_of
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "flag_kinds", "main", "training_runs"]
 
-PROGRAM = "transformer-jax"
 # Commands, with the families that have them.
 COMMANDS = {
     "train": ("seq2seq", "decoder_only"),
@@ -28,6 +30,13 @@ COMMANDS = {
     "align": ("decoder_only",),
     "resume": ("seq2seq", "decoder_only", "encoder_only"),
     "evaluate": ("seq2seq", "decoder_only", "encoder_only"),
+    "glue": ("encoder_only",),
+}
+_CLI = "transformer_jax.cli"
+_TITLES = {
+    "seq2seq": "encoder-decoders",
+    "decoder_only": "language models",
+    "encoder_only": "encoders",
 }
 _OF_MODELS = {
     "encoder-decoder": "seq2seq",
@@ -43,19 +52,49 @@ _OF_MODELS = {
 def main(arguments: Sequence[str]) -> int:
     """Run a training command; returns its exit code."""
     given = list(arguments)
-    if len(COMMANDS[given[0]]) > 1 and given[1:2] in (["-h"], ["--help"]):
-        return guarded(lambda: print(f"{_examples(given[0])}\n\n{NOTE}"))
+    if given[1:2] in (["-h"], ["--help"]) and given[0] != "glue":
+        return guarded(lambda: print(_help(given[0])))
     return training.main(lambda: _found(given[0], given[1:]), given)
 
 
-def _examples(command: str) -> str:
-    """Examples of a command, one per family."""
-    lines = []
+def training_runs(command: str) -> dict[str, tuple[str, Any]]:
+    """Returns the named runs that a command begins, each with a line about it.
+
+    Args:
+        command: A training command; one that begins no run has none.
+    """
+    return {name: run for runs in _runs(command).values() for name, run in runs.items()}
+
+
+def flag_kinds(command: str) -> dict[str, Any]:
+    """Returns the dataclasses of the flags of a command that takes a run, by what the run is.
+
+    Args:
+        command: A training command; one that begins runs has none.
+    """
+    if command == "resume":
+        return {"runs": training.resume_flags()}
+    if command != "evaluate":
+        return {}
+    modules = COMMANDS[command]
+    return {_TITLES[one]: importlib.import_module(f"{_CLI}.{one}").Evaluate for one in modules}
+
+
+def _runs(command: str) -> dict[str, dict[str, tuple[str, Any]]]:
+    """The named runs of a command by what they train."""
+    found = {}
     for module in COMMANDS[command]:
-        doc = _family(module).doc.replace(f"python -m experiments.{module}", PROGRAM)
-        uses = re.findall(rf"^ *{PROGRAM} {command} (?:.*\\\n)*.*$", doc, re.MULTILINE)
-        lines += ["", doc.splitlines()[0], "", *uses]
-    return "\n".join(lines).strip()
+        begins = _family(module).begins
+        if command in begins:
+            found[_TITLES[module]] = dict(begins[command]())
+    return found
+
+
+def _help(command: str) -> str:
+    program = f"{PROGRAM} {command}"
+    if runs := _runs(command):
+        return f"{_TEXTS[command]}\n\n{runs_help(program, runs)}"
+    return f"{_TEXTS[command]}\n\n{kinds_help(program, flag_kinds(command))}"
 
 
 def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
@@ -76,7 +115,7 @@ def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
 
 
 def _family(module: str) -> training.TrainingProgram:
-    family = importlib.import_module(f"transformer_jax.cli.{module}").FAMILY
+    family = importlib.import_module(f"{_CLI}.{module}").FAMILY
     found: training.TrainingProgram = family._replace(program=PROGRAM)
     return found
 

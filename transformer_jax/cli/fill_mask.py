@@ -7,6 +7,7 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.config_fields import Count
 from transformer_jax.errors import ConfigError, command
 
 __all__ = ["FillMask"]
@@ -23,7 +24,7 @@ class FillMask(PredictionCommand):
     """Run directory or Hugging Face folder of a pre-trained encoder."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Texts with one [MASK] or more; without any, the lines of standard input."""
-    top: int = 5
+    top: Count = 5
     """Number of predictions for each mask."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
@@ -38,8 +39,6 @@ class FillMask(PredictionCommand):
             task_of,
         )
 
-        if self.top < 1:
-            raise ConfigError(f"--top is {self.top}: at least 1")
         run = open_directory(self.run)
         if refuse_others(run, ("encoder", "encoder-task")) == "encoder-task":
             task = task_of(run)

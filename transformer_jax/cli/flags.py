@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 from transformer_jax.cli.streams import as_help
 from transformer_jax.errors import ConfigError
 
-__all__ = ["check_flags", "flags_of", "in_one_line", "positional", "refuse_flags", "together"]
+__all__ = [
+    "check_flags",
+    "flag_types",
+    "flags_of",
+    "in_one_line",
+    "positional",
+    "refuse_flags",
+    "together",
+]
 
 T = TypeVar("T")
 
@@ -33,7 +41,7 @@ def flags_of(kind: type, prefix: str = "") -> list[str]:
         ['dtype', 'scan-layers', 'no-scan-layers', 'remat', 'no-remat']
     """
     found: list[str] = []
-    for flag, hint in _hints_of(kind, prefix):
+    for flag, hint in flag_types(kind, prefix):
         found.append(flag)
         if hint is bool:
             path, _, name = flag.rpartition(".")
@@ -41,7 +49,7 @@ def flags_of(kind: type, prefix: str = "") -> list[str]:
     return found
 
 
-def _hints_of(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flag_types(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Each flag of a dataclass and of nested ones, without dashes, and the type of its values."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
@@ -49,7 +57,7 @@ def _hints_of(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
             continue
         flag, hint = prefix + field.name.replace("_", "-"), hints[field.name]
         if dataclasses.is_dataclass(hint):
-            yield from _hints_of(typing.cast(type, hint), f"{flag}.")
+            yield from flag_types(typing.cast(type, hint), f"{flag}.")
         else:
             yield flag, hint
 
@@ -71,7 +79,7 @@ def together(kind: type, arguments: Sequence[str]) -> list[str]:
     # Of a flag with a fixed number of values the last occurrence counts.
     several = {
         flag
-        for flag, hint in _hints_of(kind)
+        for flag, hint in flag_types(kind)
         if any(typing.get_args(one)[-1:] == (...,) for one in (hint, *typing.get_args(hint)))
     }
     end = arguments.index("--") if "--" in arguments else len(arguments)

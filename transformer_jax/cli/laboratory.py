@@ -27,6 +27,7 @@ from typing import Any
 from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import check_file, say, write_json, writing, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
+from transformer_jax.config_fields import OutputPath
 from transformer_jax.errors import ConfigError
 from transformer_jax.laboratory.settings import (
     GradientSettings,
@@ -46,28 +47,28 @@ Environment = Callable[[], dict[str, Any]]
 class Recall(RecallSettings):
     """Accuracy of recalling a symbol, by the number of positions since it was seen."""
 
-    output: Path = Path("runs/laboratory/recall.png")  # the picture: .png, .svg or .html
+    output: OutputPath = Path("runs/laboratory/recall.png")  # the picture: .png, .svg or .html
 
 
 @dataclasses.dataclass(frozen=True)
 class Gradients(GradientSettings):
     """Norm of the gradient of the last state, by the number of positions back to an input."""
 
-    output: Path = Path("runs/laboratory/gradients.png")  # the picture: .png, .svg or .html
+    output: OutputPath = Path("runs/laboratory/gradients.png")  # the picture: .png, .svg or .html
 
 
 @dataclasses.dataclass(frozen=True)
 class Lengths(LengthSettings):
     """Accuracy and BLEU of recurrent translators, by the length of the sentence."""
 
-    output: Path = Path("runs/laboratory/lengths.png")  # the picture: .png, .svg or .html
+    output: OutputPath = Path("runs/laboratory/lengths.png")  # the picture: .png, .svg or .html
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewards(RewardSettings):
     """Reward and KL divergence of policies that learn from rewards, with a budget and without."""
 
-    output: Path = Path("runs/laboratory/rewards.png")  # the picture: .png, .svg or .html
+    output: OutputPath = Path("runs/laboratory/rewards.png")  # the picture: .png, .svg or .html
 
 
 COMMANDS: dict[str, Any] = {

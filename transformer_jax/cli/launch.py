@@ -8,28 +8,24 @@ from typing import Annotated, Literal
 
 import tyro
 
-from transformer_jax.cli import families
+from transformer_jax.cli.commands import COMMANDS
+from transformer_jax.config_fields import Configuration, OutputPath, Range
 from transformer_jax.errors import ConfigError
 
 __all__ = ["Launch"]
 
-_BOUNDS = {
-    "num_processes": (1, 1024),
-    "devices_per_process": (1, 1024),
-    "rehearse": (1, 1024),
-    "restarts": (0, 2**31 - 1),
-    "grace": (0, 86_400),
-}
+_Processes = Annotated[int, Range(1, 1024)]
 _OF_CLUSTERS = (
     *("partition", "account", "qos", "constraint", "image", "volume_claim"),
     *("zone", "nfs", "bucket", "install"),
 )
 _OF_RENDER = (*_OF_CLUSTERS, "plan", "nodes", "name", "time", "warning", "tasks_per_node")
+_OURS = frozenset(name.partition(" ")[0] for name in COMMANDS) - {"launch"}
 _BEGIN = ("train", "pretrain", "finetune")  # commands that take --resume
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
+class Launch(Configuration, group="--"):
     """Run a command as several processes on this machine: launch -n 8 -- train NAME ...
 
     They find each other. What process 0 prints is shown with [0] before each line; --all-output
@@ -38,19 +34,19 @@ class Launch:
 
     command: tyro.conf.Positional[tuple[str, ...]] = ()
     """After --: a command of transformer-jax, such as train NAME, or any program."""
-    num_processes: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1
+    num_processes: Annotated[_Processes, tyro.conf.arg(aliases=["-n"])] = 1
     """Number of processes."""
-    devices_per_process: int = 1
+    devices_per_process: _Processes = 1
     """Devices of each process; emulated on a CPU."""
-    rehearse: int | None = None
+    rehearse: _Processes | None = None
     """Instead of -n: as many processes, all on the CPU, to try a command for a cluster."""
-    restarts: int = 0
+    restarts: Annotated[int, Range(0, 2**31 - 1)] = 0
     """How often all processes start again after one of them crashed."""
-    grace: float = 30.0
+    grace: Annotated[float, Range(0, 86_400)] = 30.0
     """Seconds that the others have to end after one failed; then SIGKILL."""
     all_output: bool = False
     """Show the output of all processes, not of process 0 alone."""
-    log_dir: Path = Path("launch-logs")
+    log_dir: OutputPath = Path("launch-logs")
     """Folder for the output of each process: rank0.log, rank1.log ..."""
     render: Literal["slurm", "jobset", "tpu-vm", "skypilot"] | None = None
     """Print the file by which a cluster starts the command instead; the flags below are for it."""
@@ -123,7 +119,7 @@ class Launch:
             self.tasks_per_node, options,
         )  # fmt: skip
         words = with_resume(command)
-        if words[0] in _ours():
+        if words[0] in _OURS:
             words = ["transformer-jax", *words]
         return render(self.render or "", words, cluster)
 
@@ -131,13 +127,8 @@ class Launch:
         """The command.
 
         Raises:
-            ConfigError: There is none, or a number is out of range.
+            ConfigError: There is none, or a flag is for the file of a cluster.
         """
-        for name, (least, most) in _BOUNDS.items():
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                flag = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"{flag} is {value}: allowed are {least} to {most:,}")
         if self.render is None:
             for field in dataclasses.fields(self):
                 if field.name in _OF_RENDER and getattr(self, field.name) != field.default:
@@ -168,7 +159,7 @@ def _program(command: list[str]) -> list[str]:
     Raises:
         ConfigError: It is neither.
     """
-    if command[0] in _ours():
+    if command[0] in _OURS:
         return [sys.executable, "-m", "transformer_jax.cli.main", *command]
     if shutil.which(command[0]) is None:
         raise ConfigError(
@@ -176,9 +167,3 @@ def _program(command: list[str]) -> list[str]:
             f"command such as train NAME, or a program with its arguments"
         )
     return command
-
-
-def _ours() -> set[str]:
-    from transformer_jax.cli.main import COMMANDS
-
-    return (set(COMMANDS) | set(families.COMMANDS)) - {"launch"}

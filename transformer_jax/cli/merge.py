@@ -7,6 +7,7 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.config_fields import OutputPath
 from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["Merge"]
@@ -19,7 +20,7 @@ class Merge(RunCommand):
     run: tyro.conf.Positional[Path]
     """Run directory with adapters (trained with --lora.rank); with --adapter the base, a run or a
     Hugging Face folder."""
-    output: Path
+    output: OutputPath
     """Run directory to create: plain weights that compute the same."""
     adapter: Path | None = None
     """Adapter to merge into the base: a folder in PEFT's format, or a run trained on that base."""

@@ -6,13 +6,14 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import tsv
+from transformer_jax.config_fields import Configuration, Count
 from transformer_jax.errors import ConfigError
 
 __all__ = ["MostSimilar"]
 
 
 @dataclasses.dataclass(frozen=True)
-class MostSimilar:
+class MostSimilar(Configuration, group="--"):
     """Print the words with the highest cosine to a word, as TSV, or answer similarity files."""
 
     vectors: tyro.conf.Positional[Path]
@@ -21,19 +22,16 @@ class MostSimilar:
     """The word, or several: then the sum of their vectors is asked with."""
     without: tuple[str, ...] = ()
     """Words whose vectors are subtracted."""
-    top: int = 10
+    top: Count = 10
     """Number of words to print."""
     pairs: tuple[Path, ...] = ()
     """Files of two words and a similarity per line, such as WS-353: prints Spearman's and
     Pearson's correlation with the cosines, and how many pairs have vectors."""
-    limit: int | None = None
+    limit: Count | None = None
     """Most frequent words that take part; None is all."""
 
     def __call__(self) -> int:
         """Prints words with cosines, or correlations."""
-        for name in ("top", "limit"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"--{name} is {value}: at least 1")
         if bool(self.words) == bool(self.pairs):
             raise ConfigError(
                 "one of both is needed: a word, such as most-similar VECTORS house, or --pairs FILE"

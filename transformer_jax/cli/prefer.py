@@ -12,6 +12,7 @@ import tyro
 
 from transformer_jax.cli.output import appending, note, writing
 from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
+from transformer_jax.config_fields import OutputPath
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Prefer(SamplingCommand):
     prompts: tyro.conf.Positional[Path]
     """File with one prompt per line, or .jsonl with "prompt" or the "messages" of a conversation
     in each."""
-    output: Path
+    output: OutputPath
     """JSON lines with "prompt" (or "messages"), "chosen" and "rejected"; a file that is there is
     continued."""
     rule: Path | None = None

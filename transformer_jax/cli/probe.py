@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.errors import ConfigError, DataError, UserError, plural
+from transformer_jax.config_fields import Range
+from transformer_jax.errors import DataError, UserError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled
@@ -39,15 +40,13 @@ class Probe(PredictionCommand):
     pool: Literal["mean", "cls"] | None = None
     """Pooling: mean over all tokens, or the first token ([CLS]). None is the pooling of a sentence
     encoder's own configuration, and else the mean."""
-    limit: int = 10_000
+    limit: Annotated[int, Range(2)] = 10_000
     """Maximum number of training and of held-out examples: the first."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Prints the held-out accuracy of each layer."""
-        if self.limit < 2:
-            raise ConfigError(f"--limit is {self.limit}: at least 2")
         from transformer_jax.predictors.encoders import load_vectors, pool_of, sentence_of
         from transformer_jax.predictors.runs import open_directory, preparation
 

@@ -7,12 +7,13 @@ import string
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.config_fields import Count, Range, Seed
 from transformer_jax.errors import ConfigError, DataError, plural, were
 from transformer_jax.evaluation.few_shot import (
     Demonstrations,
@@ -50,7 +51,7 @@ class Prompt(RunCommand):
     """Template of its answer, with one field; what follows the field is the stop string."""
     header: str = ""
     """Text before all demonstrations."""
-    num_shots: tuple[int, ...] = (0, 1, 2, 4, 8)
+    num_shots: tuple[Annotated[int, Range(0, 1_000_000)], ...] = (0, 1, 2, 4, 8)
     """Numbers of demonstrations."""
     match_field: str | None = None
     """Field in which demonstrations match their query; the rule, for the built-in task."""
@@ -58,11 +59,11 @@ class Prompt(RunCommand):
     """Possible answers, ranked by probability; without them, answers are generated greedily."""
     normalize: Normalize = "none"
     """Normalize the log-probability of a choice by its length in tokens or bytes."""
-    max_new_tokens: int = 32
+    max_new_tokens: Annotated[int, Range(1, 1_000_000)] = 32
     """Maximum number of new tokens of an answer."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed for the choice of demonstrations and the rules of the task."""
-    limit: int | None = None
+    limit: Count | None = None
     """Maximum number of queries; None is all of a file, and 300 of the built-in task."""
     json: bool = False
     """Write one JSON object for each number of demonstrations."""
@@ -110,10 +111,10 @@ class Prompt(RunCommand):
         return 0
 
     def check(self) -> None:
-        """Refuses flags that are out of range or do not go together.
+        """Refuses flags that do not go together.
 
         Raises:
-            ConfigError: A flag is out of range, or two exclude each other.
+            ConfigError: A flag is missing, or two exclude each other.
         """
         files = {"--examples": self.examples, "--queries": self.queries}
         given = [flag for flag, path in files.items() if path is not None]
@@ -122,16 +123,12 @@ class Prompt(RunCommand):
         if self.task is None and len(given) < 2:
             missing = " and ".join(flag for flag in files if flag not in given)
             raise ConfigError(f"{missing} missing: give two files, or --task in-context")
-        if not self.num_shots or min(self.num_shots) < 0:
+        if not self.num_shots:
             raise ConfigError("--num-shots: numbers of examples, each 0 or more, such as 0 1 2 4 8")
         if any(not choice.strip() for choice in self.choices):
             raise ConfigError("--choices holds an empty answer")
         if self.normalize != "none" and not self.choices:
             raise ConfigError("--normalize is for --choices: give the possible answers")
-        for name, least in (("seed", 0), ("limit", 1), ("max_new_tokens", 1)):
-            value, flag = getattr(self, name), name.replace("_", "-")
-            if value is not None and value < least:
-                raise ConfigError(f"--{flag} is {value}: at least {least}")
 
     def written(self) -> Template:
         """The template of the demonstrations.

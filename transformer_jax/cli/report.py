@@ -8,6 +8,7 @@ import tyro
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, note, write_json, writing, wrote
+from transformer_jax.config_fields import Configuration, OutputPath
 from transformer_jax.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ __all__ = ["Report"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class Report(Configuration, group="--"):
     """Print a table of published figures, with those of own runs beside it: report bleu RUN ...
 
     bleu: BLEU and training FLOPs of ten translators, table 2 of Vaswani et al. 2017.
@@ -29,9 +30,9 @@ class Report:
     """Run directories of translators that have ended, with test sets."""
     results: Path | None = None
     """Folder of JSON files with results, such as benchmarks/results."""
-    json: Path | None = None
+    json: OutputPath | None = None
     """Output file of all figures."""
-    output: Path | None = None
+    output: OutputPath | None = None
     """Output file of BLEU against training FLOPs: .png, .svg or .html."""
 
     def __call__(self) -> int:

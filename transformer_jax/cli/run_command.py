@@ -3,12 +3,15 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from typing import Literal
+
+from transformer_jax.config_fields import Configuration, Count
 
 __all__ = ["MeshFlags", "PredictionCommand", "RunCommand"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunCommand:
+class RunCommand(Configuration, group="--"):
     """A command that uses a run; it refuses a changed ``config.json``."""
 
     allow_changed_config: bool = False
@@ -24,15 +27,15 @@ class RunCommand:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshFlags:
+class MeshFlags(Configuration, group="mesh"):
     """Numbers of devices that share the model and the rows of each batch."""
 
-    data: int = 1
+    data: Literal[-1] | Count = 1
     """Groups of devices that each compute their own rows; -1 is as many as there are devices
     for."""
-    fsdp: int = 1
+    fsdp: Count = 1
     """Devices that compute their own rows and also split the parameters between them."""
-    tensor: int = 1
+    tensor: Count = 1
     """Devices that split heads, feed-forward layers and the vocabulary between them."""
 
 

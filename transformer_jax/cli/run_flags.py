@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tyro
-
 from transformer_jax.cli.checks import check_values
-from transformer_jax.cli.flags import check_flags, flags_of, in_one_line, together
+from transformer_jax.cli.field_flags import parse
+from transformer_jax.cli.flags import check_flags, flags_of, together
+from transformer_jax.cli.help import runs_help, usual_help
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.old_names import RUNS, current_flags
 
@@ -69,24 +69,18 @@ def asked_run(
     name = _named(command, runs, given)
     if file is not None:
         runs = {name: (f"The run that {file} describes.", anew(config))}
-    plan = "--plan h200:8 or v5e:2x4 compiles the run for devices that need not be there. "
-    resume = "--resume continues the run if it is there already. "
-    about = "Begin a run. --config FILE takes the settings of the config.json of another run, "
-    parse = lambda: tyro.extras.overridable_config_cli(
-        dict(runs),
-        prog=program,
-        description=f"{about}which flags then change. {plan}{resume}{NOTE}",
-        args=given,
-    )
     if name in ("-h", "--help"):
-        return AskedRun(name, parse(), None, frozenset())
-    named = runs[name][1]
+        print(runs_help(program, {"named runs": runs}))
+        raise SystemExit(0)
+    about, named = runs[name]
     known = flags_of(type(named))
     given = [name, *current_flags(command, given[1:], known)]
     check_flags(f"{command} {name}", known, given[1:], f"{program} {name}")
     given = [name, *together(type(named), given[1:])]
-    run = in_one_line(parse, f"{program} {name}")
-    check_values(run)
+    described = about
+    if {"-h", "--help"} & {*given}:
+        described = f"{about}\n\n{usual_help([named])}"
+    run = parse(type(named), f"{program} {name}", given[1:], named, described)
     run = dataclasses.replace(run, output=run.output or f"runs/{name}")
     return AskedRun(name, run, named, _settings(given[1:]))
 
@@ -118,10 +112,9 @@ def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any 
     arguments = current_flags(command, arguments, known)
     check_flags(command, known, arguments, program)
     arguments = together(kind, arguments)
-    how = {} if default is None else {"default": default}
-    asked = in_one_line(lambda: tyro.cli(kind, prog=program, args=arguments, **how), program)
-    check_values(asked)
-    return asked
+    request = parse(kind, program, arguments, default)
+    check_values(request)
+    return request
 
 
 def near(word: str, known: Mapping[str, Any]) -> str:

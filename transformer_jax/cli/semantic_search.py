@@ -9,6 +9,7 @@ import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.config_fields import Count
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["SemanticSearch"]
@@ -28,7 +29,7 @@ class SemanticSearch(PredictionCommand):
     """Text file of any size; - is standard input. Empty lines are ignored."""
     query: tyro.conf.Positional[str]
     """Query text."""
-    top: int = 5
+    top: Count = 5
     """Number of lines to print."""
     layers: str = "last"
     """Layers: last, sum4 or concat4 (the last four), or a number; 0 is the embeddings."""
@@ -54,8 +55,6 @@ class SemanticSearch(PredictionCommand):
         layers = layers_of(self.layers)
         if layers == "all":
             raise ConfigError("--layers all: lines are compared by one vector: choose one layer")
-        if self.top < 1:
-            raise ConfigError(f"--top is {self.top}: at least 1")
         if not self.query.strip():
             raise ConfigError("the query is empty: there is nothing to compare with")
         from transformer_jax.data.text import check_readable

@@ -7,6 +7,7 @@ import tyro
 
 from transformer_jax.cli.output import check_file, writing, wrote
 from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.config_fields import OutputPath
 
 __all__ = ["Spectrum"]
 
@@ -17,7 +18,7 @@ class Spectrum(RunCommand):
 
     run: tyro.conf.Positional[Path]
     """Run directory with adapters (trained with --lora.rank)."""
-    output: Path | None = None
+    output: OutputPath | None = None
     """Output file of the picture: .png, .svg or .html."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""

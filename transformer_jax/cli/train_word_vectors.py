@@ -13,6 +13,7 @@ import tyro
 from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import say, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
+from transformer_jax.config_fields import Configuration, OutputPath
 from transformer_jax.errors import ConfigError
 from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
 
@@ -33,12 +34,12 @@ _EVERY = 8.0  # seconds between lines of progress
 
 
 @dataclasses.dataclass(frozen=True)
-class Train:
+class Train(Configuration, group="--"):
     """Train word vectors of text files."""
 
     texts: tyro.conf.Positional[tuple[Path, ...]]
     """Text files, UTF-8, perhaps .gz; a sentence or paragraph per line."""
-    output: Path = Path("runs/word-vectors")
+    output: OutputPath = Path("runs/word-vectors")
     """Folder of vectors.bin and config.json."""
     overwrite: bool = False
     """Replace word vectors that are in the folder."""
@@ -62,7 +63,7 @@ class Train:
 
 
 @dataclasses.dataclass(frozen=True)
-class Resume:
+class Resume(Configuration, group="--"):
     """Resume a training of word vectors after its last whole epoch."""
 
     output: tyro.conf.Positional[Path]

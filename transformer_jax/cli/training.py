@@ -22,7 +22,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.old_names import current_flags
 from transformer_jax.storage.urls import working_copy
 
-__all__ = ["Command", "TrainingProgram", "main", "run_as_program"]
+__all__ = ["Command", "TrainingProgram", "main", "resume_flags", "run_as_program"]
 
 Command = Callable[[Sequence[str]], int]
 # Lists that a run makes longer than they were asked for, by tokens of a chat template.
@@ -143,12 +143,11 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
         yield
 
 
-def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
-    """Resumes a run from its newest good checkpoint, on any mesh."""
-    from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig, initialize
-    from transformer_jax.predictors.runs import open_directory
+@functools.cache
+def resume_flags() -> Any:
+    """Returns the dataclass of the flags of ``resume``."""
+    from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
     from transformer_jax.training.loop import LoopConfig
-    from transformer_jax.training.sealed import changed_config
 
     @dataclasses.dataclass(frozen=True)
     class Resume(RunCommand):
@@ -160,6 +159,16 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
         mesh: MeshConfig = MeshConfig()
         distributed: DistributedConfig = DistributedConfig()
 
+    return Resume
+
+
+def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
+    """Resumes a run from its newest good checkpoint, on any mesh."""
+    from transformer_jax.parallel.mesh import DistributedConfig, initialize
+    from transformer_jax.predictors.runs import open_directory
+    from transformer_jax.training.sealed import changed_config
+
+    Resume = resume_flags()
     if not arguments:
         raise ConfigError("resume needs a run directory: resume runs/NAME")
     prog = f"{family.program} resume"

@@ -2,11 +2,13 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.config_fields import OutputPath, Range
 from transformer_jax.errors import ConfigError
 
 __all__ = ["Transcribe"]
@@ -20,7 +22,7 @@ class Transcribe(PredictionCommand):
     """Run directory of a speech recognizer."""
     files: tyro.conf.Positional[tuple[str, ...]]
     """Recordings: .wav, or features [frames, features] as .npy or .npz."""
-    output: Path | None = None
+    output: OutputPath | None = None
     """Output file, .gz allowed; None is standard output."""
     tsv: bool = False
     """Write a table with one row per recording: path, score, text (\\t, \\n and \\\\ stand for a
@@ -34,15 +36,13 @@ class Transcribe(PredictionCommand):
     the run."""
     max_len_b: int | None = None
     """... plus this many tokens. None is that of the run."""
-    batch_size: int = 32
+    batch_size: Annotated[int, Range(1, 65_536)] = 32
     """Maximum number of recordings in a batch."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Writes a line for each recording, in their order."""
-        if self.batch_size < 1:
-            raise ConfigError(f"--batch-size {self.batch_size}: at least 1")
         if not self.files:
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
         from transformer_jax.decoding.options import BeamSearchConfig

@@ -12,6 +12,7 @@ import tyro
 
 from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import TextOutput, note, tsv, waiting
+from transformer_jax.config_fields import OutputPath
 from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Translate(EngineCommand):
     """Run directory or Hugging Face folder."""
     input: Path | None = None
     """Text file to translate, .gz allowed; None is standard input."""
-    output: Path | None = None
+    output: OutputPath | None = None
     """Output file, .gz allowed; None is standard output."""
     num_beams: int | None = None
     """Beam width; 1 is greedy search; None is 4."""

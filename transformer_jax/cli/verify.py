@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from transformer_jax.config_fields import Configuration
 from transformer_jax.errors import CheckpointError, plural
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["Verify"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Verify:
+class Verify(Configuration, group="--"):
     """Check every checkpoint of a run against its manifest; exit code 4 if any is damaged.
 
     Of a Hugging Face folder, every tensor is read.

@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
 from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
+from transformer_jax.config_fields import Amount, OutputPath, Range
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ class WinRateCommand(SamplingCommand):
     """Python file with reward(prompt, completion) -> float; the higher reward wins. The file is
     run: use files that you trust. The prompt of
     a conversation is its last message."""
-    samples: int = 1
+    samples: Annotated[int, Range(1, 10_000)] = 1
     """Completions of each prompt by each model, compared in pairs."""
-    show: int = 0
+    show: Amount = 0
     """Number of prompts whose completions are printed too."""
-    json: Path | None = None
+    json: OutputPath | None = None
     """Output file of all completions, rewards and figures."""
 
     def __call__(self) -> int:
@@ -100,9 +101,6 @@ class WinRateCommand(SamplingCommand):
 
     def _check(self) -> None:
         check_file("--json", self.json, (".json",))
-        for name, least in (("samples", 1), ("show", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"--{name} is {getattr(self, name)}: at least {least}")
         if self.samples > 1 and not self.temperature:
             raise ConfigError(
                 f"--samples is {self.samples} and --temperature 0: all samples would be equal: "

@@ -8,6 +8,7 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.config_fields import Count, OutputPath
 from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ class WordVectorsCommand(PredictionCommand):
     """The word."""
     sentences: tyro.conf.Positional[tuple[str, ...]] = ()
     """Sentences that contain the word, at least twice in total."""
-    output: Path | None = None
+    output: OutputPath | None = None
     """HTML file to write too."""
-    top: int = 5
+    top: Count = 5
     """Number of words with the highest attention to show."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
@@ -37,8 +38,6 @@ class WordVectorsCommand(PredictionCommand):
         """Prints cosines by layer for pairs of sentences, and the words with most attention."""
         if self.output is not None and self.output.suffix != ".html":
             raise ConfigError(f"--output {self.output}: the name of a page ends in .html")
-        if self.top < 1:
-            raise ConfigError(f"--top is {self.top}: at least 1")
         if not self.word.strip() or not self.sentences:
             raise ConfigError(
                 "a word and sentences with it are needed: "

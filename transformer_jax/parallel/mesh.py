@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
-from transformer_jax.config_fields import Configuration, Count
+from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.coordinator import (
     bind_address,
@@ -49,10 +49,12 @@ __all__ = [
 class MeshConfig(Configuration, group="mesh"):
     """Numbers of devices that share each kind of work; their product is the number of devices."""
 
-    data: int = -1  # groups that each read their own rows; -1 is as many as the rest leaves
-    fsdp: int = 1  # devices that share rows and also split the parameters between them
-    tensor: int = 1  # devices that split heads, feed-forward and vocabulary between them
-    context: int = 1  # devices that split the positions of each text between them
+    data: (
+        Literal[-1] | Count
+    ) = -1  # groups that each read their own rows; -1 is as many as the rest leaves
+    fsdp: Count = 1  # devices that share rows and also split the parameters between them
+    tensor: Count = 1  # devices that split heads, feed-forward and vocabulary between them
+    context: Count = 1  # devices that split the positions of each text between them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +62,9 @@ class DistributedConfig(Configuration, group="distributed"):
     """The place of this process among several; None takes the launcher's variables."""
 
     coordinator_address: str | None = None  # host:port of process 0
-    num_processes: int | None = None  # number of processes
-    process_id: int | None = None  # number of this process, from 0
-    num_local_devices: int | None = None  # devices that a process uses; None is all it has
+    num_processes: Count | None = None  # number of processes
+    process_id: Amount | None = None  # number of this process, from 0
+    num_local_devices: Count | None = None  # devices that a process uses; None is all it has
     heartbeat_timeout_seconds: Count = 30  # seconds of silence after which a process counts as dead
     initialization_timeout_seconds: Count = 300  # seconds within which all processes must be there
 
@@ -133,10 +135,6 @@ def mesh_shape(config: MeshConfig, number: int) -> dict[str, int]:
     """
     n, data = number, config.data
     inner = {"fsdp": config.fsdp, "context": config.context, "tensor": config.tensor}
-    for name, size in (*inner.items(), ("data", data)):
-        if size < 1 and not (name == "data" and size == -1):
-            allowed = "-1 (the rest) or 1 and more" if name == "data" else "1 and more"
-            raise ConfigError(f"mesh.{name} is {size}: allowed are {allowed}")
     product = math.prod(inner.values())
     # An axis of one device is not worth a word in a message.
     named = {name: size for name, size in inner.items() if size > 1 or name != "context"}
@@ -204,8 +202,6 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
 def _join(launch: Launch, local: tuple[int, ...] | None, config: DistributedConfig) -> None:
     """Joins the other processes, or says which of them is missing."""
     seconds, address, name = config.initialization_timeout_seconds, launch.address, launch.names[0]
-    if seconds < 1:
-        raise ConfigError(f"distributed.initialization_timeout_seconds is {seconds}: at least 1")
     began = time.monotonic()
     bind = None  # leaves it to JAX
     if address is not None and launch.one_machine:

@@ -1,0 +1,97 @@
+"""The commands of ``transformer-jax``, in the groups of its help; each is imported when it runs."""
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["COMMANDS", "GROUPS", "PROGRAM", "PROGRAMS", "load_command", "with_flags"]
+
+PROGRAM = "transformer-jax"
+
+# Commands with a line about each.
+GROUPS: dict[str, dict[str, str]] = {
+    "train": {
+        "train": "Train a translator or a language model on your own text.",
+        "pretrain": "Pre-train an encoder or an encoder-decoder on any text.",
+        "finetune": "Fine-tune an encoder on labeled examples, or a summarizer.",
+        "train-speech": "Train a speech recognizer on recordings.",
+        "instruct": "Train a language model on conversations.",
+        "align": "Train a language model on preferences or rewards.",
+        "resume": "Continue a run from its newest good checkpoint.",
+        "launch": "Run a command as several processes, or write the file for a cluster.",
+        "prefer": "Choose the better of two samples: pairs for align.",
+    },
+    "use": {
+        "translate": "Translate lines of standard input, or of a file.",
+        "generate": "Continue prompts with a language model.",
+        "chat": "Talk with a language model trained on conversations.",
+        "transcribe": "Transcribe recordings with a speech recognizer.",
+        "classify": "Label texts with a fine-tuned model, or reward them.",
+        "tag": "Tag the words of each line with a fine-tuned encoder.",
+        "answer": "Extract answers to questions from a text.",
+        "fill-mask": "Predict the tokens at [MASK].",
+        "embed": "Write embeddings of lines, or of their tokens.",
+        "semantic-search": "Find the lines of a file that are closest to a query.",
+    },
+    "look inside": {
+        "attention": "Write a page with the attention of every layer and head.",
+        "describe": "Print architecture, parameters, FLOPs and bytes.",
+        "verify": "Check the files of a run against their checksums.",
+        "probe": "Train linear probes on the vectors of each layer.",
+        "spectrum": "Print and draw the singular values of adapters.",
+        "word-vectors": "Compare contextual vectors of a word, layer by layer.",
+        "word-vectors train": "Train word vectors by word2vec, or resume it.",
+        "analogy": "Answer a − b + c by word vectors.",
+        "most-similar": "Print the words most similar to a word.",
+        "laboratory": "Small experiments on recurrence, attention and rewards.",
+    },
+    "exchange": {
+        "convert": "Convert a Hugging Face checkpoint to a run directory.",
+        "export": "Export a model to Hugging Face, CTranslate2 or StableHLO.",
+        "merge": "Merge adapters into weights, or take them out again.",
+    },
+    "measure": {
+        "evaluate": "Score a run on test data, by the measures of its task.",
+        "score": "Print log-probabilities of lines or translations.",
+        "prompt": "Measure few-shot accuracy by demonstrations in the prompt.",
+        "win-rate": "Count whose samples a rule prefers, of two models.",
+        "diversity": "Compare how much the texts of a model differ.",
+        "complexity": "Compare attention with recurrence and convolution.",
+        "glue": "Print GLUE's table, with the scores of runs.",
+        "report": "Print published figures beside those of own runs.",
+    },
+    "this program": {
+        "completion": "Print a script that completes commands in bash, zsh or fish.",
+    },
+}
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+# Commands that take their arguments as they are, and the modules of their functions.
+PROGRAMS = {
+    **dict.fromkeys(("train", "pretrain", "finetune", "train-speech", "instruct"), "families"),
+    **dict.fromkeys(("align", "resume", "evaluate", "glue"), "families"),
+    "laboratory": "laboratory",
+    "word-vectors train": "train_word_vectors",
+}
+
+
+def load_command(name: str) -> Any:
+    """Returns the dataclass of a command's flags, or the function that takes its arguments.
+
+    Args:
+        name: A command.
+
+    Example:
+        >>> load_command("fill-mask").__name__
+        'FillMask'
+    """
+    if name in PROGRAMS:
+        return importlib.import_module(f"transformer_jax.cli.{PROGRAMS[name]}").main
+    module = importlib.import_module(f"transformer_jax.cli.{name.replace('-', '_')}")
+    return getattr(module, module.__all__[0])
+
+
+def with_flags() -> Iterator[tuple[str, Any]]:
+    """Yields commands whose flags are those of a dataclass, with it."""
+    for name in COMMANDS:
+        if name not in PROGRAMS:
+            yield name, load_command(name)

@@ -1,0 +1,201 @@
+"""Flags from configurations: a flag for each field, with its comment, range and choices."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
+
+from transformer_jax.cli.flags import flags_of, in_one_line, positional
+from transformer_jax.config_fields import Configuration, FieldError, check_fields, field_types
+from transformer_jax.config_help import field_help, range_of
+from transformer_jax.errors import ConfigError
+
+__all__ = ["parse"]
+
+_REGISTRY = ConstructorRegistry()
+_METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH", bool: "{True,False}"}
+
+
+def parse(
+    kind: Any,
+    program: str,
+    arguments: Sequence[str],
+    default: Any = None,
+    description: str | None = None,
+) -> Any:
+    """Returns the configuration that flags describe.
+
+    Words that a field does not admit are left as they are, so that the configuration refuses them
+    as it does in Python.
+
+    Args:
+        kind: A subclass of ``Configuration``.
+        program: The command, for messages.
+        arguments: Its flags and positional arguments.
+        default: A configuration with the values of absent flags.
+        description: The text of ``--help`` before the flags; None is that of ``kind``.
+
+    Raises:
+        ConfigError: A flag or a value is invalid.
+
+    Example:
+        >>> from transformer_jax.config import NormConfig
+        >>> parse(NormConfig, "norm", ["--placement", "pre"]).placement
+        'pre'
+        >>> parse(NormConfig, "norm", ["--eps", "small"])
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ConfigError: --eps is 'small': a number is needed
+    """
+    how: dict[str, Any] = {} if default is None else {"default": default}
+    read = lambda: tyro.cli(
+        kind, prog=program, args=arguments, description=description, registry=_REGISTRY, **how
+    )
+    try:
+        return in_one_line(read, program)
+    except FieldError as error:
+        raise ConfigError(f"{_flag(kind, error.path, arguments)} {error.fault}") from None
+
+
+@_REGISTRY.struct_rule
+def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """The fields of a configuration; None of other types."""
+    if not (isinstance(info.type, type) and issubclass(info.type, Configuration)):
+        return None
+    cls: Any = info.type
+    kinds, texts, fields = field_types(cls), field_help(cls), []
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        limits = range_of(cls, field.name)
+        text = f"{texts[field.name]} ({limits})" if limits else texts[field.name]
+        reader = _with_reader(kinds[field.name])
+        fields.append(
+            StructFieldSpec(field.name, reader, _default(info, field), text.strip() or None)
+        )
+
+    def make(**values: Any) -> Any:
+        check_fields(cls, values)  # before types are enforced, as in tests
+        return cls(**values)
+
+    make.__doc__ = cls.__doc__
+    return StructConstructorSpec(make, tuple(fields))
+
+
+def _default(info: StructTypeInfo, field: "dataclasses.Field[Any]") -> Any:
+    """The value of an absent flag; tyro's mark where the flag is required."""
+    if isinstance(info.default, info.type):
+        return getattr(info.default, field.name)
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return tyro.MISSING
+
+
+def _with_reader(kind: Any) -> Any:
+    """The type of a field with a reader of words; that of switches and groups as it is."""
+    plain, marks = kind, ()
+    if typing.get_origin(kind) is Annotated:
+        plain, *rest = typing.get_args(kind)
+        marks = tuple(rest)
+    parts = _alternatives(plain)
+    if plain is bool or any(map(dataclasses.is_dataclass, parts)):
+        return kind
+    lists = [part for part in parts if typing.get_origin(part) is tuple]
+    reader = PrimitiveConstructorSpec(
+        nargs="*" if lists else 1,
+        metavar=_metavar(parts, lists),
+        instance_from_str=lambda words: _value(parts, lists, words),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: (
+            [str(one) for one in value] if isinstance(value, tuple) else [str(value)]
+        ),
+    )
+    return Annotated[(Any, reader, *marks)]
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    """The types of a union, without their ranges."""
+    if typing.get_origin(kind) is Annotated:
+        return _alternatives(typing.get_args(kind)[0])
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return [one for part in typing.get_args(kind) for one in _alternatives(part)]
+    return [kind]
+
+
+def _items(kind: Any, number: int) -> list[list[Any]]:
+    """The alternatives of each of so many values of a tuple."""
+    parts = typing.get_args(kind)
+    if parts[1:] == (...,):
+        return [_alternatives(parts[0])] * number
+    return [_alternatives(parts[min(i, len(parts) - 1)]) for i in range(number)]
+
+
+def _value(parts: Sequence[Any], lists: Sequence[Any], words: Sequence[str]) -> Any:
+    if not lists or (words == ["None"] and types.NoneType in parts):
+        return _scalar(parts, words[0])
+    kinds = _items(lists[0], len(words))
+    return tuple(_scalar(each, word) for each, word in zip(kinds, words, strict=True))
+
+
+def _scalar(parts: Sequence[Any], word: str) -> Any:
+    """The first value of the types that a word can be; the word if it is none."""
+    for part in parts:
+        if part is types.NoneType and word == "None":
+            return None
+        for choice in typing.get_args(part) if typing.get_origin(part) is Literal else ():
+            if str(choice) == word:
+                return choice
+        if part is bool and word in ("True", "False"):
+            return word == "True"
+    for part in parts:
+        if part in (int, float):
+            try:
+                return part(word)
+            except ValueError:
+                continue
+        if part is Path:
+            return Path(word)
+    return word
+
+
+def _metavar(parts: Sequence[Any], lists: Sequence[Any]) -> str:
+    def named(part: Any) -> str:
+        if part is types.NoneType:
+            return "{None}"
+        if typing.get_origin(part) is Literal:
+            return f"{{{','.join(map(str, typing.get_args(part)))}}}"
+        return _METAVARS.get(part, "STR")
+
+    of = lambda kinds: "|".join(dict.fromkeys(map(named, kinds)))
+    if not lists:
+        return of(sorted(parts, key=lambda part: part is not types.NoneType))
+    items = typing.get_args(lists[0])
+    one = of(_alternatives(items[0]))
+    several = f"[{one} [{one} ...]]"
+    if items[1:] != (...,):
+        several = " ".join(of(_alternatives(item)) for item in items)
+    return f"{{None}}|{several}" if types.NoneType in parts else several
+
+
+def _flag(kind: Any, path: str, arguments: Sequence[str]) -> str:
+    """The flag of a field: of several with the same path, the one that was given."""
+    if path.startswith("--"):
+        places = [field.name for field in dataclasses.fields(kind) if positional(field)]
+        return next((name for name in places if path == f"--{name.replace('_', '-')}"), path)
+    flags = [f for f in flags_of(kind) if f".{f}".replace("-", "_").endswith(f".{path}")]
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    named = [f"--{flag}" for flag in flags if f"--{flag}" in given] or [f"--{f}" for f in flags]
+    return named[0] if named else path

@@ -1,0 +1,119 @@
+"""Texts of ``--help``: the map of commands, named runs, and the usual flags of training."""
+
+import dataclasses
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from transformer_jax.cli.flags import positional
+from transformer_jax.config_fields import field_types
+from transformer_jax.config_help import field_help
+
+__all__ = ["columns", "kinds_help", "runs_help", "usual_help"]
+
+# The settings that are changed most, in this order; a run shows the first of those that it has.
+_USUAL = (
+    *("init_from", "task.init_from", "data.source", "data.target", "data.train", "data.text"),
+    *("data.valid", "output", "training.epochs", "training.steps", "optimizer.learning_rate"),
+    *("training.max_tokens", "training.batch_size", "mesh.fsdp", "tokenizer.vocab_size"),
+)
+_SHOWN = 7  # of them, beside those of every run
+_OF_EVERY_RUN = (
+    ("--config FILE", "take the settings of the config.json of another run, before flags"),
+    ("--plan DEVICES", "only compile the run for devices that need not be there: h200:8, v5e:2x4"),
+    ("--resume", "continue the run if it is there already"),
+)
+
+
+def columns(rows: Iterable[tuple[str, str]], indent: int = 2) -> str:
+    """Returns names and texts in two columns, as wide as the terminal.
+
+    Args:
+        rows: A name and what is said of it.
+        indent: Blanks before each line.
+
+    Example:
+        >>> print(columns([("train", "Train a model."), ("use", "Use it.")]))
+          train  Train a model.
+          use    Use it.
+    """
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0) + 2
+    room = max(shutil.get_terminal_size().columns - 1, 60)
+    lines = []
+    for name, text in rows:
+        head = " " * indent + f"{name:<{width}}"
+        lines += textwrap.wrap(
+            text, room, initial_indent=head, subsequent_indent=" " * len(head)
+        ) or [head.rstrip()]
+    return "\n".join(lines)
+
+
+def runs_help(program: str, groups: Mapping[str, Mapping[str, tuple[str, Any]]]) -> str:
+    """Returns the help of a command that begins runs: its named runs and the usual flags.
+
+    Args:
+        program: The command.
+        groups: Named runs, each with a line about it, by what they train.
+    """
+    parts = [f"usage: {program} NAME [flags]"]
+    for title, runs in groups.items():
+        rows = ((name, about) for name, (about, _) in runs.items())
+        parts.append(f"{title}:\n{columns(rows)}")
+    settings = [run for runs in groups.values() for _, run in runs.values()]
+    parts.append(usual_help(settings))
+    parts.append(f"All flags: {program} NAME --help")
+    return "\n\n".join(parts)
+
+
+def kinds_help(program: str, kinds: Mapping[str, Any]) -> str:
+    """Returns the help of a command whose flags depend on the kind of a run.
+
+    Args:
+        program: The command.
+        kinds: The dataclass of the flags of each kind, by what its runs are.
+    """
+    flags = {title: dict(_flags(kind)) for title, kind in kinds.items()}
+    shared = set.intersection(*map(set, flags.values()))
+    parts = [f"usage: {program} RUN [flags]"]
+    for title, texts in flags.items():
+        if rows := [row for row in texts.items() if row[0] not in shared]:
+            parts.append(f"{title}:\n{columns(rows)}")
+    rows = [row for row in next(iter(flags.values())).items() if row[0] in shared]
+    return "\n\n".join([*parts, f"every run:\n{columns(rows)}"])
+
+
+def _flags(kind: Any, prefix: str = "--") -> Iterator[tuple[str, str]]:
+    """The flags of a dataclass with their help; those of nested ones are dotted."""
+    texts, kinds = field_help(kind), field_types(kind)
+    for field in dataclasses.fields(kind):
+        if positional(field):
+            continue
+        flag, part = prefix + field.name.replace("_", "-"), kinds[field.name]
+        if dataclasses.is_dataclass(part):
+            yield from _flags(part, f"{flag}.")
+        else:
+            yield flag, texts[field.name]
+
+
+def usual_help(runs: Sequence[Any]) -> str:
+    """Returns the ten usual flags of runs, with a line each."""
+    texts: dict[str, str] = {}
+    for run in {type(run): run for run in runs}.values():
+        for path in _USUAL:
+            if (text := _text(run, path)) is not None:
+                texts.setdefault(path, text)
+    shown = [path for path in _USUAL if path in texts][:_SHOWN]
+    rows = [(f"--{path.replace('_', '-')}", texts[path]) for path in shown]
+    return f"usual flags:\n{columns([*rows, *_OF_EVERY_RUN])}"
+
+
+def _text(run: Any, path: str) -> str | None:
+    """The help of a setting by its dotted path; None if the run has none of this name."""
+    *groups, name = path.split(".")
+    for group in groups:
+        run = getattr(run, group, None)
+    if not dataclasses.is_dataclass(run) or name not in field_types(type(run)):
+        return None
+    return field_help(type(run))[name]

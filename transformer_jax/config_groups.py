@@ -1,0 +1,356 @@
+"""The groups of a model's configuration, each with its ranges and its own relations."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from transformer_jax.config_fields import (
+    Amount,
+    Configuration,
+    Count,
+    NotNegative,
+    Positive,
+    Range,
+    Rate,
+)
+from transformer_jax.errors import ConfigError
+
+__all__ = [
+    "Activation",
+    "AttentionConfig",
+    "CellName",
+    "ComputeConfig",
+    "EmbeddingConfig",
+    "FeatureConfig",
+    "FeedForwardConfig",
+    "HeadConfig",
+    "ImageConfig",
+    "MixerConfig",
+    "NormConfig",
+    "PositionConfig",
+    "ScoreConfig",
+]
+
+CellName = Literal["tanh", "relu", "lstm", "gru", "gru_reset_after"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingConfig(Configuration, group="embedding"):
+    """Tokens to vectors."""
+
+    # Factor of token embeddings; None is sqrt(embedding_size).
+    scale: Annotated[float, Range()] | None = None
+    layernorm_embedding: bool = False  # normalize the sum of embeddings (BERT, BART)
+    type_vocab_size: Annotated[int, Range(0, 1 << 20)] = 0  # token types (segments); 0 is no table
+    share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
+    # E; a linear map projects to d_model (ELECTRA).
+    embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None
+    dropout: Rate = 0.1
+    init: str | None = None  # word vectors that training begins with: a file of word2vec
+
+
+@dataclasses.dataclass(frozen=True)
+class PositionConfig(Configuration, group="positions"):
+    """Position information: a table, RoPE, ALiBi or relative position biases."""
+
+    kind: Literal[
+        "none", "learned", "sinusoidal", "sinusoidal_halves", "rope", "alibi", "relative"
+    ] = "sinusoidal"
+    # Longest sequence; rows of a learned table minus the offset.
+    max_length: Annotated[int, Range(1, 1 << 30)] = 1024
+    offset: Annotated[int, Range(0, 1 << 20)] = 0  # first row of the learned table in use (BART 2)
+    skip_padding: bool = False  # positions count non-padding tokens only (RoBERTa)
+    rope_theta: Positive = 10_000.0
+    rope_dim: Count | None = None  # rotary dimensions, the first of a head; None is all
+    # Llama 3.1: factor, low and high frequency factors, original length.
+    rope_scaling: tuple[Positive, Positive, Positive, Count] | None = None
+    # yarn_frequencies
+    rope_yarn: tuple[Positive, Positive, Positive, Count, bool] | None = None
+    rope_dynamic: tuple[Positive, Count] | None = None  # NTK factor, length: dynamic_base
+    # LongRoPE: divisors of the frequency of each pair, for contexts up to
+    # rope_original_max_length and beyond it.
+    rope_short_factor: tuple[Positive, ...] = ()
+    rope_long_factor: tuple[Positive, ...] = ()
+    rope_original_max_length: Count | None = None
+    rope_attention_factor: Positive = 1.0  # factor of rotated queries and keys (YaRN, LongRoPE)
+    rope_interpolation: Annotated[float, Range(1)] = (
+        1.0  # positions are divided by it (position interpolation)
+    )
+    num_buckets: Annotated[int, Range(1, 1 << 20)] = 32  # of relative distances (T5)
+    # Larger distances share the last bucket (T5).
+    max_distance: Annotated[int, Range(1, 1 << 30)] = 128
+
+    @property
+    def bounded(self) -> bool:
+        """Returns whether no sequence may exceed ``max_length``.
+
+        A learned or sinusoidal table has that many rows, and the angles of dynamic NTK and
+        LongRoPE depend on it.
+        """
+        depends = self.rope_method in ("rope_dynamic", "rope_short_factor")
+        table = self.kind == "learned" or self.kind.startswith("sinusoidal")
+        return table or (self.kind == "rope" and depends)
+
+    @property
+    def rope_method(self) -> str | None:
+        """Name of the field that changes the angles of plain RoPE, if there is one."""
+        return next(iter(self.rope_methods), None)
+
+    @property
+    def rope_methods(self) -> tuple[str, ...]:
+        """Names of all such fields that are set; a valid configuration has at most one."""
+        return tuple(name for name in _ROPE_METHODS if getattr(self, name))
+
+    def check(self, head_dim: int, decodes: bool) -> None:
+        """Refuses positions that heads of a size, or a decoder, cannot have.
+
+        Args:
+            head_dim: H, the size of a query head.
+            decodes: Whether there are decoder layers, whose distances have one direction.
+
+        Raises:
+            ConfigError: Names the field, its value and what is allowed.
+        """
+        if self.kind == "rope":
+            self._check_rope(head_dim)
+        exact = self.num_buckets // (2 if decodes else 4)
+        if self.kind == "relative" and not (self.num_buckets >= 4 and self.max_distance > exact):
+            raise ConfigError(
+                f"positions.num_buckets is {self.num_buckets}: relative positions need at least 4, "
+                f"of which {exact} hold one distance each: fewer than positions.max_distance, "
+                f"{self.max_distance}"
+            )
+
+    def _check_rope(self, head_dim: int) -> None:
+        """Refuses rotary embeddings that do not fit the heads, or change their angles twice."""
+        if self.rope_dim is None and head_dim % 2:
+            raise ConfigError(f"rotary embeddings need an even head size, not {head_dim}")
+        size = head_dim if self.rope_dim is None else self.rope_dim
+        if size % 2 or size > head_dim:
+            raise ConfigError(
+                f"positions.rope_dim is {self.rope_dim}: an even number, at most the head size "
+                f"{head_dim}"
+            )
+        if len(methods := self.rope_methods) > 1:
+            raise ConfigError(
+                f"positions.{' and positions.'.join(methods)} are given: only one of them is "
+                f"allowed"
+            )
+        if self.rope_dynamic and size < 4:
+            raise ConfigError(
+                f"positions.rope_dynamic needs at least 4 rotary dimensions, not {size}"
+            )
+        self._check_longrope(size)
+        low, high = (self.rope_scaling or (1.0, 0.0, 1.0))[1:3]
+        if not low < high:
+            raise ConfigError(
+                f"positions.rope_scaling is {self.rope_scaling}: the second number has to be "
+                f"below the third"
+            )
+        if self.rope_yarn is not None and self.rope_theta <= 1:
+            raise ConfigError(
+                f"positions.rope_theta is {self.rope_theta}: above 1 with positions.rope_yarn"
+            )
+
+    def _check_longrope(self, size: int) -> None:
+        factors = {name: getattr(self, name) for name in ("rope_short_factor", "rope_long_factor")}
+        given = any(factors.values())
+        if given != (self.rope_original_max_length is not None):
+            raise ConfigError(
+                "positions.rope_short_factor, rope_long_factor and rope_original_max_length are "
+                "given together"
+            )
+        for name, numbers in factors.items() if given else ():
+            if len(numbers) != size // 2:
+                raise ConfigError(
+                    f"positions.{name} has {len(numbers)} factors: {size // 2} are needed"
+                )
+
+
+_ROPE_METHODS = ("rope_scaling", "rope_yarn", "rope_dynamic", "rope_short_factor")
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig(Configuration, group="attention"):
+    """Multi-head attention."""
+
+    num_heads: Annotated[int, Range(1, 1 << 14)] = 8  # N
+    # K; None is num_heads, fewer is GQA.
+    num_kv_heads: Annotated[int, Range(1, 1 << 14)] | None = None
+    head_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # H; None is d_model / num_heads
+    value_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # U; None is head_dim
+    bias: bool = True  # of the query, key and value projections
+    out_bias: bool = True
+    qk_norm: bool = False  # normalize each query and key head (Qwen 3)
+    dropout: Rate = 0.0  # of attention weights
+    implementation: Literal["auto", "xla", "chunked", "cudnn", "splash", "ring"] = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreConfig(Configuration, group="scores"):
+    """Attention scores and sliding windows."""
+
+    scale: Annotated[float, Range()] | None = None  # None is head_dim ** -0.5 (T5: 1)
+    attn_logit_softcapping: Positive | None = None  # cap * tanh(scores / cap)
+    sliding_window: Count | None = None  # visible keys are fewer than this many tokens away
+    sliding_window_every: Count = 1  # layers i * every have the window (Gemma 2: 2)
+    sliding_window_layers: tuple[Amount, ...] | None = None  # or these layers, from 0 (Qwen 2)
+
+    def window_of(self, layer: int) -> int | None:
+        """Sliding window of a layer; None is full attention.
+
+        Example:
+            >>> scores = ScoreConfig(sliding_window=8, sliding_window_layers=(1, 2))
+            >>> [scores.window_of(i) for i in range(4)]
+            [None, 8, 8, None]
+        """
+        layers = self.sliding_window_layers
+        local = layer % self.sliding_window_every == 0 if layers is None else layer in layers
+        return self.sliding_window if local else None
+
+    def check(self, layers: int) -> None:
+        """Refuses windows of layers that are not there.
+
+        Raises:
+            ConfigError: Names the field, its value and what is allowed.
+        """
+        chosen = self.sliding_window_layers
+        if chosen is None:
+            return
+        if self.sliding_window is None or self.sliding_window_every != 1:
+            raise ConfigError(
+                f"scores.sliding_window_layers is {chosen}: it needs scores.sliding_window, and "
+                f"scores.sliding_window_every left at 1"
+            )
+        if list(chosen) != sorted({i for i in chosen if i < layers}):
+            raise ConfigError(
+                f"scores.sliding_window_layers is {chosen}: layers from 0 to {layers - 1} in "
+                f"ascending order, each once"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class MixerConfig(Configuration, group="mixer"):
+    """What mixes the positions of a block; restricted attention is ``scores.sliding_window``."""
+
+    kind: Literal["attention", "recurrent", "convolution"] = "attention"
+    cell: CellName = "lstm"  # of recurrent; an encoder's reads in both directions
+    kernel_size: Annotated[int, Range(1, 1 << 16)] = 3  # of convolution, positions
+    # Of convolution: those of the layers, over and over.
+    dilations: tuple[Annotated[int, Range(1, 1 << 16)], ...] = (1,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        kinds = {"cell": "recurrent", "kernel_size": "convolution", "dilations": "convolution"}
+        for name, kind in kinds.items():
+            if getattr(self, name) != usual[name] and self.kind != kind:
+                raise ConfigError(f"mixer.{name} is for mixer.kind {kind}, and it is {self.kind}")
+        if not self.dilations:
+            raise ConfigError("mixer.dilations is empty: at least one number is needed")
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForwardConfig(Configuration, group="feed_forward"):
+    """Position-wise feed-forward network."""
+
+    # F; 0 is no such sub-layer, where the mixer is not attention.
+    d_ff: Annotated[int, Range(0, 1 << 22)] = 2048
+    activation: Activation = "relu"
+    gated: bool = False  # activation(x W) * (x V) instead of activation(x W)
+    bias: bool = True
+    activation_dropout: Rate = 0.0  # dropout of the hidden activations
+
+
+@dataclasses.dataclass(frozen=True)
+class NormConfig(Configuration, group="norm"):
+    """Normalization of the residual stream."""
+
+    kind: Literal["layer", "rms"] = "layer"
+    placement: Literal["post", "pre", "sandwich"] = "post"
+    eps: NotNegative = 1e-5
+    gain_offset: Annotated[float, Range()] = 0.0  # the gain is this plus the parameter (Gemma: 1)
+    bias: bool = True  # of layer norm
+    final: bool | None = None  # a norm after the last block; None: unless post-norm
+    residual_dropout: Rate = 0.1  # of each sub-layer's output, before the residual sum
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadConfig(Configuration, group="head"):
+    """Output head: hidden states to logits."""
+
+    tie_word_embeddings: bool = True  # the output matrix is the embedding table
+    bias: bool = False
+    scale: Annotated[float, Range()] = 1.0  # factor of hidden states (T5 1.0: d_model ** -0.5)
+    final_logit_softcapping: Positive | None = None  # cap * tanh(logits / cap) (Gemma 2)
+    mlm_transform: bool = False  # dense, activation, norm before the logits (BERT)
+    mlm_transform_activation: Activation | None = None  # None is feed_forward.activation
+    pooler: bool = False  # dense layer on the first hidden state (BERT),
+    pooler_activation: Activation = "tanh"  # followed by this (DistilBERT: relu)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageConfig(Configuration, group="image"):
+    """Images as sequences of a class embedding and patch embeddings (ViT)."""
+
+    image_size: Annotated[int, Range(0, 1 << 16)] = 0  # pixels along each side; 0 is a text model
+    patch_size: Annotated[int, Range(1, 1 << 16)] = 16  # pixels along each side of a patch
+    num_channels: Annotated[int, Range(1, 1 << 16)] = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image_size % self.patch_size:
+            raise ConfigError(
+                f"image.patch_size {self.patch_size} does not divide image.image_size "
+                f"{self.image_size}: choose a divisor"
+            )
+
+    @property
+    def sequence_length(self) -> int:
+        """Length of the sequence: the class embedding and all patches."""
+        return 1 + (self.image_size // self.patch_size) ** 2
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureConfig(Configuration, group="features"):
+    """Frames of features in place of source tokens, such as log-mel frames of speech."""
+
+    num_features: Annotated[int, Range(0, 1 << 16)] = 0  # numbers of a frame; 0 is a text model
+    # Frames that make one position of the encoder.
+    stacked_frames: Annotated[int, Range(1, 1 << 16)] = 4
+
+    @property
+    def width(self) -> int:
+        """Numbers of a position."""
+        return self.num_features * self.stacked_frames
+
+    def check(self, shared: bool) -> None:
+        """Refuses settings of features that no encoder can have.
+
+        Args:
+            shared: Whether encoder and decoder share a table.
+
+        Raises:
+            ConfigError: Names the setting, its value and what is allowed.
+        """
+        if self.num_features and shared:
+            raise ConfigError(
+                "embedding.share_encoder_decoder_embeddings: an encoder of features has no table "
+                "to share: set it to False"
+            )
+        if not self.num_features and self != FeatureConfig():
+            raise ConfigError(
+                f"features.stacked_frames is {self.stacked_frames}: it is for models of features, "
+                f"and features.num_features is 0"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig(Configuration, group="compute"):
+    """Computation settings, which change no result beyond rounding."""
+
+    # Of matrix products; parameters stay float32. A run with auto takes bfloat16 on GPUs and TPUs
+    # and float32 on CPUs, which its config.json then says.
+    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
+    scan_layers: bool = False  # one compiled block for all layers: compiles fast, slower on CPU
+    remat: bool = False  # recompute activations in the backward pass

@@ -1,0 +1,90 @@
+"""Help of settings: the comments of fields, and the ranges that their types declare."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import io
+import textwrap
+import tokenize
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from transformer_jax.config_fields import Range, field_types
+
+__all__ = ["field_help", "range_of"]
+
+
+@functools.cache
+def field_help(cls: Any) -> dict[str, str]:
+    """Returns the help of each field of a dataclass, from its source.
+
+    It is the text below a field, the comment above it, or the comment beside it.
+
+    Args:
+        cls: The dataclass.
+
+    Example:
+        >>> from transformer_jax.config import AttentionConfig
+        >>> field_help(AttentionConfig)["num_kv_heads"]
+        'K; None is num_heads, fewer is GQA.'
+    """
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            found |= _own_help(base)
+    return {field.name: found.get(field.name, "") for field in dataclasses.fields(cls)}
+
+
+def range_of(cls: Any, name: str) -> str:
+    """Returns the range of a field's numbers in words; empty where it has none.
+
+    Args:
+        cls: The dataclass.
+        name: The field.
+
+    Example:
+        >>> from transformer_jax.config import AttentionConfig
+        >>> range_of(AttentionConfig, "num_heads"), range_of(AttentionConfig, "bias")
+        ('1 to 16,384', '')
+    """
+    return next((said for one in _ranges(field_types(cls)[name]) if (said := str(one))), "")
+
+
+def _ranges(kind: Any) -> Iterator[Range]:
+    for part in typing.get_args(kind):
+        if isinstance(part, Range):
+            yield part
+        else:
+            yield from _ranges(part)
+
+
+@functools.cache
+def _own_help(cls: Any) -> dict[str, str]:
+    """The help of the fields that a class itself declares; empty where it has no source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):
+        return {}
+    (tree,) = ast.parse(source).body
+    assert isinstance(tree, ast.ClassDef)
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    lines, found = source.splitlines(), {}
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            found[node.target.id] = " ".join(str(after.value.value).split())
+            continue
+        first = node.lineno
+        while lines[first - 2].lstrip().startswith("#"):
+            first -= 1
+        assert node.end_lineno is not None
+        words = (comments.get(i, "") for i in range(first, node.end_lineno + 1))
+        found[node.target.id] = " ".join(word for word in words if word not in ("", "fmt: skip"))
+    return found
