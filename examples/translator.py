@@ -1,6 +1,6 @@
 """A translator in a notebook: beams, scores, the probability of a translation, vectors.
 
-Train one first: ``python -m experiments.seq2seq train phrasebook --output runs/pt-en``.
+Train one first: ``transformer-jax train phrasebook --output runs/pt-en``.
 """
 
 import sys

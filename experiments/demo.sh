@@ -10,7 +10,7 @@ short=()
 if [ -n "${DEMO_STEPS:-}" ]; then
   short=(--training.steps "$DEMO_STEPS" --optimizer.schedule.warmup-steps $((DEMO_STEPS / 4)))
 fi
-"${bin}python" -m experiments.seq2seq train phrasebook --output "$run" --overwrite "${short[@]}"
+"${bin}transformer-jax" train phrasebook --output "$run" --overwrite "${short[@]}"
 
 echo
 echo "The four sentences of the lecture:"

@@ -14,15 +14,9 @@ from benchmarks.kernels import Settings as KernelBenchmark
 from benchmarks.settings import Settings as Benchmark
 from benchmarks.settings import What
 from benchmarks.word_vectors import WordVectors as WordVectorBenchmark
-from transformer_jax.cli import (
-    decoder_only,
-    encoder_only,
-    families,
-    laboratory,
-    main,
-    seq2seq,
-    train_word_vectors,
-)
+from tests.command_lines import OUTSIDE, flags_after
+from transformer_jax.cli import families, laboratory, train_word_vectors
+from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.encoder_only import Glue
 from transformer_jax.cli.flags import flags_of, positional
 from transformer_jax.decoding.requests import GenerationRequest
@@ -30,12 +24,9 @@ from transformer_jax.model_presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-PROGRAMS = {program.PROGRAM: program for program in (seq2seq, decoder_only, encoder_only)}
-TRAINS = ("train", "pretrain", "finetune", "align")
+TRAINS = ("train", "pretrain", "finetune", "train-speech", "instruct", "align")
 FOLDERS = ("transformer_jax/", "tests/", "docs/", "benchmarks/", "experiments/", "examples/")
 COMMON = {"help", "version"}
-# Flags of the commands that begin a run which are no settings of it.
-OUTSIDE = dict.fromkeys(("config", "plan", "plan-json", "resume"))
 # Of the programs of others that pages name: hf download --local-dir.
 OF_OTHERS = {"local-dir"}
 FLAG = re.compile(r"(?<![\w=-])--([a-z][\w.-]*)(?:[= ]([^\s`|]+))?")
@@ -61,16 +52,6 @@ def choices(kind, prefix=""):
     return found
 
 
-@functools.cache
-def named_runs():
-    """Of every program and every of its commands that trains, the named runs."""
-    return {
-        (program, command): {name: type(run) for name, (_, run) in runs().items()}
-        for program, module in PROGRAMS.items()
-        for command, runs in module.FAMILY.begins.items()
-    }
-
-
 def union(kinds):
     """The flags of several dataclasses together."""
     found = {}
@@ -84,11 +65,12 @@ def union(kinds):
 @functools.cache
 def every_flag():
     """All flags of all commands."""
-    runs = [kind for kinds in named_runs().values() for kind in kinds.values()]
-    others = [module.Evaluate for module in PROGRAMS.values()]
+    runs = {type(run) for name in families.COMMANDS
+            for _, run in families.training_runs(name).values()}  # fmt: skip
+    kinds = {kind for name in families.COMMANDS for kind in families.flag_kinds(name).values()}
     experiments = {*laboratory.COMMANDS.values(), *train_word_vectors.COMMANDS.values()}
-    known = {*main.COMMANDS.values(), *runs, *others, *experiments, Glue, KernelBenchmark}
-    return union(known | {WordVectorBenchmark, Benchmark}) | OUTSIDE
+    known = {*dict(with_flags()).values(), *runs, *kinds, *experiments, Glue, KernelBenchmark}
+    return union(known | {WordVectorBenchmark, Benchmark}) | dict.fromkeys(OUTSIDE)
 
 
 def strange_flags(text, known, where):
@@ -110,19 +92,18 @@ def strange_command(code):
     if launched := re.match(r"(transformer-jax launch .*?) -- (.*)", code):
         code, inner = launched.groups()
         yield from strange_command(f"transformer-jax {inner}")
-    if found := re.match(r"transformer-jax ([\w-]+)", code):
-        name = found[1]
-        if name in families.COMMANDS:
-            programs = [f"python -m experiments.{module}" for module in families.COMMANDS[name]]
-            tried = [list(strange_command(code.replace("transformer-jax", program, 1)))
-                     for program in programs]  # fmt: skip
-            yield from min(tried, key=len)
-        elif name not in main.COMMANDS:
-            yield f"no command {name}"
-        else:
-            yield from strange_flags(code, choices(main.COMMANDS[name]), name)
+    if found := re.match(r"transformer-jax (-|[A-Z.])", code):
         return
-    found = re.match(r"python -m ([\w.]+)(?: ([\w-]+))?(?: (\w[\w-]*))?", code)
+    if found := re.match(r"transformer-jax (\S.*)", code):
+        words = found[1].split()
+        kinds = flags_after(words)
+        if kinds is None and words != ["laboratory"]:
+            yield f"no command {' '.join(words[:2])}"
+        elif kinds:
+            more = OUTSIDE if words[0] in TRAINS else ()
+            yield from strange_flags(code, union(kinds) | dict.fromkeys(more), words[0])
+        return
+    found = re.match(r"python -m ([\w.]+)(?: ([\w-]+))?", code)
     if not found:
         return
     module = ROOT / found[1].replace(".", "/")
@@ -131,31 +112,6 @@ def strange_command(code):
     others = ("kernels", "programs", "word-vectors")
     if found[1] == "benchmarks" and found[2] not in (*typing.get_args(What), *others):
         yield f"no benchmark {found[2]}"
-    for program in (laboratory, train_word_vectors):
-        if f"python -m {found[1]}" == program.PROGRAM and found[2]:
-            if kind := program.COMMANDS.get(found[2]):
-                yield from strange_flags(code, choices(kind), found[2])
-            else:
-                yield f"{found[1]} has no command {found[2]}"
-    if program := PROGRAMS.get(f"python -m {found[1]}"):
-        yield from strange_training(program, found[2], found[3], code)
-
-
-def strange_training(program, command, run, code):
-    """What is wrong with a command line of a training program."""
-    commands = {*program.FAMILY.begins, *program.FAMILY.others, "resume"}
-    runs = named_runs().get((program.PROGRAM, command))
-    if command is None:
-        return
-    if command not in commands:
-        yield f"{program.PROGRAM} has no command {command}"
-    elif runs is not None:
-        if run and run.islower() and run not in runs:
-            yield f"{command} has no run {run}"
-        kinds = [runs[run]] if run in runs else runs.values()
-        yield from strange_flags(code, union(kinds) | OUTSIDE, f"{command} {run}")
-    elif command == "evaluate":
-        yield from strange_flags(code, choices(program.Evaluate), command)
 
 
 def strange_code(code):
@@ -164,8 +120,7 @@ def strange_code(code):
     yield from strange_request(code)
     words = code.split()
     if len(words) >= 2 and words[0] in TRAINS and re.fullmatch(r"[a-z0-9-]+", words[1]):
-        known = {name for (_, command), runs in named_runs().items() if command == words[0]
-                 for name in runs}  # fmt: skip
+        known = families.training_runs(words[0])
         if words[1] not in known and words[1] != "--config" and not words[1].startswith("-"):
             yield f"{words[0]} has no run {words[1]}"
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -260,15 +215,14 @@ def test_pictures_of_docs_are_small_and_shown_on_a_page():
         "    transformer-jax translate RUN --freeze 3",
         "| `transformer-jax describe RUN` | `--template X` |",
         "    python -m experiments.seq2seqs train small",
-        "    python -m experiments.seq2seq trian small",
-        "    python -m experiments.seq2seq train smal",
-        "    python -m experiments.seq2seq train small --data.text FILE",
-        "    python -m experiments.seq2seq evaluate RUN --text FILE",
+        "    transformer-jax trian small",
+        "    transformer-jax train small --data.text FILE",
+        "    transformer-jax evaluate RUN --texts FILE",
         "    python -m benchmarks tran",
-        "    python -m experiments.laboratory recal",
-        "    python -m experiments.laboratory recall --distance 8",
-        "    python -m experiments.word_vectors trian TEXT",
-        "    python -m experiments.word_vectors train TEXT --training.no-such-setting 3",
+        "    transformer-jax laboratory recal",
+        "    transformer-jax laboratory recall --distance 8",
+        "    transformer-jax word-vectors trian TEXT --output D/ --training.epochs 2",
+        "    transformer-jax word-vectors train TEXT --training.no-such-setting 3",
         "`pretrain large`",
         "`make tset`",
         "`transformer_jax/nowhere.py`",

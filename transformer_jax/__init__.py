@@ -28,6 +28,7 @@ Masks are True where a query may look. Dropout happens if and only if a ``key`` 
 decoding is incremental if and only if a ``cache`` is passed.
 """
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,11 @@ if TYPE_CHECKING:
         AttentionConfig,
         ComputeConfig,
         EmbeddingConfig,
+        FeatureConfig,
         FeedForwardConfig,
         HeadConfig,
+        ImageConfig,
+        MixerConfig,
         NormConfig,
         PositionConfig,
         ScoreConfig,
@@ -75,11 +79,14 @@ __all__ = [
     "EmbeddingConfig",
     "Encoder",
     "EncoderDecoder",
+    "FeatureConfig",
     "FeedForwardConfig",
     "HeadConfig",
+    "ImageConfig",
     "Mask",
     "MeshConfig",
     "Metric",
+    "MixerConfig",
     "NormConfig",
     "OptimizerConfig",
     "PositionConfig",
@@ -137,15 +144,19 @@ _OTHER_NAMES = {"presets": "PRESETS"}  # there
 _WHOLE = ("objectives", "tasks")  # modules
 
 
-def __getattr__(name: str) -> Any:
-    """Imports what is asked for."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'config')}")
-    found = module if name in _WHOLE else getattr(module, _OTHER_NAMES.get(name, name))
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # checkers of types know the names above
+
+    def __getattr__(name: str) -> Any:
+        """Imports a public name on first use."""
+        if name not in __all__:
+            near = difflib.get_close_matches(name, __all__, 1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+        module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'config')}")
+        value = module if name in _WHOLE else getattr(module, _OTHER_NAMES.get(name, name))
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -22,7 +22,7 @@ def test_a_command_writes_a_picture_and_its_figures(tmp_path, capsys):
     assert "<svg" in to.read_text()
     facts = json.loads(to.with_suffix(".json").read_text())
     assert facts["commit"] == "abc"
-    assert facts["command"].startswith("python -m experiments.laboratory recall --distances 2 3")
+    assert facts["command"].startswith("transformer-jax laboratory recall --distances 2 3")
     assert facts["settings"]["distances"] == [2, 3]
     assert facts["settings"]["seed"] == 0
     assert "output" not in facts["settings"]

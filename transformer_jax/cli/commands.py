@@ -40,7 +40,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "probe": "Train linear probes on the vectors of each layer.",
         "spectrum": "Print and draw the singular values of adapters.",
         "word-vectors": "Compare contextual vectors of a word, layer by layer.",
-        "word-vectors train": "Train word vectors by word2vec, or resume it.",
+        "word-vectors train": "Train word vectors by word2vec.",
+        "word-vectors resume": "Resume a training of word vectors.",
         "analogy": "Answer a − b + c by word vectors.",
         "most-similar": "Print the words most similar to a word.",
         "laboratory": "Small experiments on recurrence, attention and rewards.",
@@ -71,6 +72,7 @@ PROGRAMS = {
     **dict.fromkeys(("align", "resume", "evaluate", "glue"), "families"),
     "laboratory": "laboratory",
     "word-vectors train": "train_word_vectors",
+    "word-vectors resume": "train_word_vectors",
 }
 
 

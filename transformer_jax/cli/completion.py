@@ -18,10 +18,9 @@ __all__ = ["Completion"]
 class Completion(Configuration, group="--"):
     """Print a script for bash, zsh or fish that completes commands, named runs and flags.
 
-    bash, zsh: in ~/.bashrc or ~/.zshrc after compinit, eval "$(transformer-jax completion bash)",
-    or zsh. Faster to start: write it to a file once, and source that.
-
-    fish: transformer-jax completion fish > ~/.config/fish/completions/transformer-jax.fish
+    Write it to a file, which the shell reads when it starts: for bash in
+    ~/.local/share/bash-completion/completions, for fish in ~/.config/fish/completions, for zsh
+    anywhere, and source it in ~/.zshrc after compinit.
     """
 
     shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]

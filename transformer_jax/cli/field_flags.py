@@ -24,6 +24,7 @@ from transformer_jax.errors import ConfigError
 __all__ = ["parse"]
 
 _REGISTRY = ConstructorRegistry()
+_POSITIONAL = typing.get_args(tyro.conf.Positional[int])[-1]
 _METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH", bool: "{True,False}"}
 
 
@@ -114,9 +115,10 @@ def _with_reader(kind: Any) -> Any:
     if plain is bool or any(map(dataclasses.is_dataclass, parts)):
         return kind
     lists = [part for part in parts if typing.get_origin(part) is tuple]
+    metavar, stands = _metavar(parts, lists), _POSITIONAL in marks
     reader = PrimitiveConstructorSpec(
         nargs="*" if lists else 1,
-        metavar=_metavar(parts, lists),
+        metavar=metavar[1:-1] if stands and metavar[0] == "[" else metavar,
         instance_from_str=lambda words: _value(parts, lists, words),
         is_instance=lambda value: True,
         str_from_instance=lambda value: (

@@ -1,9 +1,9 @@
 """Small experiments: why attention came and recurrence went, and what a KL penalty is for.
 
-    python -m experiments.laboratory recall
-    python -m experiments.laboratory gradients --models tanh lstm attention
-    python -m experiments.laboratory lengths --output lengths.svg
-    python -m experiments.laboratory rewards
+    transformer-jax laboratory recall
+    transformer-jax laboratory gradients --models tanh lstm attention
+    transformer-jax laboratory lengths --output lengths.svg
+    transformer-jax laboratory rewards
 
 recall: accuracy of recalling a symbol, by the number of positions since it was seen.
 gradients: norm of the gradient of the last state, by the number of positions back to an input.
@@ -38,7 +38,7 @@ from transformer_jax.laboratory.settings import (
 
 __all__ = ["COMMANDS", "Gradients", "Lengths", "Recall", "Rewards", "main", "run_as_program"]
 
-PROGRAM = "python -m experiments.laboratory"
+PROGRAM = "transformer-jax laboratory"
 
 Environment = Callable[[], dict[str, Any]]
 

@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.warning("%s is now %s", old, given[0])
     name = _name(given)
     if name is not None and name in PROGRAMS:  # a program, which guards itself
-        code: int = load_command(name)(given[name.count(" ") :])
+        rest = given if PROGRAMS[name] == "families" else given[1:]
+        code: int = load_command(name)(rest)
         return code
     debug = os.environ.get("TRANSFORMER_JAX_DEBUG", "0") not in ("", "0")
     with terminated("stopped by a signal"):

@@ -1,4 +1,4 @@
-"""``python -m experiments.word_vectors``: trains word vectors by word2vec, or resumes it."""
+"""``transformer-jax word-vectors``: trains word vectors by word2vec, or resumes it."""
 
 import dataclasses
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROGRAM", "Resume", "Train", "main", "run_as_program"]
 
-PROGRAM = "python -m experiments.word_vectors"
+PROGRAM = "transformer-jax word-vectors"
 HELP = f"""Train word vectors by word2vec (skip-gram or CBOW).
 
   {PROGRAM} train TEXT --output DIR
@@ -88,12 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_as_program() -> None:
-    """Run the command line and exit with its code, with one thread of XLA on a CPU.
-
-    The operations of a block are too small to be divided: with two threads, which hand them to
-    each other, training has 0.6 of the speed. NumPy draws the next blocks in a thread of its own.
-    """
-    os.environ.setdefault("PJRT_NPROC", "1")
+    """Run the command line and exit with its code."""
     run_and_leave(main)
 
 
@@ -104,6 +99,7 @@ def _run(given: list[str]) -> int:
     if given[0] not in COMMANDS:
         raise ConfigError(f"unknown command {given[0]}: {near(given[0], COMMANDS)}")
     command = parse_flags(COMMANDS[given[0]], f"{PROGRAM} {given[0]}", given[1:])
+    _one_thread()
     from transformer_jax.allocator import retain_freed_memory
     from transformer_jax.compilation_cache import enable_compilation_cache
 
@@ -111,6 +107,16 @@ def _run(given: list[str]) -> int:
     enable_compilation_cache()
     code: int = command()
     return code
+
+
+def _one_thread() -> None:
+    """Gives XLA one thread on a CPU, where JAX is not imported yet.
+
+    The operations of a block are too small to be divided: with two threads, which hand them to
+    each other, training has 0.6 of the speed. NumPy draws the next blocks in a thread of its own.
+    """
+    if "jax" not in sys.modules:
+        os.environ.setdefault("PJRT_NPROC", "1")
 
 
 def _done(output: Path, made: Any) -> int:

@@ -46,14 +46,16 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Imports a task on first use."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'labeled')}")
-    found = globals()[name] = getattr(module, name)
-    return found
+if not TYPE_CHECKING:  # checkers of types know the names above
+
+    def __getattr__(name: str) -> Any:
+        """Imports a task on first use."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'labeled')}")
+        value = globals()[name] = getattr(module, name)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]:
     """The decoder's input to predict ``target``: ``bos``, then all but the last token.
 
