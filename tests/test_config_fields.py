@@ -36,6 +36,18 @@ def test_what_no_field_admits_is_refused_with_its_name(found):
     assert found["unnamed"] == []
 
 
+def test_python_flags_and_json_refuse_alike(found):
+    assert found["unlike"] == []
+
+
+def test_a_misspelled_name_is_answered_with_the_right_one(found):
+    assert found["unguided"] == []
+
+
+def test_every_field_has_help(found):
+    assert found["unexplained"] == []
+
+
 def test_a_misspelled_choice_is_answered_with_the_right_one(found):
     assert found["misguided"] == []
 

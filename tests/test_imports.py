@@ -9,7 +9,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     (
         *("errors", "old_names", "allocator", "compilation_cache", "processes", "output_files"),
-        *("keys", "devices", "numpy_files", "picture_fonts", "config_fields"),
+        *("keys", "devices", "numpy_files", "picture_fonts", "config_fields", "config_help"),
     ),
     ("storage",),
     (

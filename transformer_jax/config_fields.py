@@ -17,9 +17,9 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from transformer_jax.errors import ArgumentError, ConfigError
+from transformer_jax.errors import ConfigError
 from transformer_jax.old_names import VALUES
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "NotNegative",
     "OutputPath",
     "Positive",
-    "Presets",
     "Range",
     "Rate",
     "Seed",
@@ -115,7 +114,6 @@ class Local:
         return "local files are written: name one, and copy it to the object store"
 
 
-Preset = TypeVar("Preset")
 Count = Annotated[int, Range(1)]
 Amount = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(above=0)]
@@ -162,10 +160,11 @@ def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         found = misfit(value, parts[0], none)
-        if found is None or (isinstance(value, float) and math.isnan(value)):
-            rules = (part for part in parts[1:] if isinstance(part, Range | Local))
+        if found is None or (isinstance(value, float) and not math.isfinite(value)):
+            rules = [part for part in parts[1:] if isinstance(part, Range | Local)]
             refused = [said for one in rules if (said := one.refusal(value)) is not None]
-            return Misfit(refused[0], False) if refused else found
+            endless = isinstance(value, float) and math.isinf(value) and bool(rules)
+            return Misfit(refused[0], False) if refused else None if endless else found
         return found
     if origin in (typing.Union, types.UnionType):
         return _misfit_of_all(value, parts, none)
@@ -181,6 +180,8 @@ def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
         if kind is known:
             if not fits(value):
                 return Misfit(name.format(none=none), True)
+            if known is float and math.isinf(value):  # a range may allow it
+                return Misfit("a finite number is needed", False)
             fault = _fault_of_text(value) if known in (str, Path) else None
             return None if fault is None else Misfit(fault, False)
     return None
@@ -206,22 +207,6 @@ def nearest(value: Any, choices: Iterable[Any], path: str = "") -> str:
     near = [name for name in names if len(given) > 2 and name.startswith(given)]
     near = near or difflib.get_close_matches(given, names, 1, 0.5)
     return f"; did you mean {names[near[0]]}?" if near else ""
-
-
-class Presets(dict[str, Preset]):
-    """Configurations by name.
-
-    Example:
-        >>> Presets(base=1, big=2)["bas"]
-        Traceback (most recent call last):
-        ...
-        transformer_jax.errors.ArgumentError: no preset 'bas': there are base, big; did you ...
-    """
-
-    def __missing__(self, name: str) -> Preset:
-        """Refuses a name that is not there, with the nearest one that is."""
-        there = ", ".join(self)
-        raise ArgumentError(f"no preset {name!r}: there are {there}{nearest(name, self)}")
 
 
 class FieldError(ConfigError):
@@ -322,19 +307,18 @@ def _is_text(value: Any) -> bool:
 
 
 def _fault_of_text(value: Any) -> str | None:
-    """Returns why no file can hold a text, or no file system a path."""
-    text = str(value)
-    if "\0" in text:
-        return "no file has a NUL character, and no name of one"
+    """Returns what is allowed instead of a text in no file, or a path in no file system."""
+    if "\0" in str(value):
+        return "text without NUL characters"
     try:
-        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else text.encode()
+        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else value.encode()
     except UnicodeEncodeError:
-        return "half a character (a lone surrogate) is in it"
+        return "whole characters: half of one (a lone surrogate) is in it"
     if isinstance(value, os.PathLike):
         if any(len(part) > _LONGEST_NAME for part in encoded.split(os.sep.encode())):
-            return f"a name in a path has at most {_LONGEST_NAME} bytes"
+            return f"names of at most {_LONGEST_NAME} bytes in a path"
         if len(encoded) > _LONGEST_PATH:
-            return f"a path has at most {_LONGEST_PATH:,} bytes"
+            return f"a path of at most {_LONGEST_PATH:,} bytes"
     return None
 
 

@@ -45,7 +45,7 @@ class EmbeddingConfig(Configuration, group="embedding"):
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
     # E; a linear map projects to d_model (ELECTRA).
     embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None
-    dropout: Rate = 0.1
+    dropout: Rate = 0.1  # of the sum of embeddings
     init: str | None = None  # word vectors that training begins with: a file of word2vec
 
 
@@ -53,6 +53,7 @@ class EmbeddingConfig(Configuration, group="embedding"):
 class PositionConfig(Configuration, group="positions"):
     """Position information: a table, RoPE, ALiBi or relative position biases."""
 
+    # sinusoidal_halves: sines, then cosines (T2T, Marian); relative: biases of T5.
     kind: Literal[
         "none", "learned", "sinusoidal", "sinusoidal_halves", "rope", "alibi", "relative"
     ] = "sinusoidal"
@@ -60,18 +61,17 @@ class PositionConfig(Configuration, group="positions"):
     max_length: Annotated[int, Range(1, 1 << 30)] = 1024
     offset: Annotated[int, Range(0, 1 << 20)] = 0  # first row of the learned table in use (BART 2)
     skip_padding: bool = False  # positions count non-padding tokens only (RoBERTa)
-    rope_theta: Positive = 10_000.0
+    rope_theta: Positive = 10_000.0  # base of the angles of RoPE
     rope_dim: Count | None = None  # rotary dimensions, the first of a head; None is all
     # Llama 3.1: factor, low and high frequency factors, original length.
     rope_scaling: tuple[Positive, Positive, Positive, Count] | None = None
     # yarn_frequencies
     rope_yarn: tuple[Positive, Positive, Positive, Count, bool] | None = None
     rope_dynamic: tuple[Positive, Count] | None = None  # NTK factor, length: dynamic_base
-    # LongRoPE: divisors of the frequency of each pair, for contexts up to
-    # rope_original_max_length and beyond it.
+    # LongRoPE: divisors of the frequency of each pair, up to rope_original_max_length.
     rope_short_factor: tuple[Positive, ...] = ()
-    rope_long_factor: tuple[Positive, ...] = ()
-    rope_original_max_length: Count | None = None
+    rope_long_factor: tuple[Positive, ...] = ()  # LongRoPE: the divisors beyond that length
+    rope_original_max_length: Count | None = None  # LongRoPE: the context of pre-training
     rope_attention_factor: Positive = 1.0  # factor of rotated queries and keys (YaRN, LongRoPE)
     rope_interpolation: Annotated[float, Range(1)] = (
         1.0  # positions are divided by it (position interpolation)
@@ -180,9 +180,10 @@ class AttentionConfig(Configuration, group="attention"):
     head_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # H; None is d_model / num_heads
     value_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # U; None is head_dim
     bias: bool = True  # of the query, key and value projections
-    out_bias: bool = True
+    out_bias: bool = True  # of the output projection
     qk_norm: bool = False  # normalize each query and key head (Qwen 3)
     dropout: Rate = 0.0  # of attention weights
+    # Kernel of attention; auto takes the fastest of the device that is exact.
     implementation: Literal["auto", "xla", "chunked", "cudnn", "splash", "ring"] = "auto"
 
 
@@ -233,7 +234,7 @@ class ScoreConfig(Configuration, group="scores"):
 class MixerConfig(Configuration, group="mixer"):
     """What mixes the positions of a block; restricted attention is ``scores.sliding_window``."""
 
-    kind: Literal["attention", "recurrent", "convolution"] = "attention"
+    kind: Literal["attention", "recurrent", "convolution"] = "attention"  # of every block
     cell: CellName = "lstm"  # of recurrent; an encoder's reads in both directions
     kernel_size: Annotated[int, Range(1, 1 << 16)] = 3  # of convolution, positions
     # Of convolution: those of the layers, over and over.
@@ -256,9 +257,9 @@ class FeedForwardConfig(Configuration, group="feed_forward"):
 
     # F; 0 is no such sub-layer, where the mixer is not attention.
     d_ff: Annotated[int, Range(0, 1 << 22)] = 2048
-    activation: Activation = "relu"
+    activation: Activation = "relu"  # between the two maps
     gated: bool = False  # activation(x W) * (x V) instead of activation(x W)
-    bias: bool = True
+    bias: bool = True  # of its maps
     activation_dropout: Rate = 0.0  # dropout of the hidden activations
 
 
@@ -266,9 +267,10 @@ class FeedForwardConfig(Configuration, group="feed_forward"):
 class NormConfig(Configuration, group="norm"):
     """Normalization of the residual stream."""
 
-    kind: Literal["layer", "rms"] = "layer"
+    kind: Literal["layer", "rms"] = "layer"  # layer normalization, or by root mean square
+    # post: after the sum; pre: before each sub-layer; sandwich: before and after it (Gemma 2).
     placement: Literal["post", "pre", "sandwich"] = "post"
-    eps: NotNegative = 1e-5
+    eps: NotNegative = 1e-5  # added to the variance
     gain_offset: Annotated[float, Range()] = 0.0  # the gain is this plus the parameter (Gemma: 1)
     bias: bool = True  # of layer norm
     final: bool | None = None  # a norm after the last block; None: unless post-norm
@@ -280,7 +282,7 @@ class HeadConfig(Configuration, group="head"):
     """Output head: hidden states to logits."""
 
     tie_word_embeddings: bool = True  # the output matrix is the embedding table
-    bias: bool = False
+    bias: bool = False  # of the logits
     scale: Annotated[float, Range()] = 1.0  # factor of hidden states (T5 1.0: d_model ** -0.5)
     final_logit_softcapping: Positive | None = None  # cap * tanh(logits / cap) (Gemma 2)
     mlm_transform: bool = False  # dense, activation, norm before the logits (BERT)
@@ -295,7 +297,7 @@ class ImageConfig(Configuration, group="image"):
 
     image_size: Annotated[int, Range(0, 1 << 16)] = 0  # pixels along each side; 0 is a text model
     patch_size: Annotated[int, Range(1, 1 << 16)] = 16  # pixels along each side of a patch
-    num_channels: Annotated[int, Range(1, 1 << 16)] = 3
+    num_channels: Annotated[int, Range(1, 1 << 16)] = 3  # of a pixel
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import inspect
 import io
+import re
 import textwrap
 import tokenize
 import typing
@@ -20,7 +21,8 @@ __all__ = ["field_help", "range_of"]
 def field_help(cls: Any) -> dict[str, str]:
     """Returns the help of each field of a dataclass, from its source.
 
-    It is the text below a field, the comment above it, or the comment beside it.
+    It is the text below a field, the comments above and beside it, or its line among the
+    attributes of the docstring.
 
     Args:
         cls: The dataclass.
@@ -47,7 +49,7 @@ def range_of(cls: Any, name: str) -> str:
     Example:
         >>> from transformer_jax.config import AttentionConfig
         >>> range_of(AttentionConfig, "num_heads"), range_of(AttentionConfig, "bias")
-        ('1 to 16,384', '')
+        ('1 to 16384', '')
     """
     return next((said for one in _ranges(field_types(cls)[name]) if (said := str(one))), "")
 
@@ -69,6 +71,8 @@ def _own_help(cls: Any) -> dict[str, str]:
         return {}
     (tree,) = ast.parse(source).body
     assert isinstance(tree, ast.ClassDef)
+    listed = (ast.get_docstring(tree) or "").partition("Attributes:\n")[2]
+    attributes = re.findall(r"^    (\w+): (.+(?:\n     +.+)*)", listed, re.MULTILINE)
     comments = {
         token.start[0]: token.string.lstrip("# ")
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -87,4 +91,5 @@ def _own_help(cls: Any) -> dict[str, str]:
         assert node.end_lineno is not None
         words = (comments.get(i, "") for i in range(first, node.end_lineno + 1))
         found[node.target.id] = " ".join(word for word in words if word not in ("", "fmt: skip"))
-    return found
+    texts = {name: " ".join(text.split()).replace("``", "") for name, text in attributes}
+    return {name: text or texts.get(name, "") for name, text in found.items()}

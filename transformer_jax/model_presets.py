@@ -1,6 +1,7 @@
 """Hugging Face model configurations by name."""
 
 import dataclasses
+from typing import TypeVar
 
 from transformer_jax.config import (
     AttentionConfig,
@@ -13,10 +14,28 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.config_fields import Presets
-from transformer_jax.errors import ConfigError
+from transformer_jax.config_fields import nearest
+from transformer_jax.errors import ArgumentError, ConfigError
 
-__all__ = ["PRESETS", "bert", "vit"]
+__all__ = ["PRESETS", "Presets", "bert", "vit"]
+
+Preset = TypeVar("Preset")
+
+
+class Presets(dict[str, Preset]):
+    """Configurations by name.
+
+    Example:
+        >>> Presets(base=1, big=2)["bas"]
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ArgumentError: no preset 'bas': there are base, big; did you ...
+    """
+
+    def __missing__(self, name: str) -> Preset:
+        """Refuses a name that is not there, with the nearest one that is."""
+        there = ", ".join(self)
+        raise ArgumentError(f"no preset {name!r}: there are {there}{nearest(name, self)}")
 
 
 def _vaswani(d_model: int, num_heads: int, d_ff: int, dropout: float) -> TransformerConfig:

@@ -4,8 +4,9 @@ import dataclasses
 from typing import Annotated, Any, Literal, TypeAlias
 
 from transformer_jax.config import CellName, ComputeConfig, FeatureConfig, TransformerConfig
-from transformer_jax.config_fields import Configuration, Presets, Range, Rate
+from transformer_jax.config_fields import Configuration, Range, Rate
 from transformer_jax.errors import ConfigError
+from transformer_jax.model_presets import Presets
 
 __all__ = [
     "RECURRENT_PRESETS",
@@ -54,13 +55,13 @@ class RecurrentHeadConfig(Configuration, group="model.head"):
 class RecurrentConfig(Configuration, group="model"):
     """A translator of recurrent layers; the defaults are a small one of Luong et al. 2015."""
 
-    kind: Literal["recurrent"] = "recurrent"
+    kind: Literal["recurrent"] = "recurrent"  # tells it from other models in config.json
     vocab_size: Annotated[int, Range(1, 1 << 26)] = 8000  # V; training sets it from the tokenizer
     decoder_vocab_size: Annotated[int, Range(1, 1 << 26)] | None = None  # None is the encoder's
     # D, the size of a state, in the encoder of each direction.
     d_model: Annotated[int, Range(1, 1 << 17)] = 256
     num_layers: Annotated[int, Range(1, 1 << 8)] = 1  # of the encoder, and of the decoder
-    cell: CellName = "lstm"
+    cell: CellName = "lstm"  # of every layer
     bidirectional: bool = True  # the encoder reads in both directions
     reverse_source: bool = False  # the encoder reads from the last token (Sutskever et al. 2014)
     # Longest source or target; columns of the location score.

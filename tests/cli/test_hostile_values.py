@@ -14,13 +14,9 @@ from tests.parity import layouts
 from tests.speech.synthetic import write_speech
 from tests.speech.test_speech_runs import TINY, manifests
 from transformer_jax.cli import decoder_only, seq2seq
-from transformer_jax.cli.checks import check_values
-from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.flags import positional
-from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.main import main
-from transformer_jax.cli.translate import Translate
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
@@ -265,33 +261,9 @@ def test_every_command_and_kind_is_among_the_quick_ones():
     assert len(values & {*TEXTS}) > 5
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ({"length_penalty": float("nan")}, "--length-penalty is nan: a finite number"),
-        ({"max_len_a": float("inf")}, "--max-len-a is inf: a finite number"),
-        ({"num_beams": 100_000}, "--num-beams is 100000: at most 1,000"),
-        ({"seed": -(2**70)}, "--seed is"),
-        ({"checkpoint": "\ud800"}, "--checkpoint: holds half a character"),
-        ({"checkpoint": "a\0"}, "--checkpoint: holds a NUL"),
-        ({"seed": 10**400}, "--seed is a number of 401 digits: at most"),
-        ({"run": Path("\ud800")}, "^run: holds half a character"),
-        ({"run": Path("x" * 300)}, "^run: a name in the path has more than 255 bytes"),
-        ({"output": Path(*["x" * 99] * 50)}, "^--output: the path has more than 4,095 bytes"),
-        ({"input": Path("a\0b")}, "--input: holds a NUL"),
-    ],
-)
-def test_values_that_mean_nothing_are_refused(flags, says):
-    with pytest.raises(ConfigError, match=says):
-        check_values(Translate(**{"run": Path("run"), **flags}))
-    check_values(Translate(run=Path("run"), seed=2**63 - 1, num_beams=1000))
-
-
-def test_what_is_no_flag_has_no_dashes():
-    with pytest.raises(ConfigError, match=r"^texts: holds half a character"):
-        check_values(Classify(Path("run"), ("a", "\ud800")))
-    with pytest.raises(ConfigError, match=r"^prompt: holds half a character"):
-        check_values(Generate(Path("run"), "\ud800"))
+def test_what_is_no_flag_has_no_dashes(capsys):
+    assert main(["classify", "run", "a", "b\0"]) == 2
+    assert capsys.readouterr().err.startswith("error: texts is ('a', 'b\\x00'): ")
 
 
 @pytest.mark.parametrize(
@@ -317,19 +289,13 @@ def test_a_search_that_cannot_be_is_refused(settings, says):
     ("fields", "says"),
     [
         ({"d_model": "128"}, 'd_model is "128": a whole number is needed'),
-        ({"d_model": 128.0}, "d_model is 128.0: a whole number"),
         ({"d_model": True}, "d_model is true: a whole number"),
         (
             {"decoder_vocab_size": "9"},
             'decoder_vocab_size is "9": a whole number or null is needed',
         ),
-        ({"norm": {"eps": "small"}}, 'norm.eps is "small": a number is needed'),
         ({"norm": {"eps": float("nan")}}, "norm.eps is NaN: at least 0"),
         ({"norm": 3}, "norm is 3: an object \\(NormConfig\\) is needed"),
-        (
-            {"head": {"tie_word_embeddings": 1}},
-            "head.tie_word_embeddings is 1: true or false is needed",
-        ),
         (
             {"compute": {"dtype": "int8"}},
             'compute.dtype is "int8": allowed are auto, float32, bfloat16',
@@ -338,12 +304,6 @@ def test_a_search_that_cannot_be_is_refused(settings, says):
             {"scores": {"sliding_window_layers": 3}},
             "scores.sliding_window_layers is 3: a list or null is needed",
         ),
-        ({"positions": {"rope_yarn": 5}}, "positions.rope_yarn is 5: a list or null is needed"),
-        (
-            {"positions": {"rope_short_factor": 2.0}},
-            "positions.rope_short_factor is 2.0: a list is needed",
-        ),
-        ({"positions": {"rope_theta": 10**400}}, "positions.rope_theta is 10{77,79}: a number"),
     ],
 )
 def test_a_setting_of_another_type_is_refused(fields, says):
@@ -352,30 +312,8 @@ def test_a_setting_of_another_type_is_refused(fields, says):
     from_dict(TransformerConfig, {"norm": {"eps": 1}, "decoder_vocab_size": None})
 
 
-def rotary(**settings):
-    return {"positions": {"kind": "rope", **settings}}
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        (
-            {"embedding": {"embedding_size": 10**12}},
-            "embedding.embedding_size is 1000000000000: at most",
-        ),
-        (
-            {"embedding": {"type_vocab_size": -1}},
-            "embedding.type_vocab_size is -1: at least 0",
-        ),
-        ({"positions": {"offset": -5}}, "positions.offset is -5: at least 0"),
-        ({"decoder_layers": -2}, "decoder_layers is -2: at least 0"),
-        (rotary(rope_scaling=[0.0, 1.0, 4.0, 8192]), "rope_scaling is .*: 0.0 in it: above 0"),
-        (rotary(rope_scaling=[8.0, 4.0, 4.0, 8192]), "rope_scaling is .*: the second number"),
-        (rotary(rope_theta=0.0), "positions.rope_theta is 0.0: above 0"),
-        (rotary(rope_theta=-1e4), "positions.rope_theta is -10000.0: above 0"),
-    ],
-)
-def test_numbers_that_no_model_can_have_are_refused_by_name(fields, says):
-    with pytest.raises(ConfigError, match=says):
-        from_dict(TransformerConfig, fields)
-    from_dict(TransformerConfig, rotary(rope_scaling=[8.0, 1.0, 4.0, 8192]))
+def test_numbers_that_no_model_can_have_are_refused_by_name():
+    scaled = lambda *numbers: {"positions": {"kind": "rope", "rope_scaling": [*numbers, 8192]}}
+    with pytest.raises(ConfigError, match=r"positions.rope_scaling is .*: the second number"):
+        from_dict(TransformerConfig, scaled(8.0, 4.0, 4.0))
+    from_dict(TransformerConfig, scaled(8.0, 1.0, 4.0))

@@ -11,7 +11,7 @@ from transformer_jax.cli.commands import COMMANDS, PROGRAMS, load_command
 from transformer_jax.cli.flags import flag_types, flags_of
 from transformer_jax.config_fields import Configuration
 
-__all__ = ["Completion"]
+__all__ = ["Completion", "flag_choices"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +60,8 @@ def _tables() -> _Tables:
             seconds.setdefault(first, []).append(second)
         each = flags.setdefault(words, {})
         each |= dict.fromkeys(f"--{flag}" for flag in (*flags_of(kind), *extra, "help"))
-        for flag, hint in flag_types(kind):
-            if choices := dict.fromkeys(_choices(hint)):
-                values[f"--{flag}"] = values.get(f"--{flag}", {}) | choices
+        for flag, choices in flag_choices(kind).items():
+            values[flag] = values.get(flag, {}) | dict.fromkeys(choices)
     alike: dict[tuple[str, ...], list[str]] = {}
     for words, each in flags.items():
         alike.setdefault(tuple(each), []).append(words)
@@ -91,6 +90,21 @@ def _flagged() -> Iterator[tuple[str, Any, tuple[str, ...]]]:
         yield f"laboratory {name}", kind, ()
     for name, kind in train_word_vectors.COMMANDS.items():
         yield f"word-vectors {name}", kind, ()
+
+
+def flag_choices(kind: Any) -> dict[str, list[str]]:
+    """Returns the values of the flags of a dataclass that have choices.
+
+    Args:
+        kind: The dataclass.
+
+    Example:
+        >>> from transformer_jax.config import ComputeConfig
+        >>> flag_choices(ComputeConfig)
+        {'--dtype': ['auto', 'float32', 'bfloat16']}
+    """
+    found = {f"--{flag}": list(_choices(hint)) for flag, hint in flag_types(kind)}
+    return {flag: choices for flag, choices in found.items() if choices}
 
 
 def _choices(hint: Any) -> Iterator[str]:

@@ -21,7 +21,7 @@ from transformer_jax.config_fields import Configuration, FieldError, check_field
 from transformer_jax.config_help import field_help, range_of
 from transformer_jax.errors import ConfigError
 
-__all__ = ["parse"]
+__all__ = ["parse", "read_words"]
 
 _REGISTRY = ConstructorRegistry()
 _POSITIONAL = typing.get_args(tyro.conf.Positional[int])[-1]
@@ -57,7 +57,7 @@ def parse(
         >>> parse(NormConfig, "norm", ["--eps", "small"])
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: --eps is 'small': a number is needed
+        transformer_jax.errors.ConfigError: norm.eps is 'small': a number is needed
     """
     how: dict[str, Any] = {} if default is None else {"default": default}
     read = lambda: tyro.cli(
@@ -67,6 +67,23 @@ def parse(
         return in_one_line(read, program)
     except FieldError as error:
         raise ConfigError(f"{_flag(kind, error.path, arguments)} {error.fault}") from None
+
+
+def read_words(cls: Any, name: str, words: Sequence[str]) -> Any:
+    """Returns the value that words give a field; words that it does not admit stay as they are.
+
+    Args:
+        cls: A subclass of ``Configuration``.
+        name: The field.
+        words: What follows its flag.
+
+    Example:
+        >>> from transformer_jax.config import NormConfig
+        >>> read_words(NormConfig, "eps", ["1e-6"]), read_words(NormConfig, "final", ["None"])
+        (1e-06, None)
+    """
+    parts = _alternatives(field_types(cls)[name])
+    return _value(parts, [part for part in parts if typing.get_origin(part) is tuple], words)
 
 
 @_REGISTRY.struct_rule

@@ -14,11 +14,12 @@ from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.embedding import Embed, Head, check_tokens
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import Stack
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["Decoder"]
 
 
-class Decoder(nnx.Module):
+class Decoder(Summarized):
     """Scores each token of a text, given those before it.
 
     ``Y = softmax(X̃ W^(p))`` at every position, each of which sees only what stands before it.

@@ -13,11 +13,12 @@ from transformer_jax.modules.embedding import Embed, check_tokens
 from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import OnHidden, Stack
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["Encoder"]
 
 
-class Encoder(nnx.Module):
+class Encoder(Summarized):
     """A contextual vector for each token, from all tokens around it.
 
     BERT without its heads: Devlin et al. 2019; rows B26, H17. Texts begin with [CLS] and every

@@ -19,6 +19,7 @@ from transformer_jax.modules.embedding import Embed, Head, check_tokens
 from transformer_jax.modules.features import FeatureProjection
 from transformer_jax.modules.parameters import at_depth, raise_depth
 from transformer_jax.modules.stack import Stack
+from transformer_jax.modules.summary import Summarized
 
 __all__ = [
     "EncoderDecoder",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-class EncoderDecoder(nnx.Module):
+class EncoderDecoder(Summarized):
     """A model composed of an encoder and a decoder; it is a ``Scorer`` and ``Decodable``.
 
     ``encoder(**inputs, key=key)`` returns :class:`Encoded` and may encode anything. The decoder is
@@ -116,7 +117,7 @@ class EncoderDecoder(nnx.Module):
         return self.decoding_half().take(cache, rows)
 
 
-class TransformerEncoder(nnx.Module):
+class TransformerEncoder(Summarized):
     """Token embeddings and a stack of self-attention blocks: the encoder of Vaswani et al. 2017.
 
     With a :class:`.FeatureProjection` as embedding, sources are frames of features; row T1.
@@ -163,7 +164,7 @@ class TransformerEncoder(nnx.Module):
         return Encoded(states, source_lengths)
 
 
-class TransformerDecoder(nnx.Module):
+class TransformerDecoder(Summarized):
     """A decoder with cross-attention to encoded states: Vaswani et al. 2017; rows L12-L16.
 
     It is a ``Scorer`` and ``Decodable`` whose inputs are :class:`Encoded` states of its width.

@@ -19,11 +19,12 @@ from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.features import FeatureProjection
 from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.recurrent import Recurrent
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["ContextDecoder", "RecurrentDecoder", "RecurrentEncoder"]
 
 
-class RecurrentEncoder(nnx.Module):
+class RecurrentEncoder(Summarized):
     """Token embeddings and recurrent layers.
 
     With a :class:`.FeatureProjection` as embedding, sources are frames of features; row T1. What it

@@ -20,6 +20,7 @@ from transformer_jax.modules.alignment import projected_keys, score_of_projected
 from transformer_jax.modules.embedding import Embed, output_table
 from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.recurrent import Recurrent
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["WIDTH", "RecurrentCache", "RecurrentMemory", "StepDecoder", "join_directions"]
 
@@ -56,7 +57,7 @@ class RecurrentCache(NamedTuple):
     memory: RecurrentMemory
 
 
-class StepDecoder(nnx.Module):
+class StepDecoder(Summarized):
     """Recurrent layers over target tokens: a ``Scorer`` and ``Decodable``.
 
     Its inputs are :class:`.Encoded` states. It begins with the last states of the encoder: copied

@@ -12,11 +12,12 @@ from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import OnHidden, Stack
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["ImageClassifier", "VisionEncoder"]
 
 
-class VisionEncoder(nnx.Module):
+class VisionEncoder(Summarized):
     """A contextual vector for each patch of an image, and before them one for the whole of it.
 
     A linear map makes a vector of the pixels of each patch; a learned one, the same for all

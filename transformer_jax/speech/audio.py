@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from transformer_jax.config_fields import Configuration, Range
+from transformer_jax.config_fields import Configuration, NotNegative, Range
 from transformer_jax.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.functional import spectrogram
 
@@ -30,12 +30,12 @@ class AudioConfig(Configuration, group="data.audio"):
 
     sample_rate: Annotated[int, Range(1, 1 << 20)] = 16_000  # samples a second
     resample: bool = False  # resample files of another rate, which are else refused
-    frame_length_ms: Annotated[float, Range(above=0, most=10_000)] = 25.0
+    frame_length_ms: Annotated[float, Range(above=0, most=10_000)] = 25.0  # of a frame
     # From the beginning of a frame to that of the next.
     frame_shift_ms: Annotated[float, Range(above=0, most=10_000)] = 10.0
     num_mels: Annotated[int, Range(1, 1 << 20)] = 80  # mel filters, the numbers of a frame
-    low_frequency: float = 20.0  # of the filters, Hz
-    high_frequency: float | None = None  # None is half the sample rate
+    low_frequency: NotNegative = 20.0  # of the filters, Hz
+    high_frequency: NotNegative | None = None  # None is half the sample rate
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -46,7 +46,7 @@ class EvaluationConfig(Configuration, group="evaluation"):
     # A translation has at most max_len_a * source tokens + max_len_b tokens, here and wherever the
     # run is used; None follows from the training pairs.
     max_len_a: NotNegative | None = None
-    max_len_b: Count | None = None
+    max_len_b: Count | None = None  # ... plus this many tokens
     # How sacreBLEU splits words, and error rates of scripts without blanks: 13a, intl, zh, char,
     # ja-mecab, ko-mecab (packages: sacrebleu[ja], sacrebleu[ko]), flores101, flores200, spm,
     # spBLEU-1K (they download a model once) or none. None follows from the script of the targets.
@@ -159,7 +159,7 @@ class LanguageModelSettings(Configuration, group=""):
     """A decoder, and the token before the first token of a text."""
 
     model: TransformerConfig
-    first: Literal["bos", "eos", "newline"]
+    first: Literal["bos", "eos", "newline"]  # what every text begins with
 
 
 @dataclasses.dataclass(frozen=True)

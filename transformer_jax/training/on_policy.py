@@ -72,7 +72,7 @@ Reward = Callable[[Policies, Samples], Float[Array, " B"]]
 class OnPolicy(Configuration, group="align"):
     """Settings of learning from a policy's own samples."""
 
-    method: Literal["ppo", "grpo"] = "grpo"
+    method: Literal["ppo", "grpo"] = "grpo"  # with a value head, or without
     length: Count = 32  # most tokens of a completion, its end included
     group_size: Count = 4  # completions of each prompt
     clip: Positive = 0.2  # most change of a token's probability, as a fraction, by one batch

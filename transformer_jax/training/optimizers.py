@@ -43,6 +43,7 @@ __all__ = [
 class OptimizerConfig(Configuration, group="optimizer"):
     """The optimizer; the defaults are those of Vaswani et al. 2017, with clipping."""
 
+    # adamw, lion and muon take weight_decay apart from the gradient.
     name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"] = "adam"
     # At the peak; None (noam only): (d_model * warmup) ** -0.5.
     learning_rate: NotNegative | None = None
