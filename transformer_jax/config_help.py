@@ -34,8 +34,7 @@ def field_help(cls: Any) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(base):
-            found |= _own_help(base)
+        found |= _own_help(base) if dataclasses.is_dataclass(base) else {}  # type: ignore[arg-type]
     return {field.name: found.get(field.name, "") for field in dataclasses.fields(cls)}
 
 

@@ -139,7 +139,7 @@ def _case(arms: Iterable[tuple[list[str], list[str]]], variable: str) -> list[st
     ]
 
 
-_SH = """# completion of transformer-jax for {shell}
+_SH = """# {shell}: completion of transformer-jax
 _transformer_jax_words() {{  # cur prev first second number
   local flags= values=
   if [ "$5" -le 1 ]; then echo '{commands}'; return; fi
@@ -196,7 +196,7 @@ def _zsh(tables: _Tables) -> str:
     return _posix(tables, "zsh") + _ZSH
 
 
-_FISH = """# completion of transformer-jax for fish
+_FISH = """# fish: completion of transformer-jax
 function __transformer_jax_words
   set -l words (commandline -opc)
   set -l cur (commandline -ct)

@@ -114,6 +114,8 @@ def _text(run: Any, path: str) -> str | None:
     *groups, name = path.split(".")
     for group in groups:
         run = getattr(run, group, None)
-    if not dataclasses.is_dataclass(run) or name not in field_types(type(run)):
+    kind: Any = type(run)
+    settings = field_types(kind) if dataclasses.is_dataclass(run) else {}
+    if name not in settings:
         return None
-    return field_help(type(run))[name]
+    return field_help(kind)[name]

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.cli import commands
 from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import check_file, say, write_json, writing, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
@@ -38,7 +39,7 @@ from transformer_jax.laboratory.settings import (
 
 __all__ = ["COMMANDS", "Gradients", "Lengths", "Recall", "Rewards", "main", "run_as_program"]
 
-PROGRAM = "transformer-jax laboratory"
+PROGRAM = f"{commands.PROGRAM} laboratory"
 
 Environment = Callable[[], dict[str, Any]]
 

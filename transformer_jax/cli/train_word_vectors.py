@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from transformer_jax.cli import commands
 from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import say, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROGRAM", "Resume", "Train", "main", "run_as_program"]
 
-PROGRAM = "transformer-jax word-vectors"
+PROGRAM = f"{commands.PROGRAM} word-vectors"
 HELP = f"""Train word vectors by word2vec (skip-gram or CBOW).
 
   {PROGRAM} train TEXT --output DIR

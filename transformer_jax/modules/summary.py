@@ -38,7 +38,7 @@ def summarize(module: nnx.Module) -> str:
           bias  8  8
     """
     rows = [("  " * depth + name, what, count) for depth, name, what, count in _parts(module, 1)]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+    widths = [max(map(len, column)) for column in zip(*(row[:2] for row in rows), strict=True)]
     most = max((len(f"{count:,}") for *_, count in rows), default=0)
     lines = [
         f"{name:<{widths[0]}}  {what:<{widths[1]}}  {count:>{most},}" for name, what, count in rows

@@ -36,7 +36,7 @@ _TO_THE_END = ("cosine", "linear")  # decay over the whole run
 class ScheduleConfig(Configuration, group="optimizer.schedule"):
     """Learning-rate schedule; all kinds begin with a linear warmup."""
 
-    kind: Kind = "noam"  # what follows the warm-up
+    kind: Kind = "noam"  # what follows warmup
     # Warmup updates; below 1 a fraction of the run; None is a tenth of the run, at most 1000.
     warmup_steps: int | NotNegative | None = 4000
     final_fraction: Share = 0.0  # cosine and linear: the last rate divided by the peak
