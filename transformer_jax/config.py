@@ -98,7 +98,7 @@ class TransformerConfig(Configuration):
 
     @property
     def final_norm(self) -> bool:
-        """Whether a norm follows the last block."""
+        """Returns whether a norm follows the last block."""
         final = self.norm.final
         return self.norm.placement != "post" if final is None else final
 

@@ -85,7 +85,7 @@ class Range:
         return f"at least {self.least}"
 
     def __str__(self) -> str:
-        """What is allowed, for help; bounds that are far from any use are left out.
+        """Returns what is allowed, for help; bounds that are far from any use are left out.
 
         Example:
             >>> str(Range(1, 64)), str(Range(above=0)), str(Range(0, below=1)), str(Range(1, 2**30))

@@ -232,7 +232,7 @@ class ScoreConfig(Configuration, group="scores"):
 
 @dataclasses.dataclass(frozen=True)
 class MixerConfig(Configuration, group="mixer"):
-    """What mixes the positions of a block; restricted attention is ``scores.sliding_window``."""
+    """The mixer of the positions of a block; restricted attention is ``scores.sliding_window``."""
 
     kind: Literal["attention", "recurrent", "convolution"] = "attention"  # of every block
     cell: CellName = "lstm"  # of recurrent; an encoder's reads in both directions
