@@ -21,7 +21,7 @@ from transformer_jax.decoding.hf_config import HFGenerationConfig
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.encoding.masked import FillMask
-from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import bert
@@ -104,11 +104,11 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
     for make in (
         lambda: Embedder(masked, TOKENIZER),
         lambda: FillMask(masked, TOKENIZER),
-        lambda: Predictor(told, TOKENIZER, kind="classify"),
+        lambda: TaskRunner(told, TOKENIZER, kind="classify"),
     ):
         with pytest.raises(ConfigError, match=f"has {V} tokens but the model {V - 1}"):
             make()
     graph, params = told
-    waiting = Predictor((graph, None), TOKENIZER, kind="classify")
+    waiting = TaskRunner((graph, None), TOKENIZER, kind="classify")
     with pytest.raises(ConfigError, match=f"has {V} tokens but the model {V - 1}"):
         waiting.params = params

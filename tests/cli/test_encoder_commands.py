@@ -15,7 +15,7 @@ from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
-from transformer_jax.encoding.predictor import AnswerSpan, Predictor
+from transformer_jax.encoding.task_runner import AnswerSpan, TaskRunner
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
@@ -190,7 +190,7 @@ def test_classify_is_line_by_line(tasks, run_command):
     labels = TASKS["classify"][2]
     assert head == ["label", "probability", *labels]
     model, tokenizer = load(tasks("classify"), kind="encoder-task")
-    wanted = Predictor(model, tokenizer, kind="classify", length=24).classes(
+    wanted = TaskRunner(model, tokenizer, kind="classify", length=24).classes(
         ["i sat", "", "rivers"]
     )
     for row, shares in zip(rows, wanted, strict=True):
@@ -266,7 +266,7 @@ def test_answer_is_a_piece_of_the_text(tasks, run_command, tmp_path):
 def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_path, found, said):
     (tmp_path / "text").write_text("I sat on the bank of the river.")
     answers = lambda *_, **how: [[AnswerSpan("a", start, 1.0)] for start in found]
-    predictor = type("Predictor", (), {"answers": staticmethod(answers)})
+    predictor = type("TaskRunner", (), {"answers": staticmethod(answers)})
     loaded = lambda *_: (predictor, {}, str)
     monkeypatch.setattr("transformer_jax.predictors.encoders.load_task", loaded)
     questions = ["who"] * len(found)

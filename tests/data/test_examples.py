@@ -8,7 +8,7 @@ import pytest
 
 from transformer_jax.data.examples import collate, default_template, encode_sentences
 from transformer_jax.data.question_examples import encode_questions, locate_answers
-from transformer_jax.data.squad import Answer
+from transformer_jax.data.squad import SquadAnswer
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import (
     BERT_SPECIAL,
@@ -277,14 +277,14 @@ def answers_in(context, seed=2):
         size = draw.randint(1, 3)
         first = draw.randrange(len(words) - size)
         start = len(" ".join([*words[:first], ""]))
-        yield Answer(" ".join(words[first : first + size]), start)
+        yield SquadAnswer(" ".join(words[first : first + size]), start)
 
 
 def test_an_answer_is_found_where_the_window_holds_it_and_only_there(tokenizer):
     context = story(120)
     answers = list(answers_in(context))
     assert all(context.startswith(answer.text, answer.start) for answer in answers)
-    given = [[answer, Answer("a", 0)] for answer in answers]
+    given = [[answer, SquadAnswer("a", 0)] for answer in answers]
     made = encode_questions(["What?"] * 12, [context] * 12, tokenizer, 100, 70, 10)
     spans = locate_answers(made, given)
     found = set()
@@ -305,7 +305,7 @@ def test_an_answer_is_found_where_the_window_holds_it_and_only_there(tokenizer):
 def test_questions_without_answer_point_at_cls():
     tokenizer = TOKENIZERS["bytes"]
     made = encode_questions(["a", "b"], ["low lower"] * 2, tokenizer, 40, 4, 10)
-    spans = locate_answers(made, [[], [Answer(" lower ".rstrip(), 3)]])
+    spans = locate_answers(made, [[], [SquadAnswer(" lower ".rstrip(), 3)]])
     assert spans[0].tolist() == [0, 0]
     # Blanks at the ends of an answer are no part of it.
     first, last = spans[1].tolist()
@@ -316,7 +316,7 @@ def test_an_answer_within_a_word_is_found_with_the_word():
     tokenizer = TOKENIZERS["wordpiece"]
     context = "The lowest low"
     made = encode_questions(["What?"], [context], tokenizer, 60, 4, 10)
-    ((first, last),) = locate_answers(made, [[Answer("owes", 5)]]).tolist()
+    ((first, last),) = locate_answers(made, [[SquadAnswer("owes", 5)]]).tolist()
     begin, end = made.row_spans(0)[first, 0], made.row_spans(0)[last, 1]
     assert begin <= 5
     assert end >= 9

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import SWEEP_SEED
 from tests.tokenizer_kinds import KINDS, TRAINED, tokenizer_of
-from transformer_jax.chat.session import Answer, ChatModel, ChatSession
+from transformer_jax.chat.session import ChatModel, ChatSession, PendingAnswer
 from transformer_jax.data.byte_tokens import repair_byte_runs
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest
@@ -162,7 +162,7 @@ class ChatReciting(ChatModel):
 
     def sequence(self, messages, request):
         request = dataclasses.replace(request, prompt_ids=())
-        return Answer(self.language, next(self.language.sequences(request, 0)), 0)
+        return PendingAnswer(self.language, next(self.language.sequences(request, 0)), 0)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "llama", "sentencepiece"])

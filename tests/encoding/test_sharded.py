@@ -12,7 +12,7 @@ from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
-from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
@@ -39,7 +39,7 @@ def vectors(name):
 
 def classes(name):
     model = sharded(parts("classes"), name)
-    return Predictor(model, TOKENIZER, kind="classify", length=20).classes(TEXTS)
+    return TaskRunner(model, TOKENIZER, kind="classify", length=20).classes(TEXTS)
 
 
 def words(name):

@@ -13,7 +13,7 @@ from transformer_jax.cli import encoder_only, seq2seq
 from transformer_jax.cli.main import main as command
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.labeled import Sentences
-from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.evaluation.classification import f1, macro_f1
 from transformer_jax.predictors.loading import load as tj_load
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS, FinetuneRun, read
@@ -212,7 +212,7 @@ def test_f1_is_that_of_the_run_and_not_of_the_labels_that_occur(classes, kind):
     wanted = ["0", "1", "1", "0", "1"]
     predicted = np.array([0, 1, 0, 0, 1])
 
-    class StubPredictor(Predictor):
+    class StubPredictor(TaskRunner):
         def __init__(self):
             pass
 

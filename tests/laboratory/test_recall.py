@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.laboratory.fitting import Progress, Schedule, evaluated, fit
+from transformer_jax.laboratory.fitting import FitProgress, Schedule, evaluated, fit
 from transformer_jax.laboratory.readers import nearest_size, nearest_sizes
 from transformer_jax.laboratory.recall import answers, cued_texts, make_reader, recall
 from transformer_jax.laboratory.settings import RecallSettings
@@ -117,13 +117,13 @@ def test_evaluation_draws_other_batches_than_training():
 
 def test_progress_says_the_first_line_and_every_end():
     said = []
-    progress = Progress(said.append, seconds=1e6)
+    progress = FitProgress(said.append, seconds=1e6)
     progress("begins")
     progress("too soon")
     progress("ends", ends=True)
     progress.within("part")("too soon")
     assert said == ["begins", "ends"]
-    Progress(None)("nobody listens", ends=True)
+    FitProgress(None)("nobody listens", ends=True)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.parallel.launchers import Launch, find_launch
+from transformer_jax.parallel.launchers import ProcessLaunch, find_launch
 
 JAX = {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
 TORCHRUN = {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "3"}
@@ -26,43 +26,49 @@ SLURM = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"}
     ("environ", "launch"),
     [
         ({}, None),
-        (JAX, Launch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1)),
+        (JAX, ProcessLaunch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1)),
         ({"JAX_NUM_PROCESSES": "1"}, None),
         (
             JAX | {"JAX_LOCAL_DEVICE_IDS": "2,3"},
-            Launch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1, (2, 3)),
+            ProcessLaunch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1, (2, 3)),
         ),
-        (SLURM, Launch("SLURM")),
+        (SLURM, ProcessLaunch("SLURM")),
         (SLURM | {"SLURM_NTASKS": "1"}, None),
         ({"SLURM_NTASKS": "2"}, None),  # inside sbatch but not srun: a single process
         # The only task of a node has all its GPUs; of several tasks each has its own.
         (
             SLURM | {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_ON_NODE": "4"},
-            Launch("SLURM", local_devices=(0, 1, 2, 3)),
+            ProcessLaunch("SLURM", local_devices=(0, 1, 2, 3)),
         ),
         (
             SLURM | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_GPUS_ON_NODE": "4"},
-            Launch("SLURM"),
+            ProcessLaunch("SLURM"),
         ),
-        (OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "x"}, Launch("Open MPI")),
-        (OPEN_MPI | ADDRESS, Launch("Open MPI", "a:1", 4, 3, (1,), OPEN_MPI_NAMES)),
+        (OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "x"}, ProcessLaunch("Open MPI")),
+        (OPEN_MPI | ADDRESS, ProcessLaunch("Open MPI", "a:1", 4, 3, (1,), OPEN_MPI_NAMES)),
         # An mpirun inside a job of SLURM, whose variables its processes have too.
-        (SLURM | OPEN_MPI | ADDRESS, Launch("Open MPI", "a:1", 4, 3, (1,), OPEN_MPI_NAMES)),
-        (SLURM | HYDRA | ADDRESS, Launch("PMI", "a:1", 2, 0, (0,), PMI_NAMES, one_machine=True)),
-        (SLURM | PMI, Launch("SLURM")),  # srun --mpi=pmi2
-        (PMI | ADDRESS, Launch("PMI", "a:1", 2, 0, None, PMI_NAMES)),
+        (SLURM | OPEN_MPI | ADDRESS, ProcessLaunch("Open MPI", "a:1", 4, 3, (1,), OPEN_MPI_NAMES)),
+        (
+            SLURM | HYDRA | ADDRESS,
+            ProcessLaunch("PMI", "a:1", 2, 0, (0,), PMI_NAMES, one_machine=True),
+        ),
+        (SLURM | PMI, ProcessLaunch("SLURM")),  # srun --mpi=pmi2
+        (PMI | ADDRESS, ProcessLaunch("PMI", "a:1", 2, 0, None, PMI_NAMES)),
         ({"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
-        (TORCHRUN, Launch("torchrun", "a:29501", 4, 3, None, TORCHRUN_NAMES)),
+        (TORCHRUN, ProcessLaunch("torchrun", "a:29501", 4, 3, None, TORCHRUN_NAMES)),
         (
             TORCHRUN | {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
-            Launch("torchrun", "a:29501", 4, 3, (1,), TORCHRUN_NAMES),
+            ProcessLaunch("torchrun", "a:29501", 4, 3, (1,), TORCHRUN_NAMES),
         ),
         (TORCHRUN | {"WORLD_SIZE": "1"}, None),
         ({"RANK": "0"}, None),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
-        ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, Launch("TPU")),
-        ({"MEGASCALE_COORDINATOR_ADDRESS": "a:1"}, Launch("TPU")),
-        ({"JOB_COMPLETION_INDEX": "1"} | JAX, Launch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1)),
+        ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, ProcessLaunch("TPU")),
+        ({"MEGASCALE_COORDINATOR_ADDRESS": "a:1"}, ProcessLaunch("TPU")),
+        (
+            {"JOB_COMPLETION_INDEX": "1"} | JAX,
+            ProcessLaunch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1),
+        ),
         ({"JOB_COMPLETION_INDEX": "1", "JAX_NUM_PROCESSES": "1"}, None),
     ],
 )

@@ -20,7 +20,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import (
     Checkpointer,
-    Score,
+    CheckpointScore,
     load_params,
     steps,
     verify,
@@ -170,13 +170,15 @@ def test_average_of_checkpoints_is_the_mean_of_parameters(tmp_path):
 
 
 def test_keeps_the_last_and_the_best_also_after_a_restart(tmp_path):
-    scores = {s: Score("loss", v) for s, v in {1: 3.0, 2: 1.0, 3: 1.0, 4: float("nan")}.items()}
+    scores = {
+        s: CheckpointScore("loss", v) for s, v in {1: 3.0, 2: 1.0, 3: 1.0, 4: float("nan")}.items()
+    }
     ck_run(tmp_path, at=(1, 2, 3, 4), scores=scores, keep_last=2)
     assert steps(tmp_path / "checkpoints") == [4, 3, 2]
     ck_run(tmp_path, at=(5, 6), keep_last=2)
     assert steps(tmp_path / "checkpoints") == [6, 5, 2]
     assert load_params(tmp_path).step == 2
-    assert load_params(tmp_path).score == Score("loss", 1.0)
+    assert load_params(tmp_path).score == CheckpointScore("loss", 1.0)
     assert load_params(tmp_path, "last").step == 6
     assert load_params(tmp_path, 5).step == 5
     with pytest.raises(CheckpointError, match="no checkpoint of step 4: there are 2, 5, 6"):
@@ -185,7 +187,7 @@ def test_keeps_the_last_and_the_best_also_after_a_restart(tmp_path):
 
 def test_a_score_may_come_later_and_is_vouched_for(run):
     with ck_open(run) as checkpointer:
-        checkpointer.set_score(1, Score("loss", 0.5))
+        checkpointer.set_score(1, CheckpointScore("loss", 0.5))
     assert load_params(run).step == 1
     assert load_params(run, "last").step == 2
     assert [f.problem for f in verify(run)] == [None, None]
@@ -194,7 +196,10 @@ def test_a_score_may_come_later_and_is_vouched_for(run):
 def test_higher_may_be_better(tmp_path):
     ck_run(
         tmp_path,
-        scores={s: Score("sacrebleu", v, "higher") for s, v in {1: 5.0, 2: 9.0, 3: 7.0}.items()},
+        scores={
+            s: CheckpointScore("sacrebleu", v, "higher")
+            for s, v in {1: 5.0, 2: 9.0, 3: 7.0}.items()
+        },
         keep_last=1,
     )
     assert steps(tmp_path / "checkpoints") == [3, 2]
@@ -398,7 +403,7 @@ def test_nothing_is_written_to_a_run_that_another_process_took_over(run):
         )
         for write in (
             lambda: checkpointer.save(3, ck_state(3)),
-            lambda: checkpointer.set_score(2, Score("loss", 1.0)),
+            lambda: checkpointer.set_score(2, CheckpointScore("loss", 1.0)),
             lambda: Checkpointer(run / "checkpoints"),
         ):
             with pytest.raises(CheckpointError, match="in use by process 1 on elsewhere"):
@@ -426,7 +431,7 @@ def test_using_a_model_reads_the_files_of_what_is_used_alone(tmp_path, monkeypat
 @pytest.mark.parametrize("which", ["last", "best"])
 @pytest.mark.quick("last")
 def test_what_is_not_used_may_be_damaged_and_what_is_used_may_not(tmp_path, caplog, which):
-    scores = {n: Score("loss", value) for n, value in ((1, 2.0), (2, 1.5), (3, 1.0))}
+    scores = {n: CheckpointScore("loss", value) for n, value in ((1, 2.0), (2, 1.5), (3, 1.0))}
     run = ck_run(tmp_path / "run", scores=scores)
     for step, item, expected in ((3, "optimizer", 3), (2, "ema_params", 3), (3, "ema_params", 1)):
         file = max((run / f"checkpoints/step_{step:08d}/{item}").rglob("*"), key=ck_size)
@@ -456,7 +461,7 @@ def test_a_moving_average_under_its_earlier_name_is_read_verified_and_scored(run
 
     check()
     with ck_open(run) as checkpointer:
-        checkpointer.set_score(2, Score("loss", 1.0))
+        checkpointer.set_score(2, CheckpointScore("loss", 1.0))
     check()
     max((path / "average").rglob("*"), key=ck_size).unlink()
     assert "average" in verify(run)[0].problem

@@ -21,7 +21,7 @@ from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.predictors.loading import load
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.checkpoint_score import Score
+from transformer_jax.training.checkpoint_score import CheckpointScore
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.manifest import FROZEN
 from transformer_jax.training.metrics import read_metrics
@@ -228,7 +228,7 @@ def make_earlier(path, run):
     shutil.rmtree(folder)
     kept = {name: fields[name] for name in ("config", "tokenizer", "data", "key")}
     writer = Checkpointer(path / "checkpoints", describe=kept)
-    writer.save(2, state, score=Score(**fields["score"]))
+    writer.save(2, state, score=CheckpointScore(**fields["score"]))
     writer.close()
 
 

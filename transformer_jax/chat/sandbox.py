@@ -31,7 +31,7 @@ class ConversationRefused(jinja2.TemplateError):
     """The message of a template that refuses a conversation."""
 
 
-class _Output:
+class _WrittenText:
     """The characters that a template has written, and the spans of answers among them."""
 
     def __init__(self, characters: int = 0):
@@ -67,7 +67,7 @@ def render(text: str, values: dict[str, Any]) -> tuple[str, list[tuple[int, int]
         ('Hi!', [])
     """
     template = _compiled(text)
-    output = _environment().output = _Output(_characters(values))
+    output = _environment().output = _WrittenText(_characters(values))
     return "".join(map(output.write, template.generate(**values))), output.answers
 
 
@@ -114,7 +114,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     instead of being empty, and ``lipsum`` is missing.
     """
 
-    output: _Output
+    output: _WrittenText
 
     def __init__(self) -> None:
         super().__init__(
@@ -122,7 +122,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[AnswerSpans, jinja2.ext.loopcontrols],
         )
-        self.output = _Output()  # of what the compiler computes
+        self.output = _WrittenText()  # of what the compiler computes
         self.filters["tojson"] = _tojson
         self.globals |= {
             "range": range,

@@ -95,7 +95,7 @@ class ChatModel:
         self.language, self.encoder = language.ending_at(encoder.end_tokens), encoder
         self._kept = KeptContext()
 
-    def sequence(self, messages: Sequence[Message], request: GenerationRequest) -> "Answer":
+    def sequence(self, messages: Sequence[Message], request: GenerationRequest) -> "PendingAnswer":
         """The answer to a conversation, before its first token.
 
         Raises:
@@ -106,7 +106,7 @@ class ChatModel:
         request = dataclasses.replace(request, prompt_ids=tuple(ids))
         sequence = next(self.language.sequences(request, 0))
         sequence.kept = self._kept
-        return Answer(self.language, sequence, dropped)
+        return PendingAnswer(self.language, sequence, dropped)
 
     def _fit(
         self, messages: Sequence[Message], request: GenerationRequest
@@ -159,7 +159,7 @@ def _prepared(
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class PendingAnswer:
     """An answer in progress."""
 
     language: CausalTextGenerator

@@ -16,7 +16,7 @@ from transformer_jax.config_fields import Range, Share
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
-    from transformer_jax.encoding.rewards import Rewarded, Rewards
+    from transformer_jax.encoding.rewards import Rewarded, RewardRunner
 
 __all__ = ["Classify"]
 
@@ -55,8 +55,8 @@ class Classify(PredictionCommand):
         """Classifies lines until the input ends."""
         self.check()
         from transformer_jax.cli.encoders import given_lines, windows, write
-        from transformer_jax.encoding.predictor import UnreadTextError
-        from transformer_jax.encoding.rewards import Rewards
+        from transformer_jax.encoding.rewards import RewardRunner
+        from transformer_jax.encoding.task_runner import UnreadTextError
         from transformer_jax.predictors.encoders import load_task
         from transformer_jax.predictors.runs import open_directory
 
@@ -70,7 +70,7 @@ class Classify(PredictionCommand):
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
         for window in windows(given_lines(self.texts), self.buffer_size):
             given: list[Any]
-            if isinstance(predictor, Rewards):
+            if isinstance(predictor, RewardRunner):
                 read = functools.partial(_rewarded, self.run, predictor)
                 rewarded = [read(name, text) for name, text in window]
                 given = [[prepare(one) if isinstance(one, str) else one for one in rewarded]]
@@ -89,7 +89,11 @@ class Classify(PredictionCommand):
             cut, length = plural(predictor.cut, "text"), plural(task["max_length"], "token")
             # The truncation in the training of a downloaded classifier is not known.
             known = "" if "published" in config else ", as in training"
-            lost = " (the beginning of the prompt first)" if isinstance(predictor, Rewards) else ""
+            lost = (
+                " (the beginning of the prompt first)"
+                if isinstance(predictor, RewardRunner)
+                else ""
+            )
             note(f"{cut} truncated to {length}{lost}{known}")
         return 0
 
@@ -141,7 +145,7 @@ def _sides(name: str, text: str, pairs: bool) -> list[str]:
     return sides
 
 
-def _rewarded(run: Path, predictor: "Rewards", name: str, line: str) -> "Rewarded":
+def _rewarded(run: Path, predictor: "RewardRunner", name: str, line: str) -> "Rewarded":
     """The text of a line; the conversation, or the prompt with its completion, of a JSON object.
 
     A model that was trained on texts reads objects without such fields as texts.

@@ -20,7 +20,7 @@ from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
 
 if TYPE_CHECKING:
     from transformer_jax.word_vectors.corpus import Corpus
-    from transformer_jax.word_vectors.training import Report
+    from transformer_jax.word_vectors.training import EpochReport
 
 __all__ = ["PROGRAM", "Resume", "Train", "main", "run_as_program"]
 
@@ -134,7 +134,7 @@ class _Progress:
         self._began: tuple[float, float] | None = None  # time, progress
         self._shown = 0.0
 
-    def __call__(self, report: "Report", corpus: "Corpus") -> None:
+    def __call__(self, report: "EpochReport", corpus: "Corpus") -> None:
         from transformer_jax.training.activity import duration
 
         now = time.monotonic()

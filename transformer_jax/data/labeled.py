@@ -19,11 +19,10 @@ from transformer_jax.data.labeled_files import (
     read_tagged,
 )
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.data.squad import Answer, Questions, read_questions
+from transformer_jax.data.squad import Questions, SquadAnswer, read_questions
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
-    "Answer",
     "Labeled",
     "LabeledData",
     "LabeledOptions",
@@ -31,6 +30,7 @@ __all__ = [
     "LabeledTask",
     "Questions",
     "Sentences",
+    "SquadAnswer",
     "Tagged",
     "label_names",
     "open_labeled",

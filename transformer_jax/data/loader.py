@@ -9,7 +9,7 @@ from jaxtyping import Int
 from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.store import PairStore, TokenStore
 
-__all__ = ["Batch", "Plan", "Rows", "batches", "make_batch", "pad_rows", "prefetched"]
+__all__ = ["Batch", "BatchSource", "Rows", "batches", "make_batch", "pad_rows", "prefetched"]
 
 Batch = dict[str, Any]  # of arrays, nested
 Made = TypeVar("Made")
@@ -18,7 +18,7 @@ Rows = Callable[[int], np.ndarray]
 
 
 @runtime_checkable
-class Plan(Protocol):
+class BatchSource(Protocol):
     """The examples of batch ``step``, as a pure function of the step."""
 
     def batch(self, step: int) -> Any:
@@ -84,7 +84,7 @@ def batches(
 
 
 def prefetched(
-    plan: Plan,
+    plan: BatchSource,
     make: Callable[[Any], Made],
     *,
     start: int = 0,
@@ -123,7 +123,7 @@ def prefetched(
 class _Steps:
     """A plan as a sequence of steps, the input of grain."""
 
-    def __init__(self, plan: Plan, stop: int | None):
+    def __init__(self, plan: BatchSource, stop: int | None):
         self._plan, self._stop = plan, stop
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ from transformer_jax.data.examples import (
     encode_texts,
 )
 from transformer_jax.data.ragged import Slices, flatten, ragged_indices
-from transformer_jax.data.squad import Answer
+from transformer_jax.data.squad import SquadAnswer
 from transformer_jax.data.store import id_dtype
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.errors import ConfigError
@@ -109,7 +109,7 @@ def encode_questions(
 
 
 def locate_answers(
-    examples: SpanExamples, answers: Sequence[Sequence[Answer]]
+    examples: SpanExamples, answers: Sequence[Sequence[SquadAnswer]]
 ) -> Int[np.ndarray, "count 2"]:
     """The first and the last token of each example that the answer to its question overlaps.
 

@@ -8,11 +8,11 @@ from typing import Any
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import DataError, plural
 
-__all__ = ["Answer", "Questions", "lowered", "read_questions"]
+__all__ = ["Questions", "SquadAnswer", "lowered", "read_questions"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class SquadAnswer:
     """An answer: ``text``, which begins at character ``start`` of the paragraph."""
 
     text: str
@@ -27,7 +27,7 @@ class Questions:
     ids: list[str]
     questions: list[str]
     contexts: list[str]
-    answers: list[list[Answer]]
+    answers: list[list[SquadAnswer]]
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -64,7 +64,7 @@ def read_questions(path: str, lowercase: bool = False, where: str = "data.train"
         found = _answers(row, context, place)
         if lowercase:
             question, context = question.lower(), lowered(context)
-            found = [Answer(lowered(answer.text), answer.start) for answer in found]
+            found = [SquadAnswer(lowered(answer.text), answer.start) for answer in found]
         questions.append(question)
         contexts.append(context)
         answers.append(found)
@@ -84,11 +84,11 @@ def _rows(whole: Any, path: str) -> Iterator[tuple[str, dict[str, Any], str]]:
                 yield context, row, f"{within}, question {k}"
 
 
-def _answers(row: dict[str, Any], context: str, place: str) -> list[Answer]:
+def _answers(row: dict[str, Any], context: str, place: str) -> list[SquadAnswer]:
     if row.get("is_impossible"):
         return []
     found = [
-        Answer(_field(item, "text", str, place), _field(item, "answer_start", int, place))
+        SquadAnswer(_field(item, "text", str, place), _field(item, "answer_start", int, place))
         for item in _list(row, "answers", place)
     ]
     if not found:
@@ -98,7 +98,7 @@ def _answers(row: dict[str, Any], context: str, place: str) -> list[Answer]:
     return found
 
 
-def _check(answer: Answer, context: str, place: str) -> None:
+def _check(answer: SquadAnswer, context: str, place: str) -> None:
     text, start = answer.text, answer.start
     if not text.strip():
         raise DataError(f'{place}: an answer is empty: remove it, or say "is_impossible": true')

@@ -10,13 +10,13 @@ from transformer_jax.data.examples import EncodedExamples
 from transformer_jax.data.ragged import ragged_indices
 from transformer_jax.parallel.inference import MeshProgram, round_up_rows
 
-__all__ = ["PackedBatches", "Rows", "default_tokens", "make_packed_inputs", "pack"]
+__all__ = ["PackedBatches", "PackedRows", "default_tokens", "make_packed_inputs", "pack"]
 
 # Row lengths in tokens; beyond the last, its multiples.
 _LENGTHS = (64, 128, 256, 512)
 
 
-class Rows(NamedTuple):
+class PackedRows(NamedTuple):
     """The texts in each row of a batch, one after another.
 
     Attributes:
@@ -38,7 +38,7 @@ def default_tokens(platform: str) -> int:
     return 512 if platform == "cpu" else 8192
 
 
-def pack(lengths: Int[np.ndarray, " count"], tokens: int) -> Iterator[Rows]:
+def pack(lengths: Int[np.ndarray, " count"], tokens: int) -> Iterator[PackedRows]:
     """Batches of rows that hold several texts each; every text is in exactly one.
 
     A text goes to the row with the least room that is enough for it, the longest text first (best
@@ -64,7 +64,7 @@ def pack(lengths: Int[np.ndarray, " count"], tokens: int) -> Iterator[Rows]:
             if not rows.take(i, int(lengths[i])):
                 own.append([i])
                 rows.open(own[-1], T - int(lengths[i]), T // 2)
-        # Rows that fill up the last batch have room for shorter texts.
+        # PackedRows that fill up the last batch have room for shorter texts.
         left = len(own) % most
         for _ in range(min(most, 1 << max(left - 1, 0).bit_length()) - left if left else 0):
             own.append([])
@@ -77,7 +77,7 @@ def pack(lengths: Int[np.ndarray, " count"], tokens: int) -> Iterator[Rows]:
             numbers = np.full((len(some), T // 2), -1, np.int64)
             for row, texts in zip(numbers, some, strict=True):
                 row[: len(texts)] = texts
-            yield Rows(numbers, T)
+            yield PackedRows(numbers, T)
 
 
 def _row_length(length: int) -> int:
@@ -86,7 +86,7 @@ def _row_length(length: int) -> int:
 
 
 class _OpenRows:
-    """Rows with room, by how much they have."""
+    """PackedRows with room, by how much they have."""
 
     def __init__(self) -> None:
         self._by_room: dict[int, list[tuple[list[int], int]]] = {}
@@ -109,7 +109,9 @@ class _OpenRows:
         return False
 
 
-def make_packed_inputs(examples: EncodedExamples, rows: Rows, pad: int) -> dict[str, np.ndarray]:
+def make_packed_inputs(
+    examples: EncodedExamples, rows: PackedRows, pad: int
+) -> dict[str, np.ndarray]:
     """The arrays of one batch.
 
     Returns:
@@ -120,7 +122,7 @@ def make_packed_inputs(examples: EncodedExamples, rows: Rows, pad: int) -> dict[
     Example:
         >>> from transformer_jax.data.store import TokenStore
         >>> store = TokenStore(np.array([2, 7, 3, 2, 3]), np.array([0, 3, 5]))
-        >>> rows = Rows(np.array([[0, 1, -1]]), 6)
+        >>> rows = PackedRows(np.array([[0, 1, -1]]), 6)
         >>> batch = make_packed_inputs(EncodedExamples(store, store.lengths), rows, pad=0)
         >>> [batch[name].tolist() for name in ("tokens", "segments", "positions")]
         [[[2, 7, 3, 2, 3, 0]], [[1, 1, 1, 2, 2, 0]], [[0, 1, 2, 0, 1, 0]]]
@@ -154,9 +156,9 @@ class PackedBatches:
 
     def __call__(
         self, params: Any, examples: EncodedExamples
-    ) -> Iterator[tuple[Rows, Float[np.ndarray, "B ..."]]]:
+    ) -> Iterator[tuple[PackedRows, Float[np.ndarray, "B ..."]]]:
         """The rows of each batch and what comes of them."""
-        waiting: tuple[Rows, Array] | None = None
+        waiting: tuple[PackedRows, Array] | None = None
         for rows in pack(examples.store.lengths, self._tokens):
             empty = round_up_rows(len(rows.numbers), params) - len(rows.numbers)
             rows = rows._replace(

@@ -1,4 +1,4 @@
-"""Rewards of texts and of conversations, by a model that was trained on pairs, row B40."""
+"""RewardRunner of texts and of conversations, by a model that was trained on pairs, row B40."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -14,10 +14,10 @@ from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.text import flaw_of
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.encoding.predictor import Predictor, UnreadTextError
+from transformer_jax.encoding.task_runner import TaskRunner, UnreadTextError
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["Rewarded", "Rewards"]
+__all__ = ["RewardRunner", "Rewarded"]
 
 # A text; a prompt and a completion, by these names; or a conversation whose last message is the
 # answer that is rewarded.
@@ -26,11 +26,11 @@ Rewarded: TypeAlias = str | Mapping[str, str] | Sequence[Message]
 _Parts: TypeAlias = tuple[list[int], list[int], list[int]]
 
 
-class Rewards(Predictor):
+class RewardRunner(TaskRunner):
     """The reward of texts and of answers to conversations, read as training reads them.
 
     Args:
-        model: As of :class:`Predictor`.
+        model: As of :class:`TaskRunner`.
         tokenizer: Of the run.
         first: The start token of texts.
         length: Most tokens of a row; a longer one loses the beginning of its prompt, then the end

@@ -23,7 +23,7 @@ from transformer_jax.training.step import (
     means,
 )
 
-__all__ = ["Fitted", "Progress", "Say", "Schedule", "evaluated", "fit"]
+__all__ = ["FitProgress", "Fitted", "Say", "Schedule", "evaluated", "fit"]
 
 Say = Callable[[str], None]
 MakeBatch = Callable[[Key[Array, ""]], Batch]
@@ -32,7 +32,7 @@ _CHUNK = 50  # steps of one call of the program
 _TRAINING, _EVALUATION = 1, 2  # streams of batches
 
 
-class Progress:
+class FitProgress:
     """Lines about work under way: every one that ends a part, of others one in some seconds."""
 
     def __init__(self, say: Say | None = None, seconds: float = 3.0):

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.functional.dependence import gradient_norms
-from transformer_jax.laboratory.fitting import Progress, Say, Schedule, fit
+from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.readers import Reader, nearest_sizes
 from transformer_jax.laboratory.recall import GOAL, answers, cued_texts, make_reader
@@ -96,7 +96,7 @@ def gradients(
         ConfigError: No size of a model has so many parameters, or ``kernel_scale`` makes states
             that float32 cannot hold.
     """
-    progress = Progress(say)
+    progress = FitProgress(say)
     length = max(settings.lags, settings.trained_distance) + 1
     make = functools.partial(make_reader, symbols=settings.symbols, length=length)
     begun = functools.partial(make, seed=settings.seed)
@@ -175,7 +175,7 @@ def _norms(
 
 
 def _trained(
-    model: Reader, settings: GradientSettings, seed: int, where: str, progress: Progress
+    model: Reader, settings: GradientSettings, seed: int, where: str, progress: FitProgress
 ) -> tuple[Reader, float]:
     """The model after training to recall, and its accuracy in the last steps."""
     fitted = fit(

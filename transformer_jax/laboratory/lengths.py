@@ -22,7 +22,7 @@ from transformer_jax.decoding.beam import BeamSearchConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import SearchPrompts, search
 from transformer_jax.evaluation.bleu import translation_scores
-from transformer_jax.laboratory.fitting import Progress, Say, Schedule, fit
+from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.readers import nearest_sizes
 from transformer_jax.laboratory.settings import LengthSettings, ScoreChoice
@@ -35,13 +35,13 @@ from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import split
 from transformer_jax.training.step import Batch
 
-__all__ = ["LengthFigures", "Measured", "lengths", "make_translator", "sentences"]
+__all__ = ["LengthErrors", "LengthFigures", "lengths", "make_translator", "sentences"]
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3  # token ids; words begin at the last of them
 _LEXICON, _TEST = 0, 9  # streams: of translations of words, and of test sentences
 
 
-class Measured(NamedTuple):
+class LengthErrors(NamedTuple):
     """Scores of the translations of sentences of one length.
 
     Attributes:
@@ -117,11 +117,11 @@ def lengths(
     Raises:
         ConfigError: No size of a translator has so many parameters.
     """
-    progress = Progress(say)
+    progress = FitProgress(say)
     make = functools.partial(make_translator, words=settings.words, cell=settings.cell)
     begun = functools.partial(make, seed=settings.seed)
     sizes, count = nearest_sizes(settings.scores, begun, settings.parameters, 2)
-    scored: dict[str, list[list[Measured]]] = {name: [] for name in sizes}
+    scored: dict[str, list[list[LengthErrors]]] = {name: [] for name in sizes}
     cosine = optax.cosine_decay_schedule(settings.learning_rate, settings.steps)
     texts = functools.partial(_training_sentences, settings)
     for name in settings.scores:
@@ -208,7 +208,7 @@ def _training_sentences(settings: LengthSettings, key: Key[Array, ""]) -> Batch:
     return sentences(settings, of_words, length, longest)
 
 
-def _scores(model: EncoderDecoder, settings: LengthSettings, seed: int) -> list[Measured]:
+def _scores(model: EncoderDecoder, settings: LengthSettings, seed: int) -> list[LengthErrors]:
     """The scores of each length; sentences of all lengths are translated together."""
     length = jnp.repeat(jnp.asarray(settings.test_lengths), settings.eval_sentences)
     key = jax.random.fold_in(jax.random.key(seed), _TEST)
@@ -241,9 +241,9 @@ def _translated(model: EncoderDecoder, inputs: Any, longest: int) -> Int[np.ndar
 
 def _measured(
     written: Int[np.ndarray, "B T"], target: Int[np.ndarray, "B T"], length: int
-) -> Measured:
+) -> LengthErrors:
     same = written[:, : length + 1] == target[:, : length + 1]
     text = lambda ids: " ".join(f"w{token}" for token in ids[ids >= FIRST])
     hypotheses, references = (list(map(text, side)) for side in (written, target))
     bleu = translation_scores(hypotheses, references, tokenize="none").bleu
-    return Measured(float(same[:, :length].mean()), float(same.all(1).mean()), bleu)
+    return LengthErrors(float(same[:, :length].mean()), float(same.all(1).mean()), bleu)

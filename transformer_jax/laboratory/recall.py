@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Key
 
 from transformer_jax.functional.losses import cross_entropy
-from transformer_jax.laboratory.fitting import Progress, Say, Schedule, evaluated, fit
+from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, evaluated, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.readers import Reader, nearest_sizes
 from transformer_jax.laboratory.settings import ReaderName, RecallSettings
@@ -84,7 +84,7 @@ def recall(settings: RecallSettings = RecallSettings(), *, say: Say | None = Non
     Raises:
         ConfigError: No size of a model has so many parameters.
     """
-    progress = Progress(say)
+    progress = FitProgress(say)
     make = functools.partial(make_reader, symbols=settings.symbols)
     longest = functools.partial(make, length=max(settings.distances) + 1, seed=settings.seed)
     sizes, count = nearest_sizes(settings.models, longest, settings.parameters)

@@ -24,7 +24,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.laboratory.fitting import Progress, Say
+from transformer_jax.laboratory.fitting import FitProgress, Say
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.settings import MethodName, RewardSettings
 from transformer_jax.models.decoder import Decoder
@@ -105,7 +105,7 @@ def rewards(
         settings: What is measured.
         say: Called with lines about progress.
     """
-    progress = Progress(say)
+    progress = FitProgress(say)
     reward: dict[str, list[list[float]]] = {}
     kl: dict[str, list[list[float]]] = {}
     seeds = range(settings.seed, settings.seed + settings.seeds)

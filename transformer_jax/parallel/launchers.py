@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["Launch", "find_launch"]
+__all__ = ["ProcessLaunch", "find_launch"]
 
 _JAX = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 _LOCAL = "JAX_LOCAL_DEVICE_IDS"
@@ -13,7 +13,7 @@ _TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 _ALONE = "or JAX_NUM_PROCESSES=1 for a run of its own"
 
 
-class Launch(NamedTuple):
+class ProcessLaunch(NamedTuple):
     """The place of a process among the others of its run.
 
     Attributes:
@@ -35,7 +35,7 @@ class Launch(NamedTuple):
     one_machine: bool = False
 
 
-def find_launch(environ: Mapping[str, str]) -> Launch | None:
+def find_launch(environ: Mapping[str, str]) -> ProcessLaunch | None:
     """Returns the place of this process among others, or None for a process alone.
 
     It knows the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and
@@ -71,43 +71,43 @@ def find_launch(environ: Mapping[str, str]) -> Launch | None:
     return None
 
 
-def _jax(environ: Mapping[str, str]) -> Launch:
+def _jax(environ: Mapping[str, str]) -> ProcessLaunch:
     values = _all(environ, _JAX, "several processes need all three, a single one none")
     local = environ.get(_LOCAL, "")
     if not all(part.isdecimal() for part in local.split(",") if local):
         raise ConfigError(f"{_LOCAL} is {local!r}: numbers of devices are needed, such as 0,1")
     devices = tuple(int(part) for part in local.split(",")) if local else None
     size, rank = _numbers(environ, _JAX[1:])
-    return Launch("JAX_COORDINATOR_ADDRESS", values[0], size, rank, devices)
+    return ProcessLaunch("JAX_COORDINATOR_ADDRESS", values[0], size, rank, devices)
 
 
-def _slurm(environ: Mapping[str, str]) -> Launch | None:
+def _slurm(environ: Mapping[str, str]) -> ProcessLaunch | None:
     if "SLURM_STEP_NODELIST" not in environ or _size(environ, "SLURM_NTASKS") == 1:
         return None  # a script of sbatch is one process, whatever it may start
     devices = environ.get("SLURM_GPUS_ON_NODE", "")
     alone = environ.get("SLURM_STEP_TASKS_PER_NODE", "").split("(")[0] == "1"
     # JAX would give the only task of a node one of its GPUs.
     local = tuple(range(int(devices))) if alone and devices.isdecimal() else None
-    return Launch(
+    return ProcessLaunch(
         "SLURM", local_devices=local, one_machine=environ.get("SLURM_STEP_NUM_NODES") == "1"
     )
 
 
-def _open_mpi(environ: Mapping[str, str]) -> Launch | None:
+def _open_mpi(environ: Mapping[str, str]) -> ProcessLaunch | None:
     if _size(environ, "OMPI_COMM_WORLD_SIZE") == 1:
         return None
     if "OMPI_MCA_orte_hnp_uri" in environ:  # by which JAX finds the others; Open MPI 5 has none
-        return Launch("Open MPI")
+        return ProcessLaunch("Open MPI")
     names = (_JAX[0], "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
     local = ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
     return _addressed(environ, "Open MPI", names, *local)
 
 
-def _hydra(environ: Mapping[str, str]) -> Launch | None:
+def _hydra(environ: Mapping[str, str]) -> ProcessLaunch | None:
     return _pmi(environ) if "MPI_LOCALRANKID" in environ else None
 
 
-def _pmi(environ: Mapping[str, str]) -> Launch | None:
+def _pmi(environ: Mapping[str, str]) -> ProcessLaunch | None:
     if "PMI_SIZE" not in environ and "PMI_RANK" not in environ:
         return None
     if environ.get("PMI_SIZE") == "1":
@@ -118,15 +118,15 @@ def _pmi(environ: Mapping[str, str]) -> Launch | None:
 
 def _addressed(
     environ: Mapping[str, str], launcher: str, names: tuple[str, ...], local: str, of: str
-) -> Launch:
+) -> ProcessLaunch:
     """By size and rank of a launcher, and an address that the user gives."""
     address, *_ = _all(environ, names, f"set {_JAX[0]}=host:port, {_ALONE}")
     size, rank = _numbers(environ, names[1:])
     device, shared = _own_device(environ, local, of), environ.get(of) == str(size)
-    return Launch(launcher, address, size, rank, device, names, shared)
+    return ProcessLaunch(launcher, address, size, rank, device, names, shared)
 
 
-def _torchrun(environ: Mapping[str, str]) -> Launch | None:
+def _torchrun(environ: Mapping[str, str]) -> ProcessLaunch | None:
     if "WORLD_SIZE" not in environ and not {"RANK", "MASTER_ADDR"} <= set(environ):
         return None
     if environ.get("WORLD_SIZE") == "1":
@@ -136,7 +136,9 @@ def _torchrun(environ: Mapping[str, str]) -> Launch | None:
     # torchrun itself listens on its port.
     address, devices = f"{host}:{port + 1}", _own_device(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     shared = environ.get("LOCAL_WORLD_SIZE") == str(size)
-    return Launch("torchrun", address, size, rank, devices, ("MASTER_ADDR", *_TORCHRUN[2:]), shared)
+    return ProcessLaunch(
+        "torchrun", address, size, rank, devices, ("MASTER_ADDR", *_TORCHRUN[2:]), shared
+    )
 
 
 def _own_device(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, ...] | None:
@@ -146,10 +148,10 @@ def _own_device(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, 
     return (_number(environ, rank),)
 
 
-def _tpu(environ: Mapping[str, str]) -> Launch | None:
+def _tpu(environ: Mapping[str, str]) -> ProcessLaunch | None:
     hosts = environ.get("TPU_PROCESS_ADDRESSES", environ.get("TPU_WORKER_HOSTNAMES", ""))
     several = "," in hosts or "MEGASCALE_COORDINATOR_ADDRESS" in environ
-    return Launch("TPU") if several else None
+    return ProcessLaunch("TPU") if several else None
 
 
 def _all(environ: Mapping[str, str], names: tuple[str, ...], advice: str) -> list[str]:

@@ -26,7 +26,7 @@ from transformer_jax.parallel.coordinator import (
     on_loopback,
     wait_for_coordinator,
 )
-from transformer_jax.parallel.launchers import Launch, find_launch
+from transformer_jax.parallel.launchers import ProcessLaunch, find_launch
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards
 
 __all__ = [
@@ -172,7 +172,7 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
         "distributed.num_processes": config.num_processes,
         "distributed.process_id": config.process_id,
     }
-    launch: Launch | None
+    launch: ProcessLaunch | None
     if all(value is None for value in flags.values()):
         launch = find_launch(os.environ)
         if launch is None:
@@ -182,7 +182,7 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
     else:
         _check_processes(flags)
         address, number, process = flags.values()
-        launch = Launch(
+        launch = ProcessLaunch(
             "flags", cast(str, address), cast(int, number), cast(int, process), names=tuple(flags)
         )
     if launch.num_processes == 1:
@@ -199,7 +199,7 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
     return True
 
 
-def _join(launch: Launch, local: tuple[int, ...] | None, config: DistributedConfig) -> None:
+def _join(launch: ProcessLaunch, local: tuple[int, ...] | None, config: DistributedConfig) -> None:
     """Joins the other processes, or says which of them is missing."""
     seconds, address, name = config.initialization_timeout_seconds, launch.address, launch.names[0]
     began = time.monotonic()

@@ -25,8 +25,8 @@ from transformer_jax.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
-    from transformer_jax.encoding.predictor import Predictor
-    from transformer_jax.encoding.rewards import Rewards
+    from transformer_jax.encoding.rewards import RewardRunner
+    from transformer_jax.encoding.task_runner import TaskRunner
     from transformer_jax.encoding.vectors import Embedder, Pool, Pools
     from transformer_jax.training.run_directory import RunDirectory
 
@@ -236,7 +236,7 @@ def sentence_of(run: "RunDirectory") -> dict[str, Any]:
 
 def load_task(
     path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096, loaded: Any = None
-) -> "tuple[Predictor, dict[str, Any], Callable[[str], str]]":
+) -> "tuple[TaskRunner, dict[str, Any], Callable[[str], str]]":
     """The predictor of a fine-tuned model, its task, and a function that preprocesses lines.
 
     Raises:
@@ -258,13 +258,13 @@ def load_task(
             f"{command(TASKS[kind], path)}"
         )
     prepare = as_trained(path)
-    from transformer_jax.encoding.predictor import Predictor
+    from transformer_jax.encoding.task_runner import TaskRunner
 
     model, tokenizer = loaded or load(path, checkpoint, kind=FINE_TUNED)
     if aligned_method(run) == "reward":
         prepare = as_trained(path, trim=False)
         return _rewards(run, model, tokenizer, tokens, prepare), task, prepare
-    predictor = Predictor(
+    predictor = TaskRunner(
         model,
         tokenizer,
         kind=kind,
@@ -283,15 +283,15 @@ def _rewards(
     tokenizer: "Tokenizer",
     tokens: int,
     prepare: Callable[[str], str],
-) -> "Rewards":
+) -> "RewardRunner":
     """The predictor of a reward model that was trained here."""
     from transformer_jax.chat.template import find_template
-    from transformer_jax.encoding.rewards import Rewards
+    from transformer_jax.encoding.rewards import RewardRunner
     from transformer_jax.predictors.chats import encoder_of
 
     # Only what is trained on conversations has a template.
     has_chats = find_template(run.path) is not None
-    return Rewards(
+    return RewardRunner(
         model,
         tokenizer,
         first=first_token(run, tokenizer),

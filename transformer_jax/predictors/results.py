@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformer_jax.encoding.masked import TokenPrediction
-from transformer_jax.encoding.predictor import AnswerSpan
+from transformer_jax.encoding.task_runner import AnswerSpan
 
 __all__ = [
     "AnswerSpan",

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from transformer_jax.data.conversations import check_answered
 from transformer_jax.data.squad import lowered
 from transformer_jax.encoding.masked import FillMask
-from transformer_jax.encoding.rewards import Rewarded, Rewards
+from transformer_jax.encoding.rewards import Rewarded, RewardRunner
 from transformer_jax.encoding.vectors import Layers, Pool, Pools
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.predictors.attention import TextAttention, encoder_attention, one_text
@@ -301,7 +301,7 @@ class RegressionPredictor(_Task):
 class RewardPredictor(RegressionPredictor):
     """A reward model: the reward of a text, or of the last message of a conversation (row B40)."""
 
-    _predictor: Rewards
+    _predictor: RewardRunner
 
     def __call__(  # type: ignore[override]
         self,

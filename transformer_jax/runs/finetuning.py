@@ -15,7 +15,7 @@ from transformer_jax.data.labeled import (
     open_labeled,
 )
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
-from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.runs import begin as beginning
@@ -178,10 +178,10 @@ def make_task(
     )
 
 
-def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) -> Predictor:
+def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) -> TaskRunner:
     """The predictor of labels of texts with a model of the run."""
     task = run.task
-    return Predictor(
+    return TaskRunner(
         model,
         tokenizer,
         kind=task.kind,

@@ -22,7 +22,7 @@ from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.question_examples import encode_questions, locate_answers
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
-from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.errors import plural
 from transformer_jax.models.heads import (
     DecoderSequenceClassifier,
@@ -149,12 +149,12 @@ class _Measured:
     def __init__(self, tokenizer: Tokenizer, **how: Any):
         self.kind, self.labels = how["kind"], how["labels"]
         self.tokenizer, self.how = tokenizer, how
-        self.predictor: Predictor | None = None
+        self.predictor: TaskRunner | None = None
 
     def __call__(self, model: Any, part: Labeled) -> dict[str, float]:
         graph, params = split(model)
         if self.predictor is None:
-            self.predictor = Predictor((graph, params), self.tokenizer, **self.how)
+            self.predictor = TaskRunner((graph, params), self.tokenizer, **self.how)
         self.predictor.params = params
         return measure(self.predictor, self.kind, self.labels, part)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.labeled import Labeled, Questions, Sentences, Tagged
-from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews_corrcoef
 from transformer_jax.evaluation.correlation import pearson, spearman
@@ -27,7 +27,7 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
 
 
 def measure(
-    predictor: Predictor, kind: str, labels: Sequence[str], part: Labeled
+    predictor: TaskRunner, kind: str, labels: Sequence[str], part: Labeled
 ) -> dict[str, float]:
     """The measures of a task on labeled examples, from 0 to 1.
 

@@ -30,7 +30,7 @@ from transformer_jax.training.checkpoint_items import (
     state_of,
     tree_of,
 )
-from transformer_jax.training.checkpoint_score import PROGRESS, Score, Standing, score_of
+from transformer_jax.training.checkpoint_score import PROGRESS, CheckpointScore, Standing, score_of
 from transformer_jax.training.lock import check_lock
 from transformer_jax.training.manifest import (
     DAMAGED,
@@ -46,10 +46,10 @@ from transformer_jax.training.task import Metric
 from transformer_jax.training.verification import VerifyResult, verify
 
 __all__ = [
+    "CheckpointScore",
     "Checkpointer",
     "Loaded",
     "Restored",
-    "Score",
     "VerifyResult",
     "load_params",
     "steps",
@@ -66,7 +66,7 @@ class Restored(NamedTuple):
     left: tuple[str, ...] = ()  # what is wrong with newer checkpoints, which were set aside
 
 
-def _finite(score: Score | None) -> dict[str, Any] | None:
+def _finite(score: CheckpointScore | None) -> dict[str, Any] | None:
     return score._asdict() if score is not None and np.isfinite(score.value) else None
 
 
@@ -136,7 +136,7 @@ class Checkpointer:
         step: int,
         state: Any,
         *,
-        score: Score | None = None,
+        score: CheckpointScore | None = None,
         progress: Mapping[str, Any] | None = None,
     ) -> None:
         """Start to write ``state``; its buffers may be donated as soon as this returns.
@@ -176,7 +176,7 @@ class Checkpointer:
             self._writer.save(self._pending[0], args=ocp.args.Composite(**args))
 
     def set_score(
-        self, step: int, score: Score | None, progress: Mapping[str, Any] | None = None
+        self, step: int, score: CheckpointScore | None, progress: Mapping[str, Any] | None = None
     ) -> None:
         """Add the score, and the evaluations so far, to a stored checkpoint; its arrays stay.
 
@@ -276,8 +276,8 @@ class Checkpointer:
         scores = {at: one for at, one in self._scores().items() if one is not None and at <= step}
         return Standing.of_earlier(history, scores, metric)
 
-    def _scores(self) -> dict[int, Score | None]:
-        known: dict[int, Score | None] = {}
+    def _scores(self) -> dict[int, CheckpointScore | None]:
+        known: dict[int, CheckpointScore | None] = {}
         for step in steps(self.directory):
             with contextlib.suppress(CheckpointError):
                 known[step] = score_of(manifest.read(self.directory / checkpoint_name(step)))

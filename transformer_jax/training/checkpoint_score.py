@@ -11,23 +11,24 @@ import numpy as np
 
 from transformer_jax.training.task import Metric
 
-__all__ = ["PROGRESS", "Score", "Standing", "score_of"]
+__all__ = ["PROGRESS", "CheckpointScore", "Standing", "score_of"]
 
 
-class Score(NamedTuple):
+class CheckpointScore(NamedTuple):
     """The quality of a checkpoint's parameters by one metric."""
 
     name: str
     value: float
     better: Literal["lower", "higher"] = "lower"
 
-    def beats(self, other: "Score | None") -> bool:
+    def beats(self, other: "CheckpointScore | None") -> bool:
         """Returns whether this is better than ``other``; anything beats nothing and NaN.
 
         Example:
-            >>> Score("loss", 1.0).beats(Score("loss", 2.0))
+            >>> CheckpointScore("loss", 1.0).beats(CheckpointScore("loss", 2.0))
             True
-            >>> Score("sacrebleu", 1.0, "higher").beats(Score("sacrebleu", 2.0, "higher"))
+            >>> bleu = CheckpointScore("sacrebleu", 1.0, "higher")
+            >>> bleu.beats(bleu._replace(value=2.0))
             False
         """
         if not np.isfinite(self.value):
@@ -37,9 +38,9 @@ class Score(NamedTuple):
         return self.value < other.value if self.better == "lower" else self.value > other.value
 
 
-def score_of(fields: Mapping[str, Any]) -> Score | None:
+def score_of(fields: Mapping[str, Any]) -> CheckpointScore | None:
     """The score that a manifest holds."""
-    return Score(**fields["score"]) if fields.get("score") else None
+    return CheckpointScore(**fields["score"]) if fields.get("score") else None
 
 
 PROGRESS = "progress"  # the field of manifests
@@ -48,18 +49,18 @@ PROGRESS = "progress"  # the field of manifests
 class Standing(NamedTuple):
     """The best score of a run, and what decides when it stops early."""
 
-    best: Score | None = None
+    best: CheckpointScore | None = None
     best_step: int = 0
     since: int = 0  # evaluations after the best
     evaluated: int = 0  # the step of the last evaluation
     skipped: int = 0  # steps in a row, up to the last, that were not finite
 
-    def after(self, step: int, score: Score | None) -> "Standing":
+    def after(self, step: int, score: CheckpointScore | None) -> "Standing":
         """Returns the standing after an evaluation; None is one without the metric.
 
         Example:
-            >>> first = Standing().after(2, Score("loss", 2.0))
-            >>> first.after(4, Score("loss", 3.0))[1:4]
+            >>> first = Standing().after(2, CheckpointScore("loss", 2.0))
+            >>> first.after(4, CheckpointScore("loss", 3.0))[1:4]
             (2, 1, 4)
         """
         if score is None:
@@ -79,7 +80,7 @@ class Standing(NamedTuple):
 
         Example:
             >>> metric = Metric("loss", better="lower")
-            >>> standing = Standing().after(2, Score("loss", 2.0))
+            >>> standing = Standing().after(2, CheckpointScore("loss", 2.0))
             >>> Standing.read({PROGRESS: standing.fields(metric)}, metric) == standing
             True
         """
@@ -87,12 +88,15 @@ class Standing(NamedTuple):
         if fields.pop("metric", None) != metric.name:
             return None
         best = fields.pop("best")
-        score = None if best is None else Score(metric.name, best, metric.better)
+        score = None if best is None else CheckpointScore(metric.name, best, metric.better)
         return cls(best=score, **fields)
 
     @classmethod
     def of_earlier(
-        cls, history: Iterable[Mapping[str, Any]], scores: Mapping[int, Score], metric: Metric
+        cls,
+        history: Iterable[Mapping[str, Any]],
+        scores: Mapping[int, CheckpointScore],
+        metric: Metric,
     ) -> "Standing":
         """Returns the standing of a run of an earlier version, whose manifests lack it.
 
@@ -120,5 +124,5 @@ class Standing(NamedTuple):
                 standing = standing.after(step, None)
                 continue
             number = value if isinstance(value, int | float) else float("nan")
-            standing = standing.after(step, Score(metric.name, number, metric.better))
+            standing = standing.after(step, CheckpointScore(metric.name, number, metric.better))
         return standing

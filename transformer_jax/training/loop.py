@@ -12,7 +12,7 @@ import jax
 from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.errors import NumericsError, Stopped, command, plural
 from transformer_jax.training.activity import working
-from transformer_jax.training.checkpoint import Checkpointer, Score
+from transformer_jax.training.checkpoint import Checkpointer, CheckpointScore
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.metrics import MetricsLog
 from transformer_jax.training.monitoring import (
@@ -75,7 +75,7 @@ class FitResult(NamedTuple):
 
     state: TrainState
     step: int
-    best: Score | None
+    best: CheckpointScore | None
     best_step: int | None
     early: bool  # whether patience ran out
     recompilations: int  # batch shapes that were not compiled before the first step
@@ -291,7 +291,7 @@ class _Loop:
     def _patience_over(self) -> bool:
         return self.config.patience is not None and self.standing.since >= self.config.patience
 
-    def _look(self, state: TrainState, number: int) -> Score | None:
+    def _look(self, state: TrainState, number: int) -> CheckpointScore | None:
         assert self.evaluate is not None
         began = time.monotonic()
         with working("evaluating"):
@@ -301,7 +301,7 @@ class _Loop:
         self.records.write(record | slowest(self.waited / max(self.taken, 1)) | peak_memory())
         self.waited, self.taken = 0.0, 0
         name = self.metric.name
-        score = Score(name, scores[name], self.metric.better) if name in scores else None
+        score = CheckpointScore(name, scores[name], self.metric.better) if name in scores else None
         self.standing = self.standing.after(number, score)
         words = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         mark = "  best" if self.standing.best_step == number else ""

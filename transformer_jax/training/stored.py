@@ -16,7 +16,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.numerics import all_finite
 from transformer_jax.training import manifest, trees
 from transformer_jax.training.checkpoint_items import explained, read_item
-from transformer_jax.training.checkpoint_score import Score, score_of
+from transformer_jax.training.checkpoint_score import CheckpointScore, score_of
 from transformer_jax.training.manifest import (
     FROZEN,
     check_checkpoint,
@@ -47,7 +47,7 @@ class Loaded(NamedTuple):
 
     params: dict[Any, Any]
     step: int
-    score: Score | None
+    score: CheckpointScore | None
     manifest: Mapping[str, Any] = {}  # of the newest checkpoint among them, where it has one
     frozen: Mapping[Any, Any] = {}  # what was not trained, where checkpoints do not hold it
 

@@ -24,13 +24,13 @@ from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import VECTORS, save_embeddings
 from transformer_jax.word_vectors.phrases import join_phrases
 from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
-from transformer_jax.word_vectors.training import Report, Tables, initial_tables, train_epochs
+from transformer_jax.word_vectors.training import EpochReport, Tables, initial_tables, train_epochs
 
 __all__ = ["CONFIG", "STATE", "resume_word_vectors", "train_word_vectors"]
 
 CONFIG = "config.json"
 STATE = "state.safetensors"  # after the last epoch that is done, until all are
-Tell = Callable[[Report, Corpus], None]
+Tell = Callable[[EpochReport, Corpus], None]
 
 
 def train_word_vectors(
@@ -122,7 +122,7 @@ def _train(output: Path, settings: dict[str, Any], report: Tell | None) -> WordE
         first, begun = _state(output / STATE, corpus, training)
         began, told = time.monotonic(), []
 
-        def tell(one: Report) -> None:
+        def tell(one: EpochReport) -> None:
             told.append(one.loss)
             if report is not None:
                 report(one, corpus)

@@ -18,7 +18,7 @@ from transformer_jax.word_vectors.batches import Blocks, epoch_blocks
 from transformer_jax.word_vectors.corpus import Corpus
 from transformer_jax.word_vectors.settings import Word2VecConfig
 
-__all__ = ["Report", "Tables", "initial_tables", "make_step", "train_epochs"]
+__all__ = ["EpochReport", "Tables", "initial_tables", "make_step", "train_epochs"]
 
 _LEAST_RATE = 1e-4  # of the first learning rate, at the end
 _REPORTED = 64  # steps between reports; what is computed waits for no report meanwhile
@@ -36,7 +36,7 @@ class Tables(NamedTuple):
     outputs: Float[Array, "V D"]
 
 
-class Report(NamedTuple):
+class EpochReport(NamedTuple):
     """The progress of training.
 
     Attributes:
@@ -65,7 +65,7 @@ def train_epochs(
     config: Word2VecConfig,
     tables: Tables,
     first: int = 0,
-    report: Callable[[Report], None] | None = None,
+    report: Callable[[EpochReport], None] | None = None,
 ) -> Iterator[tuple[int, Tables]]:
     """After each epoch, how many are done, and the tables.
 
@@ -92,7 +92,7 @@ def train_epochs(
         mean = _mean_loss(sums)
         sums.clear()
         if report is not None:
-            report(Report(progress, config.epochs, mean, rate))
+            report(EpochReport(progress, config.epochs, mean, rate))
 
     for epoch in range(first, config.epochs):
         drawn = epoch_blocks(corpus, keep, noise, config.shape, (config.seed, epoch))

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.data.corpora.in_context import (
     LINES,
-    Rule,
+    SequenceRule,
     examples,
     generate,
     split_of,
@@ -81,14 +81,14 @@ def test_rules_of_different_splits_are_different():
         rules[split] = {query["rule"] for query in queries}
         assert len(rules[split]) == len(queries) == 300
         for text in rules[split]:
-            assert split_of(Rule(*text.split())) == split
+            assert split_of(SequenceRule(*text.split())) == split
     for one, other in itertools.combinations(SPLITS, 2):
         assert not rules[one] & rules[other]
 
 
 def test_letters_are_mapped_in_any_order():
     _, queries = examples("train", 2000)
-    rules = [Rule(*query["rule"].split()) for query in queries]
+    rules = [SequenceRule(*query["rule"].split()) for query in queries]
     orders = collections.Counter(
         tuple(sorted(rule.images).index(x) for x in rule.images) for rule in rules if rule.images
     )
@@ -99,7 +99,8 @@ def test_letters_are_mapped_in_any_order():
 def test_splits_have_their_shares():
     draw = random.Random(0)
     found = collections.Counter(
-        split_of(Rule("map", "".join(draw.sample("abcdefgh", 4)), "wxyz")) for _ in range(3000)
+        split_of(SequenceRule("map", "".join(draw.sample("abcdefgh", 4)), "wxyz"))
+        for _ in range(3000)
     )
     assert 0.07 < found["test"] / 3000 < 0.13
     assert 0.07 < found["valid"] / 3000 < 0.13
@@ -111,7 +112,7 @@ def test_examples_are_of_the_rule_of_their_query_and_never_its_input():
     for example in pool:
         by_rule[example["rule"]].append(example)
     for query in queries:
-        rule = Rule(*query["rule"].split())
+        rule = SequenceRule(*query["rule"].split())
         assert query["output"] == rule.apply(query["input"])
         alike = by_rule[query["rule"]]
         assert len({example["input"] for example in alike}) == len(alike) == LINES

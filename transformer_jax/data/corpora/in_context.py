@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from transformer_jax.errors import ConfigError, plural
 
-__all__ = ["EXAMPLE", "LINES", "Kind", "Rule", "Split", "examples", "generate", "split_of"]
+__all__ = ["EXAMPLE", "LINES", "Kind", "SequenceRule", "Split", "examples", "generate", "split_of"]
 
 Split = Literal["train", "valid", "test"]
 Kind = Literal["map", "copy", "reverse"]
@@ -29,13 +29,15 @@ _ASIDE = 0.1  # of the rules, for each of valid and test
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class SequenceRule:
     """A transformation of the inputs of a document, and the letters that they are made of.
 
     Example:
-        >>> Rule("map", "abcd", "wxyz").apply("cab"), Rule("reverse", "abcd").apply("cab")
-        ('ywx', 'bac')
-        >>> str(Rule("map", "abcd", "wxyz"))
+        >>> SequenceRule("map", "abcd", "wxyz").apply("cab")
+        'ywx'
+        >>> SequenceRule("reverse", "abcd").apply("cab")
+        'bac'
+        >>> str(SequenceRule("map", "abcd", "wxyz"))
         'map abcd wxyz'
     """
 
@@ -53,11 +55,11 @@ class Rule:
         return text if self.kind == "copy" else text[::-1]
 
 
-def split_of(rule: Rule) -> Split:
+def split_of(rule: SequenceRule) -> Split:
     """The split that has a rule, whatever the seed.
 
     Example:
-        >>> split_of(Rule("copy", "abcd"))
+        >>> split_of(SequenceRule("copy", "abcd"))
         'train'
     """
     place = int.from_bytes(hashlib.sha256(str(rule).encode()).digest()[:6], "big") / 2**48
@@ -130,10 +132,10 @@ def _records(split: Split, index: int, seed: int, count: int) -> list[dict[str, 
     ]
 
 
-def _rule(draw: random.Random) -> Rule:
+def _rule(draw: random.Random) -> SequenceRule:
     kind = draw.choice(_KINDS)
     some = draw.sample(_ALPHABET, 2 * _LETTERS)
     if kind == "map":
         pairs = sorted(zip(some[:_LETTERS], some[_LETTERS:], strict=True))
-        return Rule(kind, "".join(a for a, _ in pairs), "".join(b for _, b in pairs))
-    return Rule(kind, "".join(sorted(some[:_LETTERS])))
+        return SequenceRule(kind, "".join(a for a, _ in pairs), "".join(b for _, b in pairs))
+    return SequenceRule(kind, "".join(sorted(some[:_LETTERS])))

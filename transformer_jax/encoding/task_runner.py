@@ -19,7 +19,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.models.making import TaskKind
 from transformer_jax.training.objectives import encoder_inputs
 
-__all__ = ["AnswerSpan", "NoTokensError", "Predictor", "UnreadTextError"]
+__all__ = ["AnswerSpan", "NoTokensError", "TaskRunner", "UnreadTextError"]
 
 
 class AnswerSpan(NamedTuple):
@@ -73,7 +73,7 @@ _SHARES = {
 }
 
 
-class Predictor:
+class TaskRunner:
     """Labels of texts by an encoder, or a decoder, with the head of its task.
 
     Texts are cut to ``length`` tokens, long sentences of words continue in further rows and
