@@ -57,6 +57,7 @@ def test_choices_become_pairs_that_training_reads(run_command, run, prompts):
     assert found.prompts == ["ab", "cd"]
 
 
+@pytest.mark.slow
 def test_it_continues_where_it_stopped_with_the_samples_of_one_go(run_command, run, prompts):
     *_, whole = prefer(run_command, run, prompts, "1\n2\n1\n2\n")
     (prompts.parent / "pairs.jsonl").unlink()
@@ -117,6 +118,7 @@ def test_pairs_of_other_prompts_and_greedy_samples_are_refused(run_command, run,
     assert (code, "--temperature is 0" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_answers_to_conversations_are_chosen_and_compared(run_command, run, prompts):
     start = prompts.parent / "start"
     shutil.copytree(run, start)

@@ -120,6 +120,7 @@ def test_the_reward_of_a_conversation_is_that_of_training(reward_run, run_comman
     assert f"truncated to {MOST} tokens (the beginning of the prompt first), as in training" in err
 
 
+@pytest.mark.slow
 def test_the_reward_of_a_text_is_that_of_training(reward_run, run_command):
     """Its start token, its end and what a text that is too long loses, too."""
     predictor = load(reward_run)
@@ -178,6 +179,7 @@ def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path
         load(run)(rows[0])
 
 
+@pytest.mark.slow
 def test_completions_of_one_long_prompt_are_rewarded_after_the_same_tokens(reward_run, run_command):
     predictor = load(reward_run)
     [[newline]] = predictor.tokenizer.encode_batch(["\n"])
