@@ -86,6 +86,7 @@ def test_beams_of_an_n_gram_model_are_distinct():
     assert [one.log_prob for one in found] == sorted((one.log_prob for one in found), reverse=True)
 
 
+@pytest.mark.slow
 def test_n_best_commands_write_each_text_once(trained_run, lesson, run_command, tmp_path):
     source = f"{lesson[0][0]}\n"
     flags = ("translate", trained_run, "--num-beams", 8, "--nbest", 8)

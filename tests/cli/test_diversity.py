@@ -18,7 +18,7 @@ def compared(run_command, run, folder, *flags):
 
 
 @pytest.mark.parametrize("kind", ["decoder_run", "trained_run"])
-@pytest.mark.quick("trained_run")
+@pytest.mark.slow
 def test_every_way_writes_its_texts_and_is_measured(kind, run_command, tmp_path, request):
     run = request.getfixturevalue(kind)
     found, lines, err = compared(run_command, run, tmp_path)

@@ -50,6 +50,7 @@ def test_python_reads_a_line_as_the_command_does(learnt_run, predictor, lesson, 
     assert (predictor.embed(given) == predictor.embed(sources)).all()
 
 
+@pytest.mark.slow
 def test_evaluation_and_scores_of_files_read_lines_alike(learnt_run, lesson, run_command, tmp_path):
     files = {}
     for name, end, form in (("clean", "", "NFC"), ("blanks", "  \u3000\u00a0", "NFD")):
@@ -68,6 +69,7 @@ def test_evaluation_and_scores_of_files_read_lines_alike(learnt_run, lesson, run
     assert made["blanks"] == made["clean"]
 
 
+@pytest.mark.slow
 def test_attention_reads_lines_alike(learnt_run, lesson, run_command, tmp_path):
     source, target = lesson[1]
     said = []

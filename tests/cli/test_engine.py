@@ -200,6 +200,7 @@ def test_samples_have_the_distribution_of_ours(decoder_run, name):
     assert (abs(drawn - wanted) <= 5 * spread + 1e-6).all()
 
 
+@pytest.mark.slow
 def test_samples_follow_from_the_seed(decoder_run, lesson_run):
     theirs = load_engine_language(decoder_run)
     draw = lambda seed: [

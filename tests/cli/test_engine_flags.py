@@ -122,7 +122,7 @@ def in_both(run_command, command, run, flags, tmp_path, text):
 
 
 @pytest.mark.parametrize("name", TRANSLATE)
-@pytest.mark.quick("nbest", "engine_cache", "checkpoint")
+@pytest.mark.quick("nbest")
 def test_each_flag_of_translate_works_as_in_ours(lesson_run, run_command, tmp_path, name):
     found = in_both(run_command, "translate", lesson_run, TRANSLATE[name], tmp_path, LINES)
     if name == "nbest":  # its further translations are those that had ended by then
@@ -184,6 +184,7 @@ def gpt2_like(tmp_path_factory):
     return language_run(tmp_path_factory.mktemp("engine") / "gpt2", "bytes", "learned", "eos")
 
 
+@pytest.mark.slow
 def test_requests_of_many_settings_at_once(language_run, run_command, tmp_path):
     """Each with its own, as in ours, in the order of the file."""
     settings = (

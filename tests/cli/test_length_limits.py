@@ -98,6 +98,7 @@ def test_the_limit_follows_from_the_ratio_of_training_pairs():
     assert learn_length_limit(sources, targets) == (10.0, 10)
 
 
+@pytest.mark.slow
 def test_evaluate_obeys_the_limit_of_the_run_or_of_its_flags(short_run, lesson, tmp_path, capfd):
     for side, name in enumerate(("source", "target")):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in lesson))

@@ -71,6 +71,7 @@ def test_scores_of_the_command_are_those_of_one_device(run, run_command, request
     same(numbers(one[1]), numbers(many[1]))
 
 
+@pytest.mark.slow
 def test_a_predictor_on_a_mesh_holds_its_parameters_there(trained_run):
     mesh = tj.make_mesh(fsdp=2, tensor=4)
     model, one = tj.load(trained_run, mesh=mesh), tj.load(trained_run)

@@ -184,6 +184,7 @@ def test_tasks_are_functions_whatever_was_imported_before():
         tj.tasks.translaton  # noqa: B018
 
 
+@pytest.mark.slow
 def test_translations_are_those_of_the_command(trained_run, lesson, run_command):
     translate, sources = tj.load(trained_run), [source for source, _ in lesson]
     found = translate(sources, num_beams=4, num_return_sequences=3)
@@ -240,6 +241,7 @@ def test_texts_are_those_of_the_command(request, run, run_command):
         model.generate("a", temprature=1)
 
 
+@pytest.mark.slow
 def test_a_generation_config_is_followed_as_by_the_command(published, run_command):
     path = published("gpt2")
     model = tj.load(path)

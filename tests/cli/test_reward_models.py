@@ -138,6 +138,7 @@ def test_the_reward_of_a_text_is_that_of_training(reward_run, run_command):
     assert predictor([]).shape == (0,)
 
 
+@pytest.mark.slow
 def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path, run_command):
     """Which tokenizes them apart: in one text a token may have letters of both."""
     run = make_run(tmp_path / "reward", "bpe")

@@ -422,7 +422,7 @@ def beside(folder, **said):
     return folder
 
 
-@pytest.mark.quick("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("excludes", [False, True])
 def test_prompts_go_before_texts(encoder, tmp_path, run_command, lines, excludes):
     """The usual one, one by name, or a text; of the folder and of the run made of it."""

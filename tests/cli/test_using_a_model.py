@@ -162,6 +162,7 @@ def test_a_trace_is_a_table():
     ]
 
 
+@pytest.mark.slow
 def test_sampling_repeats_with_its_seed_and_ignores_neighbours(
     trained_run, lesson, run_command, teacher
 ):

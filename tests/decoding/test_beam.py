@@ -89,6 +89,7 @@ def tree_scorer(tree):
     return scorer
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("beams", [1, 2, 3])
 def test_a_hypothesis_that_the_limit_cut_is_told_from_one_that_ended(beams):
     """EOS (token 0) is chosen at once by the first model, never by the second, then by the third.

@@ -23,6 +23,7 @@ V, LENGTH = 4, 4
 SEVERAL = SpecialTokens(0, -1, end_tokens=(2,))
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("beams", [1, 3, V**LENGTH])
 def test_beams_end_by_any_end_token(beams):
     trees = random_trees(5, 6, V, LENGTH)
@@ -67,6 +68,7 @@ def texts(language, request=GREEDY):
     return language.generate([request])[0], "".join(language.stream(request))
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("draft", [0, 4])
 def test_greedy_text_ends_with_the_first_of_any_end(draft):
     """Also by prompt lookup, whose drafts may run over an end."""

@@ -349,6 +349,7 @@ def test_trace_tells_each_step():
         assert step.best[0][1] >= step.log_prob - 1e-6
 
 
+@pytest.mark.slow
 def test_texts_of_an_adapter_begin_and_end_as_those_it_was_trained_on():
     """Row B39: as the merged model writes them, in company of the base and of other adapters."""
     graph, params = split_model(parts())

@@ -363,6 +363,7 @@ def test_a_single_adapter_is_for_all_prompts(adapted, language, generate, more):
     assert generate(language, *words, "--adapter", adapted) == generate(adapted, *words)
 
 
+@pytest.mark.slow
 def test_the_only_adapter_of_requests_is_that_of_lines_that_choose_none(
     other, language, generate, tmp_path
 ):

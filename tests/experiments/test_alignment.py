@@ -404,6 +404,7 @@ def test_a_run_without_a_start_says_what_it_needs(capsys):
     assert "align needs --init-from RUN_OR_FOLDER" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_reward_that_raises_ends_the_run_in_one_line(base, files, capsys):
     more = ["--reward.file", files / "bad.py", *SAMPLES, "--training.steps", 2]
     assert align("grpo", base, files, "run", *more) == 3

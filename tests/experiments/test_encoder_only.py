@@ -469,6 +469,7 @@ def test_help_helps(given, capsys):
     assert "encoder_only" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_adapters_of_an_encoder_are_trained_with_its_head_alone(data, pretrained, tmp_path):
     """Row B39: a head that is new is trained itself; the encoder keeps every bit."""
     run = finetune(data, pretrained, "classify", tmp_path / "run", "--lora.rank", "2")

@@ -84,6 +84,7 @@ def results(path):
     return json.loads((path / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_t16_a_run_ends_with_rouge_beside_lead_and_oracle(run):
     test = results(run)["tests"]["test"]
     assert list(test) == ["model, 2 beams", "lead-1", "oracle-3"]
@@ -97,6 +98,7 @@ def test_t16_a_run_ends_with_rouge_beside_lead_and_oracle(run):
     assert test["oracle-3"]["rouge2"] >= test["lead-1"]["rouge2"]
 
 
+@pytest.mark.slow
 def test_t16_it_starts_from_the_pretrained_model(run, pretrained):
     before = flatten_dict(load_params(pretrained, "best").params)
     after = flatten_dict(load_params(run, "last").params)
@@ -119,6 +121,7 @@ def test_a_run_resumes_bit_by_bit(run, tmp_path):
     assert results(copy)["tests"] == results(run)["tests"]
 
 
+@pytest.mark.slow
 def test_evaluate_repeats_the_scores_and_writes_the_summaries(run, data, tmp_path, capfd):
     out = tmp_path / "out.txt"
     given = ["evaluate", str(run), "--data", str(data / "test.jsonl"), "--num-beams", "2"]
@@ -139,14 +142,18 @@ def test_evaluate_repeats_the_scores_and_writes_the_summaries(run, data, tmp_pat
         (["--data.read.max-length", "1"], 2, "data.read.max_length is 1: at least 2"),
         (["--evaluation.lead", "0"], 2, "evaluation.lead is 0: at least 1"),
         (["--loop.best-checkpoint-metric", "sacrebleu"], 2, "this run has valid_loss, rouge1"),
-        (["--init-from", "{pretrained}", "--model.d-model", "32"], 2, "give no model settings"),
+        pytest.param(
+            ["--init-from", "{pretrained}", "--model.d-model", "32"], 2, "give no model settings",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_mistake_is_one_line(data, pretrained, tmp_path, capfd, monkeypatch, given, code, said):
+def test_a_mistake_is_one_line(data, request, tmp_path, capfd, monkeypatch, given, code, said):
     pytest.importorskip("rouge_score", reason="needs rouge-score")
     monkeypatch.chdir(tmp_path)
-    words = [word.format(data=data, pretrained=pretrained) for word in given]
+    there = request.getfixturevalue("pretrained") if "--init-from" in given else None
+    words = [word.format(data=data, pretrained=there) for word in given]
     sizes = [] if "--init-from" in given else SIZES
     assert seq2seq.main([*asked(data, tmp_path / "run"), *sizes, *words]) == code
     [line] = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error:")]

@@ -283,7 +283,7 @@ def adapter_run(path, task, mesh=None, **how):
     ],
     ids=["lora", "dora on bfloat16"],
 )
-@pytest.mark.quick("dora on bfloat16")
+@pytest.mark.slow
 def test_a_run_resumes_bit_for_bit_and_stores_adapters_alone(tmp_path, no_curves, config):
     task = adapter_task(config)
     whole = adapter_run(tmp_path / "whole", task).fit(steps=4)

@@ -194,6 +194,7 @@ def test_the_reward_of_answers_rises_within_the_budget(tmp_path, method):
     assert mean("kl") < 2.0 * 1.25
 
 
+@pytest.mark.slow
 def test_a_sample_ends_where_a_chat_ends_and_has_its_text():
     """Any of the end tokens ends it; the text is that of a conversation with the model."""
     chat = ChatModel(DecoderLanguageModel(Decoder(SMALL, rngs=nnx.Rngs(0)), LETTERS), CHATS)

@@ -113,6 +113,7 @@ def same(a, b):
 HEAD = where(lambda path: path.startswith("second/"))
 
 
+@pytest.mark.quick("everything")
 @pytest.mark.parametrize("partition", [EVERYTHING, HEAD], ids=["everything", "where"])
 def test_resumed_is_uninterrupted_bit_by_bit(tmp_path, partition):
     task = tr_task(partition=partition)
@@ -328,6 +329,7 @@ def tr_predictor(model, tokenizer):
     return lambda rows: model(jnp.asarray(rows))
 
 
+@pytest.mark.quick("partition1")
 @pytest.mark.parametrize("partition", [EVERYTHING, HEAD])
 def test_load_uses_a_task_of_ones_own(tmp_path, partition):
     task = tr_task(predictor=tr_predictor, partition=partition)
