@@ -139,7 +139,7 @@ def test_evaluate_repeats_the_scores_and_writes_the_summaries(run, data, tmp_pat
     [
         (["--data.train", "{data}/bad.jsonl"], 3, "bad.jsonl:2: no field 'tldr', only 'text'"),
         (["--data.train", "none.jsonl"], 3, "no such file"),
-        (["--data.read.max-length", "1"], 2, "data.read.max_length is 1: at least 2"),
+        (["--data.read.max-length", "1"], 2, "data.read.max-length is 1: at least 2"),
         (["--evaluation.lead", "0"], 2, "evaluation.lead is 0: at least 1"),
         (["--loop.best-checkpoint-metric", "sacrebleu"], 2, "this run has valid_loss, rouge1"),
         pytest.param(
