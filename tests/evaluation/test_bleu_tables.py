@@ -5,8 +5,13 @@ import json
 import pytest
 
 from transformer_jax.errors import CheckpointError, DataError
-from transformer_jax.evaluation.own_bleu import results_in, scores_of_run, training_cost
-from transformer_jax.evaluation.published_bleu import DEVICE_FLOPS, TABLE
+from transformer_jax.evaluation.bleu_results import (
+    DEVICE_FLOPS,
+    TABLE,
+    results_in,
+    scores_of_run,
+    training_cost,
+)
 from transformer_jax.training.run_directory import RunDirectory
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from transformer_jax.errors import DataError
-from transformer_jax.evaluation.spans import SpanScore, squad_scores
+from transformer_jax.evaluation.answers import SpanScore, squad_scores
 
 
 def normalize(text):

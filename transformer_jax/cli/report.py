@@ -12,7 +12,7 @@ from transformer_jax.config_fields import Configuration, OutputPath
 from transformer_jax.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from transformer_jax.evaluation.own_bleu import OwnScore
+    from transformer_jax.evaluation.bleu_results import OwnScore
 
 __all__ = ["Report"]
 
@@ -42,7 +42,7 @@ class Report(Configuration, group="--"):
 
         check_file("--output", self.output, SUFFIXES)
         own = self.own()
-        from transformer_jax.evaluation.published_bleu import CAVEATS
+        from transformer_jax.evaluation.bleu_results import CAVEATS
 
         print(_published())
         if own:
@@ -70,7 +70,7 @@ class Report(Configuration, group="--"):
             CheckpointError: A run is none of a translator's that has ended with a test set.
             DataError: The folder has no results.
         """
-        from transformer_jax.evaluation.own_bleu import results_in, scores_of_run
+        from transformer_jax.evaluation.bleu_results import results_in, scores_of_run
         from transformer_jax.predictors.runs import family, open_directory
 
         found: list[OwnScore] = []
@@ -92,7 +92,7 @@ def _score(value: float | None) -> str:
 
 def _published() -> str:
     """Table 2, with the estimate behind the costs of the Transformers."""
-    from transformer_jax.evaluation.published_bleu import TABLE
+    from transformer_jax.evaluation.bleu_results import TABLE
 
     head = ("system", "published", "BLEU en-de", "BLEU en-fr", "FLOPs en-de", "FLOPs en-fr",
             "time × FLOP/s")  # fmt: skip
@@ -133,7 +133,7 @@ def _own(own: "list[OwnScore]") -> str:
 
 def _content(own: "list[OwnScore]") -> dict[str, Any]:
     """Everything as JSON."""
-    from transformer_jax.evaluation.published_bleu import CAVEATS, TABLE
+    from transformer_jax.evaluation.bleu_results import CAVEATS, TABLE
 
     published = [
         dataclasses.asdict(row) | {"flops_by_time": None if row.time is None else row.time.flops}

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.evaluation.own_bleu import OwnScore
-from transformer_jax.evaluation.published_bleu import CAVEATS, TABLE, PublishedTranslator
+from transformer_jax.evaluation.bleu_results import CAVEATS, TABLE, OwnScore, PublishedTranslator
 from transformer_jax.picture_fonts import drawn
 from transformer_jax.visual.figures import new_figure, save
 from transformer_jax.visual.labels import place_labels
