@@ -64,7 +64,7 @@ def pack(lengths: Int[np.ndarray, " count"], tokens: int) -> Iterator[PackedRows
             if not rows.take(i, int(lengths[i])):
                 own.append([i])
                 rows.open(own[-1], T - int(lengths[i]), T // 2)
-        # PackedRows that fill up the last batch have room for shorter texts.
+        # Rows that fill up the last batch have room for shorter texts.
         left = len(own) % most
         for _ in range(min(most, 1 << max(left - 1, 0).bit_length()) - left if left else 0):
             own.append([])
@@ -86,7 +86,7 @@ def _row_length(length: int) -> int:
 
 
 class _OpenRows:
-    """PackedRows with room, by how much they have."""
+    """Rows with room, by how much they have."""
 
     def __init__(self) -> None:
         self._by_room: dict[int, list[tuple[list[int], int]]] = {}

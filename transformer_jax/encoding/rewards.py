@@ -1,4 +1,4 @@
-"""RewardRunner of texts and of conversations, by a model that was trained on pairs, row B40."""
+"""Rewards of texts and of conversations, by a model that was trained on pairs, row B40."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
