@@ -45,7 +45,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to compare this checkout with."""
+    """The checkouts to compare."""
 
     before: tyro.conf.Positional[Path]
     """The earlier checkout."""

@@ -14,7 +14,7 @@ LAYERS, HEADS, WIDTH, CONTEXT, DROPOUT, STEPS, WARM_UP = 6, 6, 384, 256, 0.2, 50
 
 
 class Block(nn.Module):
-    """As nanoGPT writes it, without biases."""
+    """A block like nanoGPT's, without biases."""
 
     def __init__(self):
         super().__init__()

@@ -50,7 +50,7 @@ def texts(kind: str, count: int, vocab: int, seed: int = 0) -> list[np.ndarray]:
 
 
 def hidden(length: int) -> int:
-    """How many tokens of a text are hidden: 15 % of its words, and one at least.
+    """The number of masked tokens of a text: 15 % of its words, and at least one.
 
     Example:
         >>> [hidden(length) for length in (3, 12, 128)]
@@ -73,7 +73,7 @@ def parts(batches: Sequence[Any], sizes: Sequence[int], count: int) -> list[list
 
 
 def shares(real: int, padded: int, texts: int, steps: int) -> dict[str, Any]:
-    """What a report says of one way of making batches."""
+    """The report about one way of making batches."""
     return {
         "texts": texts,
         "batches": steps,

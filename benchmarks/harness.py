@@ -38,7 +38,7 @@ _INSTRUCTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one case took: medians over rounds, and the speed relative to the base case."""
+    """The figures of one case: medians over rounds, and the speed relative to the base case."""
 
     name: str
     ms: float
@@ -115,7 +115,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Returns whether the process runs."""
         return self.process.poll() is None
 
     def kill(self) -> None:
@@ -314,7 +314,7 @@ def _row(name, samples, base, key, units, facts) -> Row:
 
 
 def _processor() -> dict[str, str]:
-    """What Linux says of the first processor; nothing elsewhere."""
+    """The description of the first processor by Linux; empty elsewhere."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().split("\n\n")[0].splitlines() if file.exists() else []
     pairs = (line.split(":", 1) for line in lines if ":" in line)

@@ -1,4 +1,4 @@
-"""What the kernel benchmark runs: attention in many forms, and the other hot parts of a model."""
+"""Cases of the kernel benchmark: attention in many forms, and the other hot parts of a model."""
 
 import dataclasses
 import functools
@@ -96,7 +96,7 @@ class AttentionCase:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of queries, keys and values."""
+        """The shapes of queries, keys and values."""
         B, K, S = self.batch, self.kv_heads or self.heads, self.keys or self.queries
         q = (B, self.heads, self.queries, self.head_dim)
         return q, (B, K, S, self.head_dim), (B, K, S, self.value_dim or self.head_dim)

@@ -39,7 +39,7 @@ __all__ = ["Settings", "main", "measure"]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to measure, and on what."""
+    """The cases to measure, and the device."""
 
     target: str | None = None  # devices to compile for, such as v5e:2x4 or h200:1; not here
     compile_only: bool = False  # say what would run and what memory it needs; with --target alone
@@ -52,7 +52,7 @@ class Settings:
 
 
 class Place(NamedTuple):
-    """What is measured, or compiled for."""
+    """The device that is measured, or compiled for."""
 
     name: str  # of the files
     device: str  # as JAX names it
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """What ``python -m benchmarks kernels`` runs."""
+    """Runs ``python -m benchmarks kernels``."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
     run(settings)
 
@@ -230,7 +230,7 @@ def _rates(work: Work, which: str, seconds: float, least: float, peak: Peak) -> 
 
 
 def compiled(work: Work, place: Place) -> dict[str, Any]:
-    """What the compiler of a target makes of a case: fused kernels and temporary bytes."""
+    """The program of a case by the compiler of a target: fused kernels and temporary bytes."""
     assert place.target is not None
     mesh = jax.sharding.Mesh(np.array(place.target.devices[:1]), ("x",))
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

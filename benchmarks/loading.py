@@ -146,7 +146,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """What was measured, for people."""
+    """The measurements as a table."""
     lines = [f"load {found['file_mib']} MiB and read every parameter once; medians"]
     for name, row in found["rows"].items():
         lines.append(

@@ -111,7 +111,7 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
 
 
 def embed(vocab, width, heads, layers, hidden, texts, tokens):
-    """What ``embed`` runs: the mean of the last layer's vectors of each text, words being ids."""
+    """The program of ``embed``: means of the last layer's vectors of texts, words being ids."""
     config = configuration(vocab, width, heads, layers, hidden, pooler=True)
     graph, params = split(Encoder(config, rngs=nnx.Rngs(0)))
     ids = data.texts("sst2", texts, vocab)

@@ -86,7 +86,7 @@ def resized(config: TransformerConfig, vocab: int, width: int, heads: int, layer
 
 
 def decode(preset, batch, prompt, new, dtype="float32", **size):
-    """What ``DecoderLanguageModel`` runs: prompts read, then exactly ``new`` tokens of each."""
+    """The program of ``DecoderLanguageModel``: prompts, then exactly ``new`` tokens of each."""
     config = resized(PRESETS[preset], **size) if size else PRESETS[preset]
     compute = dataclasses.replace(config.compute, dtype=dtype)
     config = dataclasses.replace(config, compute=compute)

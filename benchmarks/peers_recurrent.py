@@ -18,7 +18,7 @@ BOS = 2
 
 
 class Translator(nn.Module):
-    """What both have: tied embeddings, an encoder in both directions, mapped states."""
+    """The common parts: tied embeddings, an encoder in both directions, mapped states."""
 
     def __init__(self, vocab: int, width: int, layer: type):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the compilers of GPUs and TPUs make of named runs, without a device; their figures as JSON.
+"""Programs of named runs by GPU and TPU compilers, without a device; their figures as JSON.
 
     python -m benchmarks programs
     python -m benchmarks programs --only "gpt2-small, fsdp, 2 layers" --what training
@@ -119,7 +119,7 @@ CASES = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to compile, and where the figures go."""
+    """The programs to compile, and the file of the figures."""
 
     only: tuple[str, ...] = ()  # cases by their names; all without
     what: tuple[Literal["training", "evaluation"], ...] = ("training",)  # programs of each
@@ -127,7 +127,7 @@ class Settings:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """What ``python -m benchmarks programs`` runs."""
+    """Runs ``python -m benchmarks programs``."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
     _run(settings)
 

@@ -1,4 +1,4 @@
-"""What a device can do at most, and a picture of how near to it programs come."""
+"""The peak of a device, and a picture of the distance of programs to it."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class Peak(NamedTuple):
 
 
 def peak_of(device: Any) -> Peak:
-    """Of a device of the table what its maker says; of others what large programs reach there."""
+    """The peak of a device: its maker's figure, or for unknown devices that of large programs."""
     for one in DEVICES.values():
         if device.device_kind in one.kinds:
             return Peak(one.flops, one.bandwidth, "data sheet, bfloat16")

@@ -1,4 +1,4 @@
-"""What a benchmark measures, with which Pythons, and what it gives."""
+"""Settings of a benchmark, its Pythons, and its results."""
 
 import dataclasses
 import sys
@@ -29,7 +29,7 @@ What = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to measure, and with which Pythons."""
+    """The cases to measure, and the Pythons."""
 
     what: tyro.conf.Positional[What]
     peers: str = sys.executable  # the Python that has torch, transformers and ctranslate2

@@ -19,7 +19,7 @@ MODULES = "os os.path math random itertools functools re json shutil string time
 
 
 def first_sentence(thing):
-    """What the help of a function or a method says first; None without one."""
+    """The first sentence of the help of a function or a method; None without one."""
     text = inspect.getdoc(thing) or ""
     sentence = " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
     return f"{sentence}." if 15 < len(sentence) < 120 and "(" not in sentence[:20] else None

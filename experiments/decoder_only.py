@@ -1,4 +1,4 @@
-"""What ``python -m experiments.decoder_only`` runs: see :mod:`transformer_jax.cli.decoder_only`."""
+"""Runs ``python -m experiments.decoder_only``: see :mod:`transformer_jax.cli.decoder_only`."""
 
 from transformer_jax.cli.decoder_only import FAMILY, main
 from transformer_jax.cli.training import run_as_program

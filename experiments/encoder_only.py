@@ -1,4 +1,4 @@
-"""What ``python -m experiments.encoder_only`` runs: see :mod:`transformer_jax.cli.encoder_only`."""
+"""Runs ``python -m experiments.encoder_only``: see :mod:`transformer_jax.cli.encoder_only`."""
 
 from transformer_jax.cli.encoder_only import FAMILY, main
 from transformer_jax.cli.training import run_as_program

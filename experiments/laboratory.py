@@ -1,4 +1,4 @@
-"""What ``python -m experiments.laboratory`` runs: see :mod:`transformer_jax.cli.laboratory`."""
+"""Runs ``python -m experiments.laboratory``: see :mod:`transformer_jax.cli.laboratory`."""
 
 from benchmarks.harness import environment
 from transformer_jax.cli.laboratory import main, run_as_program

@@ -1,4 +1,4 @@
-"""What ``python -m experiments.seq2seq`` runs: see :mod:`transformer_jax.cli.seq2seq`."""
+"""Runs ``python -m experiments.seq2seq``: see :mod:`transformer_jax.cli.seq2seq`."""
 
 from transformer_jax.cli.seq2seq import FAMILY, main
 from transformer_jax.cli.training import run_as_program

@@ -1,4 +1,4 @@
-"""What ``python -m experiments.word_vectors`` runs: word2vec, see its ``--help``."""
+"""Runs ``python -m experiments.word_vectors``: word2vec, see its ``--help``."""
 
 from transformer_jax.cli.train_word_vectors import main, run_as_program
 

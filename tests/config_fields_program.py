@@ -106,7 +106,7 @@ def refused(cls, name, value, found, must_name=""):
 
 
 def refuses(make):
-    """Whether a value is refused by its configuration, not by a relation to other fields."""
+    """Returns whether the field itself refuses a value, not a relation to other fields."""
     try:
         make()
     except ConfigError:
@@ -115,7 +115,7 @@ def refuses(make):
 
 
 def alike(cls, name, value):
-    """Whether JSON, and flags of numbers, refuse what Python refuses."""
+    """Returns whether JSON, and flags of numbers, refuse what Python refuses."""
     if not refuses(lambda: from_dict(cls, needed(cls) | {name: value})):
         return False
     kinds = numbers_of(field_types(cls)[name])
@@ -146,7 +146,7 @@ HOSTILE = (math.nan, math.inf, -math.inf, 10**400, -(10**400), "x", [], {}, obje
 
 
 def endless(kind):
-    """Whether a field admits infinity, and thus what a float takes for it."""
+    """Returns whether a field admits infinity, and thus what a float takes for it."""
     return any(
         part.most == math.inf if isinstance(part, Range) else endless(part)
         for part in typing.get_args(kind)

@@ -110,7 +110,7 @@ def pytest_pycollect_makeitem(collector, name):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What collection imports stays to the end: the garbage collector leaves it alone."""
+    """Imports of collection stay to the end: the garbage collector leaves them alone."""
     gc.disable()
     try:
         return (yield)

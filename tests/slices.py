@@ -24,6 +24,6 @@ class Slice(NamedTuple):
         return cls(int(found[1]), int(found[2]))
 
     def holds(self, nodeid: str) -> bool:
-        """Whether a test, or its function, belongs to this slice."""
+        """Returns whether a test, or its function, belongs to this slice."""
         function = nodeid.partition("[")[0]
         return zlib.crc32(function.encode()) % self.count == self.index

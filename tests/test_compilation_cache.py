@@ -15,7 +15,7 @@ from transformer_jax.runs.train import advise
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
-    """As before JAX is imported, with a folder of its own."""
+    """The state before JAX is imported, with a folder of its own."""
     for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "jax")

@@ -74,7 +74,7 @@ def every_flag():
 
 
 def strange_flags(text, known, where):
-    """What is wrong with the flags in a piece of code or prose."""
+    """The faults of the flags in a piece of code or prose."""
     for flag, value in FLAG.findall(text):
         flag = flag.rstrip(".")
         if flag in COMMON | OF_OTHERS or flag.startswith("xla"):
@@ -88,7 +88,7 @@ def strange_flags(text, known, where):
 
 
 def strange_command(code):
-    """What is wrong with a command line."""
+    """The fault of a command line."""
     if launched := re.match(r"(transformer-jax launch .*?) -- (.*)", code):
         code, inner = launched.groups()
         yield from strange_command(f"transformer-jax {inner}")
@@ -115,7 +115,7 @@ def strange_command(code):
 
 
 def strange_code(code):
-    """What is wrong with an inline piece of code, or a line of a block."""
+    """The fault of an inline piece of code, or of a line of a block."""
     yield from strange_command(code)
     yield from strange_request(code)
     words = code.split()
@@ -136,7 +136,7 @@ def strange_code(code):
 
 
 def strange_request(line):
-    """What is wrong with a JSON request, or with a line of preferences."""
+    """The fault of a JSON request, or of a line of preferences."""
     if line.startswith('{"prompt"'):
         fields = {field.name for field in dataclasses.fields(GenerationRequest)}
         if fields.isdisjoint(json.loads(line).keys() - {"prompt"}):

@@ -26,7 +26,7 @@ TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (B, T)), jnp.int32)
 
 
 def run(f, *args):
-    """What ``f`` computes when XLA optimizes it."""
+    """The result of ``f`` when XLA optimizes it."""
     return jax.jit(f, compiler_options=FULL)(*args)
 
 

@@ -92,14 +92,14 @@ def test_nothing_of_other_platforms_is_left_in_a_compiled_program(make):
 
 
 def test_no_file_reads_the_default_backend():
-    """What depends on the platform is chosen at lowering, or by the devices of arrays."""
+    """Choices by platform are made at lowering, or by the devices of arrays."""
     package = Path(transformer_jax.__file__).parent
     for file in package.rglob("*.py"):
         assert "default_backend" not in file.read_text(), file
 
 
 def user_of(name, monkeypatch):
-    """What uses a tiny model whose arrays lie on a TPU, as far as it can know."""
+    """The user of a tiny model whose arrays lie on a TPU, as far as it can know."""
     tpu = lambda tree: types.SimpleNamespace(platform="tpu")
     for module in ("decoding.layout", "decoding.language", "encoding.vectors", "encoding.masked"):
         monkeypatch.setattr(f"transformer_jax.{module}.device_of", tpu)

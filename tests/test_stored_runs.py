@@ -51,7 +51,7 @@ def stored(tmp_path, monkeypatch):
 
 
 def run_command(program, arguments, code=0):
-    """What a command prints on standard output and on standard error."""
+    """The standard output and standard error of a command."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         found = PROGRAMS[program](arguments)

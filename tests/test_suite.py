@@ -1,4 +1,4 @@
-"""What `make test` may cost is checked, and slices of the other tests are all of them."""
+"""The cost of `make test` is checked, and slices of the other tests are all of them."""
 
 import os
 import subprocess

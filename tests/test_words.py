@@ -193,7 +193,7 @@ def texts():
 
 @pytest.fixture(scope="module")
 def defined(texts):
-    """Where each name is defined: file and line."""
+    """The definitions of each name: file and line."""
     found = {}
     for name, text in texts.items():
         if name.endswith(".py"):

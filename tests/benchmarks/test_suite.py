@@ -1,4 +1,4 @@
-"""What the encoders' comparisons compare: the same texts, and speeds of the same unit."""
+"""The encoders' comparisons compare the same texts, and speeds of the same unit."""
 
 import collections
 import sys

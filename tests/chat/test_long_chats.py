@@ -176,7 +176,7 @@ def work(monkeypatch):
 
 
 def grows(work, act):
-    """How much more work twice the messages are."""
+    """The growth of work when messages double."""
     totals = []
     for count in (200, 400):
         work.update(rendered=0, tokenized=0)

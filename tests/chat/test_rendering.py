@@ -51,7 +51,7 @@ def python(program, timeout=60, **how):
 
 
 def gone(pid):
-    """Whether a process ends within some seconds."""
+    """Returns whether a process ends within some seconds."""
     for _ in range(100):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

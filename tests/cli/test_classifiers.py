@@ -54,7 +54,7 @@ def published(tmp_path):
 
 
 def scores(folder, rows):
-    """What the model makes of each row of ids: decoders of those that end in one place."""
+    """The scores of each row of ids; decoders get rows that end in one place."""
     (graph, params), _ = load(folder, kind=("encoder-task", "decoder-task"))
     width, left = max(map(len, rows)), not folder.name.startswith("bert")
     ids, real = np.zeros((len(rows), width), int), np.zeros((len(rows), width), bool)
@@ -74,7 +74,7 @@ def shares(values):
 @pytest.mark.quick("gpt2_multi")
 @pytest.mark.slow
 def test_labels_of_a_text_have_probabilities_of_their_own(published, run_command, name):
-    """Those above the threshold, the likeliest first; all of them in their order if asked for."""
+    """Labels above the threshold, the likeliest first; all of them in their order on request."""
     names = {str(i): f"topic {i}" for i in range(4)}
     folder = published(name, id2label=names)
     _, tokenizer = load(folder, kind=("encoder-task", "decoder-task"))
@@ -135,7 +135,7 @@ def test_a_decoder_reads_what_its_tokenizer_puts_around_a_text(
 
 
 def test_padding_at_the_end_of_a_text_is_not_its_last_token(published, run_command):
-    """Where padding is what ends texts, transformers reads the token before."""
+    """If padding is the end token, transformers reads the token before."""
     ended = published("llama_cls", after=("</s>",), pad_token_id=2)
     found = run_command("classify", ended, *TEXTS, "--all")
     plain = published("llama_cls")
@@ -160,7 +160,7 @@ def test_a_decoder_may_tell_numbers(published, run_command):
 )  # fmt: skip
 @pytest.mark.quick("llama_cls")
 def test_the_way_there_and_back(published, tmp_path, run_command, name):
-    """As a run it tells the same, and it is exported as it was."""
+    """A run gives the same labels, and is exported unchanged."""
     folder, run, back = published(name), tmp_path / "run", tmp_path / "back"
     assert run_command("convert", folder, run)[0] == 0
     assert run_command("export", run, back)[0] == 0

@@ -106,7 +106,7 @@ def test_each_flag_of_the_command_is_decided(command, table):
 
 
 def in_both(run_command, command, run, flags, tmp_path, text):
-    """What the command writes in both engines, without figures."""
+    """The output of the command in both engines, without figures."""
     found = []
     for engine in ((), ENGINE):
         given = [*flags, *engine]

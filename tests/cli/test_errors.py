@@ -66,7 +66,7 @@ def test_an_error_of_ours_leaves_its_traceback_in_the_log(tmp_path, capsys):
 
 
 def test_warnings_are_lines_without_the_names_of_loggers(capsys):
-    """Those of logs and of Python, of this package and of others."""
+    """Warnings of logs and of Python, of this package and of others."""
 
     def command():
         logging.getLogger("transformer_jax.parallel.sharding").warning("a %s\nb", "size")
@@ -135,7 +135,7 @@ def test_a_hook_that_was_put_on_top_meanwhile_stays(monkeypatch):
 
 
 def test_who_was_stopped_waits_for_no_thread():
-    """What is being compiled in the background cannot be interrupted, and takes minutes."""
+    """A compilation in the background cannot be interrupted, and takes minutes."""
     code = (
         "import threading, time; from transformer_jax.cli.errors import leave;"
         "threading.Thread(target=time.sleep, args=(120,)).start();"

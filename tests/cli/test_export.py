@@ -140,7 +140,7 @@ def test_a_missing_package_is_one_line(
 
 
 def test_a_link_to_a_folder_stays(published, run_command, tmp_path):
-    """As one that is not there yet, and as one that is replaced."""
+    """A new link stays, and a replaced one."""
     (tmp_path / "link").symlink_to("held")
     for flags in ([], ["--overwrite"]):
         code, _, err = run_command("export", published("gpt2"), tmp_path / "link", *flags)

@@ -9,7 +9,7 @@ from transformer_jax.output_files import is_draft
 
 
 class Killed(BaseException):
-    """Where a process is killed."""
+    """The place where a process is killed."""
 
 
 def names(folder):
@@ -42,7 +42,7 @@ def test_an_export_that_is_killed_leaves_the_earlier_one(folder, tmp_path, monke
 
 
 def test_drafts_of_dead_processes_are_removed_by_the_next_export(folder, tmp_path):
-    """Those of version 0.1 too, which had the number of the process alone."""
+    """Drafts of version 0.1 too, which had the number of the process alone."""
     for name in (".out.4194305", ".out.kept", ".other.4194305"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")

@@ -96,7 +96,7 @@ def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generat
 
 @pytest.mark.quick("ngram")
 def test_prompts_come_through_a_pipe(either_run, generate):
-    """As they do with --prompts, a line each."""
+    """A prompt a line, like those of --prompts."""
     flags, text = ("--max-new-tokens", 4, "--seed", 2, "--json"), "a cab\nbad\n"
     lines, err = generate(either_run, *flags, text=text)
     assert [json.loads(line)["prompt"] for line in lines] == ["a cab", "bad"]

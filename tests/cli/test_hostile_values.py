@@ -64,7 +64,7 @@ FIRST = {name: i for i, (name, *_) in reversed(list(enumerate(CASES)))}
 
 
 def quick(i):
-    """Those of the quick tests: the first of each command, and of all of them every 37th."""
+    """The quick tests: the first of each command, and of all of them every 37th."""
     return i % 37 == 0 or i in FIRST.values()
 
 

@@ -11,7 +11,7 @@ from transformer_jax.launch import supervisor
 
 @pytest.fixture
 def started(monkeypatch, tmp_path):
-    """What ``launch`` would run."""
+    """The command that ``launch`` would run."""
     seen = []
 
     def supervise(command, processes, *, again):

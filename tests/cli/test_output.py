@@ -167,7 +167,7 @@ def test_devices_pipes_and_open_files_are_written_directly(tmp_path, capfd):
 
 
 def test_an_open_file_goes_on_where_it_is(tmp_path):
-    """As ``>>`` of a shell opens standard output: what stands there stays, and so does the file."""
+    """Standard output appends like ``>>`` of a shell: the file and its content stay."""
     log = tmp_path / "log"
     log.write_text("before\n")
     with log.open("ab") as file:

@@ -113,7 +113,7 @@ def test_the_settings_that_are_named_then_fit(run_command):
 
 @pytest.mark.parametrize("given", ["chatml", "phi-3"])
 def test_tokens_that_a_run_adds_are_in_the_vocabulary_of_its_plan(tmp_path, capsys, given):
-    """As many as the tokenizer of a run that begins with these settings has; twice is once."""
+    """The vocabulary has the tokens of the tokenizer of such a run; twice is once."""
     tokenizer = train_tokenizer("bytes", ["um dois"], 300)
     path = tmp_path / "tokenizer.json"
     add_tokens(tokenizer, (), ("<|end|>",)).save(path)

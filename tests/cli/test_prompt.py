@@ -116,7 +116,7 @@ def test_rows_as_json_are_those_of_either_file(ngram_run, run_prompt):
 
 
 def test_a_choice_is_the_most_probable_of_those_given(ngram_run, run_prompt):
-    """What the model writes freely for Spain is none of them."""
+    """The model's free text for Spain is none of the choices."""
     flags = (*of_files(), *TEMPLATE, "--num-shots", 0, "--json", "--choices", *CAPITALS.values())
     assert json.loads(run_prompt(ngram_run, *flags)[1])["accuracy"] == 1
 

@@ -257,7 +257,7 @@ def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_com
 @pytest.mark.quick("3-t5")
 @pytest.mark.slow
 def test_translating_by_generation_config_equals_generating(published, run_command, name, beams):
-    """What a source is framed with comes from the tokenizer, the rest from the checkpoint."""
+    """The tokenizer frames a source; the rest comes from the checkpoint."""
     lines = ["the bank ran.", "", "i sat on a river to the cash"]
     flags = ["--generation-config", "hf", "--num-beams", str(beams), "--scores"]
     text = "\n".join(lines) + "\n"

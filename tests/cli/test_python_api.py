@@ -311,7 +311,7 @@ def test_fine_tuned_models_give_several_labels_and_vectors(published):
 
 @pytest.mark.slow
 def test_pairs_are_given_where_they_were_trained_on(published, tmp_path, run_command):
-    """As the command asks for them; Hugging Face models do not say."""
+    """Python requires pairs like the command; Hugging Face models accept both."""
     run = tmp_path / "run"
     assert run_command("convert", published("bert_cls"), run)[0] == 0
     assert tj.load(run)(["a"], ["b"])[0].label.startswith("LABEL_")

@@ -68,7 +68,7 @@ def make_run(folder, tokens="characters"):
 
 @pytest.fixture
 def reward_run(shared, tmp_path):
-    """Of conversations: a folder whose template tests may change."""
+    """A run on conversations: a folder whose template tests may change."""
     folder = tmp_path / "reward"
     shutil.copytree(shared("reward_model", make_run), folder)
     return folder
@@ -140,7 +140,7 @@ def test_the_reward_of_a_text_is_that_of_training(reward_run, run_command):
 
 @pytest.mark.slow
 def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path, run_command):
-    """Which tokenizes them apart: in one text a token may have letters of both."""
+    """Training tokenizes them apart: in one text a token may have letters of both."""
     run = make_run(tmp_path / "reward", "bpe")
     predictor = load(run)
     tokenizer = predictor.tokenizer

@@ -25,7 +25,7 @@ MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weig
 
 
 def modes(*chosen):
-    """What 1_Pooling/config.json says."""
+    """The content of 1_Pooling/config.json."""
     said = {f"pooling_mode_{mode}": mode in chosen for mode in MODES}
     return {"word_embedding_dimension": 32, **said}
 
@@ -121,7 +121,7 @@ def test_length_and_further_parts_are_told(tmp_path):
 def test_a_linear_map_at_the_end_is_part_of_the_vectors(
     encoder, tmp_path, lines, run_command, activation, bias
 ):
-    """As sentence-T5 and LaBSE have one, of folders and of runs; not where pooling is asked for."""
+    """Sentence-T5 and LaBSE have one, in folders and in runs; a given pooling leaves it out."""
     folder = encoder("mean_tokens", parts=("Transformer", "Pooling", "Dense", "Normalize"))
     draw = np.random.default_rng(3)
     tensors = {"linear.weight": draw.standard_normal((5, 32)).astype(np.float32)}
@@ -171,7 +171,7 @@ def linear(dtype=np.float32, shape=(5, 32)):
 
 
 def files_of(folder):
-    """What every file of a folder holds: JSON, or tensors; but for what is about its tokenizer."""
+    """The content of each file of a folder, JSON or tensors, except for its tokenizer."""
     found = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
@@ -527,7 +527,7 @@ def test_vectors_of_other_similarities_are_not_compared_by_cosines(encoder, line
 
 
 def test_the_length_of_a_tokenizer_is_that_of_its_sentences(encoder, tmp_path):
-    """Where no older file says it, and not without ``modules.json``."""
+    """Unless an older file has another length, and not without ``modules.json``."""
     folder = encoder("mean_tokens")
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 7}')
     assert sentence_fields(folder)["length"] == LENGTH

@@ -111,7 +111,7 @@ def test_programs_end_in_order_whatever_their_streams_are(tmp_path, command, cas
 
 
 def on_terminal(act):
-    """What ``act`` writes to a terminal."""
+    """The output of ``act`` on a terminal."""
     ours, theirs = pty.openpty()
     plain, before = io.TextIOWrapper(open(theirs, "wb"), "utf-8"), sys.stdout  # noqa: SIM115
     sys.stdout = plain

@@ -82,7 +82,7 @@ def arrays(made):
 
 
 def parts_of(tokens):
-    """What stands between the special tokens."""
+    """The tokens between the special tokens."""
     assert tokens[0] == CLS
     assert tokens[-1] == SEP
     ends = [0, *(i for i, id in enumerate(tokens) if id == SEP)]

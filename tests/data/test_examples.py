@@ -90,7 +90,7 @@ def test_h19_a_pair_is_cls_first_sep_second_sep(tokenizer):
 
 
 def cut_by_steps(a, b, room):
-    """What Devlin et al. do: the longer side loses its last token, the second of equals."""
+    """Truncation of Devlin et al.: the longer side loses its last token, the second of equals."""
     a, b = list(a), list(b)
     while len(a) + len(b) > room:
         (a if len(a) > len(b) else b).pop()

@@ -28,7 +28,7 @@ def rows_of(count, T, seed=0):
 
 
 def is_masked(hidden, T):
-    """Which tokens are hidden, as an array of the form of the tokens."""
+    """The masked tokens, as an array of the form of the tokens."""
     found = np.zeros((len(hidden.tokens), T), int)
     rows, columns = np.nonzero(hidden.weights)
     np.add.at(found, (rows, hidden.masked_positions[rows, columns]), 1)

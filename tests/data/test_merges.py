@@ -20,7 +20,7 @@ TEXT = (
 
 
 def pair_count(text, merges, pair):
-    """How often a pair stands side by side after the merges, counted on the text itself."""
+    """Counts a pair of neighbours after the merges, on the text itself."""
     count = 0
     for word in text.split():
         pieces = list(word)

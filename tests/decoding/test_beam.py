@@ -19,7 +19,7 @@ ALPHAS = np.array([0.0, 0.3, 0.6, 1.0, 1.5], np.float32)  # taken in turn, one a
 
 
 def nodes(vocab, length):
-    """How many prefixes are shorter than ``length``; node n has children ``V n + 1 + token``."""
+    """Counts the prefixes shorter than ``length``; node n has children ``V n + 1 + token``."""
     return sum(vocab**t for t in range(length))
 
 
@@ -384,7 +384,7 @@ def test_the_golden_numbers_of_length_normalisation():
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_large_logits_lose_no_digits(beams):
-    """What is added to all logits of a step changes no probability, up to the logits' own digits.
+    """An addition to all logits of a step changes no probability, up to the logits' own digits.
 
     Sixteenths are exact beside 2 ** 14, where numbers of the size of a log-probability are not.
     """

@@ -84,7 +84,7 @@ def search(prompts, known, starts, source, width, how, real, num_beams, room, lo
 
 
 def run(case, rules, room=ROOM, rows=B, loop=None):
-    """What the compiled loops find for the first rows of a case, cut as ``generate`` does."""
+    """The results of the compiled loops for the first rows of a case, cut as ``generate`` does."""
     known = case["prompts"].shape[1]
     wide = lambda x, width: np.pad(x, ((0, rows - len(x)), (0, width - x.shape[1])))
     longest = rules.longest(known, 99)
@@ -120,7 +120,7 @@ def penalised(x, seen, by):
 
 
 def following(before, row, n):
-    """What followed, in ``before``, the last n - 1 tokens of a row."""
+    """The tokens in ``before`` that followed the last n - 1 tokens of a row."""
     end = row[len(row) - n + 1 :] if n > 1 else []
     if len(end) < n - 1:
         return []
@@ -327,7 +327,7 @@ def plain(**options):
 
 @pytest.mark.slow
 def test_a_beam_of_one_is_greedy():
-    """Where logits are as they are: processors mean other things on logits and probabilities."""
+    """Logits are unprocessed: processors mean other things on logits and probabilities."""
     rng, rules = random.Random(3), plain(early_stopping=True, length_penalty=0.0)
     for _ in range(30):
         case = random_case(rng)
@@ -490,7 +490,7 @@ def test_prompts_that_cannot_be():
 
 
 def test_sources_are_no_longer_than_the_table_of_sinusoids():
-    """As in transformers, which fails: beyond the table there is only its last row."""
+    """transformers fails there too: beyond the table there is only its last row."""
     ids = [[5] * 21]
     with pytest.raises(DataError, match=r"texts of 21 tokens .*: the model has positions for 20"):
         HFGenerator(translator(), starting(1)).generate(ids)

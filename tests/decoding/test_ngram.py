@@ -200,7 +200,7 @@ def test_streams_come_in_pieces_and_hold_back_half_characters(pieces):
 
 
 def test_prompts_are_continued_across_half_words():
-    """What follows is written as part of the prompt's word, not as a text of its own."""
+    """The continuation is part of the prompt's word, not a text of its own."""
     tokenizer = train_tokenizer("wordpiece", ["walking walked talking talked"] * 5, 60)
     model = NgramLanguageModel.train(["walking talked"] * 4, tokenizer, order=3)
     prompt = tokenizer.decode(tokenizer.encode("walking")[:1])
@@ -281,7 +281,7 @@ def test_what_the_vocabulary_lacks_is_scored_and_never_written():
 
 
 def test_an_end_that_is_also_padding_and_start_is_predicted():
-    """As in GPT-2's tokenizer, which has one special token."""
+    """GPT-2's tokenizer has one special token for all three."""
     backend = tokenizers.Tokenizer(models.WordLevel({"<|endoftext|>": 0, "a": 1, "b": 2}, "a"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     backend.decoder = decoders.Fuse()

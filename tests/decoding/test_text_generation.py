@@ -1,4 +1,4 @@
-"""What every language model shares: samples, beams, batches, streams, stop strings."""
+"""The common behaviour of language models: samples, beams, batches, streams, stop strings."""
 
 import dataclasses
 

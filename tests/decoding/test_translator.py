@@ -298,7 +298,7 @@ def equations_of(jaxpr, looped=False):
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.quick("1")
 def test_weights_are_cast_once_and_not_at_every_token(beams):
-    """Where bfloat16 is computed in: no loop of the program turns a matrix into it."""
+    """In bfloat16, no loop of the program casts a matrix."""
     made = letter_model()
     compute = dataclasses.replace(made.config.compute, dtype="bfloat16")
     config = dataclasses.replace(made.config, compute=compute)

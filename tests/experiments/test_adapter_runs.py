@@ -149,7 +149,7 @@ def test_tokens_that_are_added_are_trained_where_embeddings_are_frozen(
 
 @pytest.mark.slow
 def test_tokens_that_were_there_are_trained_by_name(language, texts, tmp_path):
-    """As PEFT's trainable_token_indices, with any other row bit for bit as it was."""
+    """Like PEFT's trainable_token_indices, with any other row bit for bit unchanged."""
     more = ["--init-from", str(language), "--lora.rank", "2", "--trainable-tokens", "<eos>", *FAST]
     run = run_of(decoder_only, LANGUAGE, texts, tmp_path / "run", *more)
     before, after = (parameters(one)["embedding/table"] for one in (language, run))

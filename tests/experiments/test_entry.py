@@ -1,4 +1,4 @@
-"""What command lines of the training programs mean, told before anything is read or trained."""
+"""Command lines of the training programs, explained before anything is read or trained."""
 
 import dataclasses
 import json

@@ -83,7 +83,7 @@ PROGRAMS = [
 
 
 def hf_name(program):
-    """What tells a program in the names of tests."""
+    """The name of a program in the names of tests."""
     return f"{program.module.__name__.rpartition('.')[2]} {program.name}"
 
 
@@ -120,7 +120,7 @@ FIRST = {value: i for i, (*_, value) in reversed(list(enumerate(CASES)))}
 
 
 def hf_quick(i):
-    """Those of the quick tests: a prime step meets every program, and every value is among them."""
+    """The quick tests: a prime step meets every program, and every value is among them."""
     return i % 137 == 0 or i in FIRST.values()
 
 

@@ -144,7 +144,7 @@ def test_a_base_model_learns_another_template_by_adapters_and_its_tokens(run, ch
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [1, 3], ids=["answers", "says one thing"])
 def test_conversations_that_the_assistant_begins_are_learnt(tmp_path, first):
-    """What it says first is learnt as an answer is; the sample is an answer to the user."""
+    """Its first message is learnt like an answer; the sample is an answer to the user."""
     chats = tmp_path / "chats.jsonl"
     rows = [{"messages": in_chat(animal)[first:]} for animal in COLOURS]
     chats.write_text("".join(json.dumps(row) + "\n" for row in rows * 3))

@@ -1,4 +1,4 @@
-"""What README says of all named runs holds for each: how they are exported, what they learn."""
+"""The claims of README about all named runs: their export, and their results."""
 
 import dataclasses
 import re

@@ -182,7 +182,7 @@ def test_a_new_token_is_trained_beside_frozen_embeddings(start, train, tmp_path)
 
 
 def test_a_recurrent_translator_is_a_function_of_sentences_in_python(start):
-    """As the commands use it; it has no sentence vectors."""
+    """It translates like the commands; it has no sentence vectors."""
     run = start("luong")
     translate, (model, tokenizer) = tj.load(run), load(run)
     [expected] = Translator(model, tokenizer).translate(["um dois"])

@@ -1,4 +1,4 @@
-"""What the runs of all families share."""
+"""The common behaviour of runs of all families."""
 
 import dataclasses
 import functools
@@ -81,7 +81,7 @@ def test_a_run_that_may_only_be_read_keeps_ids_in_memory(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("build", [functools.partial(build_tokens, ends=True), build_sentences])
 def test_a_store_that_may_only_be_read_is_read(tmp_path, monkeypatch, build):
-    """What it lacks is kept in memory, and nothing is added to it."""
+    """Missing texts are kept in memory, and nothing is added to the store."""
     read = []
 
     def pieces():

@@ -241,7 +241,7 @@ def sq_spoil_tokenizer(run):
 
 
 def sq_spoil_layers(run):
-    """As many as take an hour to lay out; checked also where no manifest vouches for them."""
+    """So many layers that they take an hour to lay out; checked also without a manifest."""
     config = json.loads((run / "config.json").read_text())
     config["model"]["encoder_layers"] = 10**9
     (run / "config.json").write_text(json.dumps(config))

@@ -130,7 +130,7 @@ def logged(run, step):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.slow
 def test_evaluate_gives_the_numbers_of_training(case, base, chat_base, files, capsys):
-    """Of each checkpoint, to the last bit; a file of the same examples has the same."""
+    """For each checkpoint, to the last bit; a file of the same examples gives the same."""
     instructs = case.startswith("instruct")
     run = trained(case, chat_base if instructs else base, files)
     counts = COUNTS.get(CASES[case][0], "pairs")

@@ -28,7 +28,7 @@ class Case(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """The end of a command."""
 
     code: int | None  # None is not within the time
     out: str
@@ -87,7 +87,7 @@ def ended(case: Case, folder: Path, capture: Any, look: Callable[[Path], Any]) -
 
 
 def verdict_of(case: Case, sound: Ended, found: Ended) -> str:
-    """What became of a fault: refused, told, without effect; or what must not be."""
+    """The outcome of a fault: refused, reported, without effect; or an outcome that must not be."""
     if found.code is None:
         return "HANGS"
     if "Traceback" in found.err or "unexpected" in found.err:

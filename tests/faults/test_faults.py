@@ -39,7 +39,7 @@ COUNTS: Counter[str] = Counter()
 
 
 def fa_state(folder):
-    """What a run ended with, if it ended."""
+    """The state that a run ended with, if it ended."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
         return json.loads((folder / "results.json").read_text()).get("state_sha256")
 
@@ -363,7 +363,7 @@ def fa_disk_of(limit):
 
 @pytest.mark.filterwarnings("ignore:Error writing persistent compilation cache entry")
 def test_disks_that_are_full(translator, copy, capsys):
-    """What was written before stays whole, and training continues once there is room."""
+    """Earlier checkpoints stay whole, and training continues once there is room."""
     outcomes, wrong = Counter(), []
     for limit in (0, 1, 50, 300, 1000, 2000, 3000, 5000, 8000, 12_000):
         run = copy(translator)
@@ -507,7 +507,7 @@ def test_kills_at_any_moment(training, tmp_path, capfd, number):
 
 
 def test_two_at_once(training, tmp_path, capfd):
-    """Of two that begin together one does the work, and the other says who that is."""
+    """If two begin together, one does the work, and the other names it."""
     outcomes, wrong = Counter(), []
     for trial, extra in enumerate(([], ["--overwrite"])):
         run = tmp_path / f"run{trial}"

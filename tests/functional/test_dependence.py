@@ -1,4 +1,6 @@
-"""What depends on what: measured paths are shortest, and depths are those of chains; L2, H14."""
+"""Dependence of outputs on inputs: measured paths are shortest, depths are those of chains; L2,
+H14.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -41,7 +41,7 @@ def whole(mask, t=T, s=S, heads=3):
 
 
 def definition(mask, b, n, t, s):
-    """What the documentation of Mask says, one cell at a time."""
+    """The documented meaning of Mask, one cell at a time."""
     ahead = s - (t + int(mask.offset))
     may = not (mask.causal and ahead > 0)
     may &= mask.window is None or abs(ahead) < mask.window

@@ -52,7 +52,7 @@ GIVEN["attend_heads_first"] = GIVEN["attention_weights"] = GIVEN["attend"]
 
 
 def is_real(annotation):
-    """Whether an annotation admits arrays of floats alone."""
+    """Returns whether an annotation admits arrays of floats alone."""
     parts = typing.get_args(annotation) or (annotation,)
     shapes = [part for part in parts if hasattr(part, "dim_str")]
     if any(part.array_type is np.ndarray for part in shapes):

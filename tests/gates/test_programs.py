@@ -1,4 +1,4 @@
-"""What the compilers of GPUs and TPUs make of named runs; no device is needed, the compilers are.
+"""Programs of named runs, as GPU and TPU compilers make them without a device.
 
 ``make gates`` installs them. A run keeps its width, heads, vocabulary and batch a device; layers
 are few, as each is like the others.
@@ -45,7 +45,7 @@ def parameter_bytes(run):
 
 
 def attentions(run):
-    """Of one pass; a decoder layer of an encoder-decoder has two."""
+    """The attention calls of one pass; a decoder layer of an encoder-decoder has two."""
     encoder, decoder = run.model.encoder_layers, run.model.decoder_layers
     return encoder + decoder * (2 if encoder else 1)
 

@@ -79,7 +79,7 @@ def test_one_that_was_killed_is_not_read_and_is_removed_later(tmp_path):
 
 
 def test_a_draft_that_is_being_written_is_left_alone(tmp_path):
-    """Of two that write at once both get a whole export, and nothing else is left."""
+    """If two write at once, both get a whole export, and nothing else is left."""
     process = start(tmp_path)
     place = cached_export([tmp_path], "key", write)
     assert len(contents(tmp_path)) == 3

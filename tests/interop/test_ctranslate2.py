@@ -219,7 +219,7 @@ def test_it_writes_what_ours_writes(tmp_path, name, beams):
 @pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.slow
 def test_ends_are_those_of_ours(tmp_path, beams):
-    """Where the end is likely, texts end at many lengths, and beams finish before their limit."""
+    """If the end is likely, texts end at many lengths, and beams finish before their limit."""
     model, params, tokenizer = open_layout("marian", tmp_path)
     params["head"]["bias"] = params["head"]["bias"].at[tokenizer.eos].add(2.5)
     write_ctranslate2(tmp_path / "out", model, params, tokenizer)

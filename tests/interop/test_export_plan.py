@@ -1,4 +1,4 @@
-"""Which family holds a model of ours, where settings differ only in what has no part in it."""
+"""The family chosen for a model, if settings differ only where they have no effect."""
 
 import dataclasses
 
@@ -69,7 +69,7 @@ def params_of(model):
 
 @pytest.mark.slow
 def test_sinusoids_beside_narrow_embeddings_are_as_narrow(tmp_path):
-    """As a table they go with what they are added to: the folder can be read, and is the same."""
+    """They are exported as a table: the folder can be read, and is the same."""
     model, tokens, lengths = Model("encoder", NARROW), jnp.arange(12)[None], jnp.array([12])
     params = params_of(model)
     said = write_folder(tmp_path, model, params)
@@ -143,7 +143,7 @@ def test_a_fractional_query_pre_attn_scalar_is_refused():
     ],
 )
 def test_an_exported_tokenizer_frames_texts_once(kind, first, around, expected):
-    """As this library does, whatever the file said before."""
+    """The framing is this library's, whatever the file said before."""
     backend = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({"<s>": 0, "</s>": 1, "<unk>": 2, "a": 3}, unk_token="<unk>")
     )

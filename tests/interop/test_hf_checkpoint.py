@@ -273,7 +273,7 @@ def test_windows_of_layers_as_all_versions_say_them(tmp_path):
 
 
 def test_the_first_gemma_says_one_activation_and_means_another(tmp_path):
-    """As BERT's exact GELU is called; a key of later files counts for nothing."""
+    """Its "gelu" is the tanh approximation; a key of later files counts for nothing."""
     for number, keys in enumerate(
         [{"hidden_act": "gelu"}, {"hidden_act": ...}, {"hidden_activation": "silu"}]
     ):
@@ -440,7 +440,7 @@ def test_mt5_is_gated_where_its_file_does_not_say(tmp_path):
 
 
 def test_t5_believes_the_parts_of_its_feed_forward_where_they_are_said_too(tmp_path):
-    """As transformers does, whose newer files hold all three keys."""
+    """transformers does the same, and its newer files hold all three keys."""
     for name, keys, wanted in (
         ("a", {"dense_act_fn": "silu"}, (True, "silu")),
         ("b", {"feed_forward_proj": "relu"}, (True, "gelu_tanh")),
@@ -547,7 +547,7 @@ def test_what_is_published_is_told_from_a_run(tmp_path):
 
 
 def test_decoding_is_said_by_its_own_file_alone(tmp_path):
-    """As transformers has it: keys of config.json count where there is no other file."""
+    """transformers does the same: keys of config.json count without the other file."""
     folder = folder_of("bart", tmp_path / "x", fields=lambda f: f | {"num_beams": 4})
     said = lambda: HFRunDirectory(folder).read_config()["published"]["generation"]
     assert said()["num_beams"] == 4

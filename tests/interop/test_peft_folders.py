@@ -363,7 +363,7 @@ def test_tied_adapters_differ_where_peft_keeps_them_apart(
 
 
 def test_modules_have_their_names_of_today_or_those_of_the_tensors(tmp_path):
-    """Those of ViT differ: PEFT writes the names of the modules."""
+    """The two differ for ViT: PEFT writes the names of the modules."""
     tensors = tensors_of("vit", old := {**LLAMA, "target_modules": ["attention.query"]})
     expected = merged("vit", write(tmp_path, old, tensors))
     before, after = (
@@ -410,11 +410,11 @@ def gpt2(base):
 
 
 class Killed(BaseException):
-    """Where a process is killed."""
+    """The place where a process is killed."""
 
 
 def test_a_merge_that_is_killed_leaves_no_run(gpt2, tmp_path, monkeypatch):
-    """What is written meanwhile lies beside the target, and the next merge removes it."""
+    """The draft lies next to the target, and the next merge removes it."""
     adapter = write(tmp_path / "adapter", FIELDS, tensors_of("gpt2", FIELDS))
     place, left = tmp_path / "run", []
 

@@ -264,7 +264,7 @@ assert not strange, strange
 
 @pytest.mark.slow
 def test_a_fresh_interpreter_without_our_models_gives_the_same(exported, tmp_path):
-    """Of a translator, a decoder and an encoder, given nothing but their folders."""
+    """For a translator, a decoder and an encoder, given nothing but their folders."""
     wanted, folders = {}, []
     for name in ("translator", "decoder", "encoder"):
         folders.append(shutil.copytree(exported(name), tmp_path / name))

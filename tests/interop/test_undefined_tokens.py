@@ -94,7 +94,7 @@ def test_a_copied_template_leaves_other_settings(tmp_path):
 
 
 def test_a_prompt_is_what_the_tokenizer_of_the_folder_makes_of_it(tmp_path):
-    """As in transformers: no start token that the tokenizer does not write."""
+    """Like transformers, without a start token that the tokenizer does not write."""
     path = folder_of(tmp_path / "folder", {})
     (path / "tokenizer.json").write_text(tokenizer_json(97))
     convert(path, tmp_path / "run", overwrite=False)

@@ -243,7 +243,7 @@ FRAMES = [
     ("settings", "wanted"), FRAMES, ids=[json.dumps(settings) for settings, _ in FRAMES]
 )
 def test_texts_of_llama_begin_and_end_as_its_settings_say(tmp_path, kind, settings, wanted):
-    """As transformers frames them, of two texts each."""
+    """transformers frames them like this, two texts each."""
     data = trained("bpe", size=430, byte_fallback=True)
     name = {"model_type": kind} if kind == "mistral" else {}
     written = TOLD | settings | ({} if name else {"tokenizer_class": kind})
@@ -305,7 +305,7 @@ NUMBERED = {
 
 @pytest.mark.parametrize("family", NUMBERED)
 def test_pieces_stand_behind_the_special_tokens_of_fairseq(tmp_path, family):
-    """As CamemBERT and XLM-R number them, with two ends between the texts of a pair."""
+    """CamemBERT and XLM-R number them like this, with two ends between the texts of a pair."""
     data = trained()
     theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
     first, skipped = NUMBERED[family]
@@ -591,7 +591,7 @@ def test_files_of_a_tokenizer_are_ordinary_and_in_the_folder(tmp_path, name, oth
 
 
 def test_files_may_be_links_within_the_folder_and_to_the_cache(tmp_path):
-    """As the Hugging Face cache has them: snapshots of links to blobs."""
+    """The Hugging Face cache has snapshots of links to blobs."""
     folder = tmp_path / "snapshots" / "revision"
     folder.mkdir(parents=True)
     (tmp_path / "blobs").mkdir()

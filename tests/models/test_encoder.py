@@ -168,7 +168,9 @@ def test_padding_changes_nothing(config):
 @variants
 @pytest.mark.quick("modern")
 def test_padding_may_stand_anywhere(config):
-    """What is told by a mask: at the end it is that of lengths, and elsewhere as invisible."""
+    """A mask replaces lengths: padding at the end is that of lengths, elsewhere it is invisible
+    too.
+    """
     run = forward(config)
     ends = jnp.arange(T)[None] < LENGTHS[:, None]
     chex.assert_trees_all_close(

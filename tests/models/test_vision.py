@@ -215,7 +215,7 @@ def test_the_scale_of_embeddings_is_not_ignored():
 
 @pytest.mark.slow
 def test_it_learns_where_an_image_is_bright():
-    """Which of nine patches: pixels alone do not say it."""
+    """The model finds the bright one of nine patches: pixels alone do not tell it."""
     config = vit(D, 1, image_size=SIZE, patch_size=PATCH, num_channels=CHANNELS)
     graph, state = nnx.split(ImageClassifier(config, labels=PATCHES, rngs=nnx.Rngs(0)))
     params, tx, rows = nnx.to_pure_dict(state), optax.adam(3e-3), SIZE // PATCH

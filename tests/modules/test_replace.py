@@ -130,7 +130,7 @@ def test_matrices_are_cast_once_where_the_model_computes_in_bfloat16():
 
 
 class Accelerator:
-    """As much of a device as kernels are chosen by."""
+    """The properties of a device by which kernels are chosen."""
 
     def __init__(self, platform, compute_capability=None):
         self.platform, self.compute_capability = platform, compute_capability

@@ -1,3 +1,3 @@
-"""What makes references needs torch and transformers, and is no test."""
+"""Programs that make references need torch and transformers, and are no tests."""
 
 collect_ignore_glob = ["remake*.py", "exact.py", "sweep/reference.py", "sweep/checking.py"]

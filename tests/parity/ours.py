@@ -1,4 +1,4 @@
-"""What our models give, by the names of the outputs of transformers."""
+"""Outputs of our models, by the names of the outputs of transformers."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from transformer_jax.interop.hf_checkpoint import abstract_model
 
 
 def outputs(model, module, inputs):
-    """What a model gives.
+    """The outputs of a model.
 
     Args:
         model: The description of a Hugging Face model.

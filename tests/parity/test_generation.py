@@ -1,4 +1,4 @@
-"""What ``generate()`` of transformers writes, token for token, with tiny models of each layout.
+"""Texts of ``generate()`` of transformers, token for token, with tiny models of each layout.
 
 The references are stored: ``remake_generation.py`` makes them anew, and tells how often two
 hypotheses were so near to one another that the case was drawn again.
@@ -29,7 +29,7 @@ def cases(layout, num_beams=None):
 
 
 def rules_of(case):
-    """As a folder holds them: the configuration, and what the case asks for instead."""
+    """The generation config of a folder: the configuration, with the settings of the case."""
     return from_generation_config(layouts.LAYOUTS[case["layout"]]["config"] | case["rules"])
 
 
@@ -49,7 +49,7 @@ def generator(tmp_path_factory):
 
 
 def differs(generator, case):
-    """What is found, if it is not what is stored."""
+    """The result, if it is not the stored one."""
     rules = rules_of(case)
     with jax.default_matmul_precision("highest"):
         found = generator.generate(case["ids"], case["mask"], rules)

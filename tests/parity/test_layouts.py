@@ -68,7 +68,7 @@ def loaded(folders):
 
 
 def errors(name, model, params):
-    """How far each output is from the reference in float64, and how far it may be.
+    """The distance of each output from the reference in float64, and the allowed one.
 
     No farther than 1e-5, or than twice what transformers itself is in float32.
     """
@@ -113,7 +113,7 @@ def test_layouts_go_back_bit_by_bit(loaded, name):
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.quick(*QUICK[::2])
 def test_a_configuration_made_for_a_model_describes_it(loaded, name, tmp_path):
-    """As that of a model trained here, which was published never before."""
+    """For a model trained here, which was never published."""
     folder, params = loaded(name)
     write_folder(tmp_path / name, folder.model, params)
     again = open_hf_checkpoint(tmp_path / name)

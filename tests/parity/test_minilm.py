@@ -41,7 +41,7 @@ def test_its_pooling_and_length_come_from_the_folder(vectors, folder):
 
 
 def test_ids_are_those_of_transformers(folder):
-    """Where text spells out a special token, those with ``split_special_tokens``."""
+    """With ``split_special_tokens`` if the text spells out a special token."""
     _, tokenizer = load(folder, kind="encoder")
     examples, _ = encode_sentences(SENTENCES, None, tokenizer, LENGTH)
     rows = np.split(REFERENCE["ids"], np.cumsum(REFERENCE["lengths"])[:-1])

@@ -107,7 +107,7 @@ def write(folder, fields, tensors):
 
 
 def differences(reference, folder, cls, layout):
-    """What differs between the two, or why ours refuses the folder: one of the two is empty."""
+    """The differences of the two, or the reason why ours refuses the folder; one is empty."""
     from tests.parity import ours
     from tests.parity.sweep.checking import compare
 

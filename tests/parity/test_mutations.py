@@ -81,7 +81,7 @@ class Pair:
         self.wanted = self.reference.outputs(self.there, self.given)
 
     def problem(self, name, changed):
-        """What is wrong with how ours reads a changed configuration, if anything."""
+        """The fault of our reading of a changed configuration, if any."""
         (self.folder / "config.json").write_text(json.dumps(changed))
         try:
             here = folders.open_hf_checkpoint(self.folder)

@@ -171,7 +171,7 @@ def decoder_of_theirs(kind, tied):
 
 @pytest.mark.parametrize(("kind", "tied"), [("gpt2", True), ("llama", True), ("llama", False)])
 def test_trained_rows_of_tokens_go_both_ways(kind, tied, tmp_path):
-    """Those of ``trainable_token_indices``, of PEFT and of runs here, beside adapters."""
+    """Rows of ``trainable_token_indices``, of PEFT and of runs here, next to adapters."""
     theirs, ids = decoder_of_theirs(kind, tied), [58, 7]
     theirs.save_pretrained(tmp_path / "base")
     checkpoint = open_hf_checkpoint(tmp_path / "base")
@@ -241,7 +241,7 @@ def test_peft_loads_what_is_written_here(kind, base, tmp_path):
 
 @pytest.mark.parametrize("number", range(4))
 def test_dora_of_a_kernel_with_zero_columns_has_the_outputs_and_gradients_of_peft(number):
-    """Where PEFT divides 0 by 0, at ``B`` of zeros, the column stays zero here (row B39)."""
+    """PEFT divides 0 by 0 at ``B`` of zeros; the column stays zero here (row B39)."""
     rng, zeros = np.random.default_rng(number), [1, 4]
     linear = torch.nn.Linear(7, 6, bias=False)
     with torch.no_grad():
@@ -328,7 +328,7 @@ def trained(base, tmp_path):
 
 
 def own_logits(run, kind):
-    """Of a run of ours."""
+    """The logits of a run of ours."""
     lengths = (jnp.full(len(TOKENS), TOKENS.shape[1]),) if kind == "bert" else ()
     family = "encoder-task" if kind == "bert" else "decoder"
     (graph, params), _ = load(run, kind=family)

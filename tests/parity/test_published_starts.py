@@ -100,7 +100,7 @@ def test_the_first_loss_of_translations(folder, data, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["bart", "t5"])
 def test_the_first_loss_of_denoising(folder, data, tmp_path, name):
-    """Of a batch of the run: the labels of transformers are its targets."""
+    """For a batch of the run: the labels of transformers are its targets."""
     path = tmp_path / "run"
     given = ["pretrain", f"{name}-mini", *(word.format(data=data) for word in DENOISE), *STILL]
     assert seq2seq.main([*given, "--init-from", str(folder(name)), "--output", str(path)]) == 0

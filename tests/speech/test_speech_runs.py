@@ -248,7 +248,7 @@ def test_attention_has_a_column_for_each_position(which, request, speech, comman
 
 @pytest.mark.parametrize("which", ["trained", "transformer"])
 def test_scores_are_those_of_teacher_forcing(which, request, speech):
-    """What search says of a text is what the forward pass over all of it says."""
+    """The score of a text in search equals that of the forward pass over all of it."""
     transcribe = tj.load(request.getfixturevalue(which))
     features = np.load(speech / "test2.npy")
     with warnings.catch_warnings():

@@ -56,7 +56,7 @@ def _serve_gs():
     upload = objects._multipart_upload
 
     def upload_unless_there(request, response, storage):
-        """As Google's server, and unlike this one, writes nothing if there is such an object."""
+        """Google's server, unlike this one, writes nothing if there is such an object."""
         where = (request.params["bucket_name"], request.data["meta"]["name"])
         with contextlib.suppress(NotFound):
             if request.query.get("ifGenerationMatch") == ["0"] and storage.get_file_obj(*where):

@@ -59,7 +59,7 @@ def results(url):
 
 
 def forget(tmp_path):
-    """What another machine knows of runs: nothing."""
+    """Makes this machine one that knows nothing of runs."""
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 

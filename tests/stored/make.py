@@ -258,7 +258,7 @@ COMMANDS: dict[str, list[list[str]]] = {
 
 
 def ask(program: str, arguments: list[str], *, code: int = 0) -> str:
-    """What a command prints on standard output."""
+    """The standard output of a command."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         found = PROGRAMS[program](arguments)

@@ -112,7 +112,7 @@ def _translation(rng: np.random.Generator, kernel: str, length: int, rows: int) 
 
 
 def _recurrent(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
-    """As :func:`_translation`; there are no kernels to choose from."""
+    """A run like :func:`_translation`; there are no kernels to choose from."""
     case = _translation(rng, "auto", length, rows)
     config = random_recurrent(rng, case.config.vocab_size, length)
     make = lambda: make_model("encoder-decoder", config, rngs=nnx.Rngs(0))
@@ -120,7 +120,7 @@ def _recurrent(rng: np.random.Generator, kernel: str, length: int, rows: int) ->
 
 
 def _speech(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
-    """As :func:`_translation` or :func:`_recurrent`, of float features."""
+    """A run like :func:`_translation` or :func:`_recurrent`, of float features."""
     like = _recurrent if rng.integers(2) else _translation
     case = like(rng, kernel, length, rows)
     features: Any = FeatureConfig(num_features=3, stacked_frames=2)

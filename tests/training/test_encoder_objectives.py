@@ -1,4 +1,4 @@
-"""What encoders minimise: rows B35, B36, H18, H19."""
+"""Objectives of encoders: rows B35, B36, H18, H19."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Of several processes one writes to a run; whoever died holds nothing, wherever it ran."""
+"""One of several processes writes to a run; a dead one holds nothing, wherever it ran."""
 
 import json
 import os
@@ -159,7 +159,7 @@ def test_whoever_dies_in_its_turn_stops_others_for_a_while_only(tmp_path, age):
 def test_a_lock_that_was_lost_is_noticed_whatever_became_of_it(
     tmp_path, sleeper, what, monkeypatch
 ):
-    """As after a night with the lid closed: the run was taken over, and may be free again."""
+    """After a night with the lid closed: the run was taken over, and may be free again."""
     monkeypatch.setattr(metrics, "_CHECKED", 0.0)
     log, run = MetricsLog(tmp_path / "metrics.jsonl"), RunDirectory(tmp_path)
     with RunLock(tmp_path):

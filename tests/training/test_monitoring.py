@@ -1,4 +1,4 @@
-"""What a run says of its devices: rates, memory, profiles, hanging steps, and sick devices."""
+"""Reports of a run about its devices: rates, memory, profiles, hanging steps, sick devices."""
 
 import logging
 import re

@@ -68,7 +68,7 @@ print("REPORT", json.dumps(found | {"held": held, "main": is_main_process()}))
 
 @pytest.fixture(scope="module")
 def pair():
-    """What two processes of two devices each report."""
+    """The reports of two processes of two devices each."""
     return reports(PROGRAM, str(HERE))
 
 

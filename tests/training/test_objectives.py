@@ -1,4 +1,4 @@
-"""What is minimised: shifted once, padding without weight, the same in pieces as whole."""
+"""Objectives: shifted once, padding without weight, the same in pieces as whole."""
 
 import chex
 import jax

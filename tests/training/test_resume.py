@@ -58,7 +58,7 @@ class Runs:
         (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
 
     def arguments(self, run: Path) -> list[str]:
-        """Those of the command that begins or resumes the run."""
+        """The arguments of the command that begins or resumes the run."""
         named, *own = [word.format(texts=self.folder) for word in FAMILIES[self.family]]
         fresh = not (run / "metrics.jsonl").exists()
         begin = ["train", named, *SETTINGS, "--output", str(run), *own]

@@ -200,7 +200,7 @@ def test_frozen_parameters_come_from_the_run_and_damage_is_named(tmp_path):
 
 
 def test_a_run_with_frozen_parameters_in_its_checkpoints_resumes_and_loads(tmp_path):
-    """As version 0.1.0 wrote it: all parameters in each checkpoint, a mask around the optimizer."""
+    """Version 0.1.0 wrote all parameters in each checkpoint, and a mask around the optimizer."""
     task = tr_task(partition=HEAD)
     whole = trainer(tmp_path / "whole", task).fit(steps=4)
     early = trainer(tmp_path / "early", task, loop=LoopConfig(evaluate_every=2, checkpoint_every=2))

@@ -25,7 +25,7 @@ def pairs(document):
 
 
 def oracle(shown, asked):
-    """What follows from the examples alone: each kind of rule that they allow, in turn.
+    """The answer that follows from the examples alone: each kind of rule that they allow, in turn.
 
     Letters that no example maps become "?".
     """

@@ -1,4 +1,4 @@
-"""Whether ours and transformers agree about a folder: outputs, the way back, and texts."""
+"""Compares ours with transformers on a folder: outputs, the way back, and texts."""
 
 import json
 import re
@@ -30,7 +30,7 @@ class RefusedError(Exception):
 
 
 def check(case: Case, folder: Path, draw: Draw, *, generates: bool = False) -> float:
-    """How far ours is from transformers, at most what is allowed.
+    """The difference of ours from transformers, in units of the allowed one.
 
     Args:
         case: The configuration.
@@ -96,7 +96,7 @@ def inputs(folder: HFCheckpoint, case: Case, draw: Draw, noise: Any) -> dict[str
 
 
 def padding(draw: Draw, rows: int, length: int) -> np.ndarray:
-    """Which tokens are real: all, and all but some on the right, on the left, in the middle."""
+    """Masks of real tokens: all, and all but some on the right, on the left, in the middle."""
     real = np.ones((rows, length), bool)
     some = lambda: draw.randint(1, length // 2)
     real[1, -some() :] = False
@@ -113,7 +113,7 @@ def tokens(noise: Any, shape: tuple[int, ...], vocab: int, pad: int) -> np.ndarr
 
 
 def filled(given: Mapping[str, np.ndarray], folder: HFCheckpoint) -> dict[str, np.ndarray]:
-    """What ours is given: positions also where transformers finds them by itself."""
+    """The inputs of ours: positions also where transformers finds them by itself."""
     found = dict(given)
     if folder.model.kind == "decoder":
         found["position_ids"] = np.maximum(found["attention_mask"].cumsum(1) - 1, 0)
@@ -149,7 +149,7 @@ def compare(
 
 
 def check_return(case: Case, folder: Path, here: HFCheckpoint, params: Any) -> None:
-    """What was read goes back bit by bit under the names it had."""
+    """A checkpoint that was read goes back bit by bit under its names."""
     from safetensors.numpy import load_file
 
     file = load_file(folder / "model.safetensors")
@@ -168,7 +168,7 @@ def check_return(case: Case, folder: Path, here: HFCheckpoint, params: Any) -> N
 def check_export(
     case: Case, folder: Path, here: HFCheckpoint, params: Any, there: Any, given: Mapping[str, Any]
 ) -> None:
-    """As if trained here, the model is written anew: transformers reads the same from it.
+    """The model is exported like one trained here: transformers reads the same from it.
 
     Raises:
         RefusedError: No family has this architecture when it is written.

@@ -1,4 +1,4 @@
-"""What a case is, and random numbers with shorthands for drawing one."""
+"""Cases, and random numbers with shorthands for drawing one."""
 
 import importlib
 import pkgutil
@@ -67,7 +67,7 @@ class Draw(random.Random):
         return self.choice([1, 2, 2, 3])
 
     def width(self) -> int:
-        """Of a feed-forward layer."""
+        """The width of a feed-forward layer."""
         return self.choice([16, 33, 48, 50])
 
     def vocab(self) -> int:
@@ -79,13 +79,13 @@ class Draw(random.Random):
         return self.choice(ACTIVATIONS)
 
     def eps(self) -> float:
-        """Of a norm: the large ones show."""
+        """The epsilon of a norm: large ones show."""
         return self.choice([1e-12, 1e-6, 1e-5, 1e-3, 0.1])
 
 
 @dataclass(frozen=True)
 class Family:
-    """How cases of a family are drawn, and which refusals are known."""
+    """The drawing of cases of a family, and its known refusals."""
 
     case: Callable[[Draw], Case]
     refused: tuple[str, ...]
@@ -116,7 +116,7 @@ def family(name: str, refused: Sequence[str] = ()) -> Callable:
 
 
 def _place(case: Callable[[Draw], Case]) -> tuple[str, int]:
-    """Where a function is written."""
+    """The file and line of a function."""
     return case.__code__.co_filename, case.__code__.co_firstlineno
 
 

@@ -1,4 +1,4 @@
-"""What transformers writes, reads and gives; everything here needs torch."""
+"""Files and outputs of transformers; everything here needs torch."""
 
 import contextlib
 import inspect
@@ -73,13 +73,13 @@ def load(cls: str, folder: Path, spare: Sequence[str] = ()) -> Any:
 
 
 def accepted(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Those of ``inputs`` that the model takes."""
+    """The ``inputs`` that the model takes."""
     names = inspect.signature(model.forward).parameters
     return {name: value for name, value in inputs.items() if name in names}
 
 
 def outputs(model: Any, inputs: Mapping[str, np.ndarray], dtype: torch.dtype = torch.float32):
-    """What the model gives, as float64 arrays."""
+    """The outputs of the model, as float64 arrays."""
     given = {name: torch.tensor(value) for name, value in inputs.items()}
     given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in given.items()}
     with torch.no_grad(), _WIDE[dtype]():

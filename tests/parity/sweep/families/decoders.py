@@ -46,7 +46,7 @@ def _layer_types(draw: Draw, layers: int) -> dict[str, Any]:
 
 
 def _windows(draw: Draw, layers: int) -> dict[str, Any]:
-    """Those of a Qwen."""
+    """The windows of a Qwen."""
     if draw.maybe(0.3):
         return {}
     found = {
@@ -94,7 +94,7 @@ def rope(draw: Draw, positions: int) -> dict[str, Any]:
 
 
 def llama_body(draw: Draw) -> dict[str, Any]:
-    """What Llama and all its relatives have."""
+    """The keys of Llama and all its relatives."""
     heads, size = draw.heads(sizes=(4, 6, 8, 12))
     config = {
         "vocab_size": draw.vocab(),
