@@ -67,7 +67,7 @@ def components(
     the encoder, since its head depends on the task, and so does a decoder without ``head`` over
     the vocabulary. Images are as long as their size says.
 
-    Source: Bishop 2024, section 12.1.8 (row B13): projections are O(N D²), scores O(N² D).
+    Source: Bishop 2024, section 12.1.8: projections are O(N D²), scores O(N² D).
 
     Example:
         >>> from transformer_jax.model_presets import PRESETS
@@ -84,7 +84,7 @@ def components(
 def count_parameters(config: ModelConfig) -> int:
     """Counts the parameters of a model.
 
-    Source: row U15 (Vaswani et al. 2017, table 3, prints 65M).
+    Source: Vaswani et al. 2017, table 3, which prints 65M.
 
     Example:
         >>> from transformer_jax.model_presets import PRESETS

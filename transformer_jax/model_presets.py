@@ -139,7 +139,7 @@ def vit(
 
 PRESETS: Presets[TransformerConfig] = Presets(
     {
-        # Vaswani et al. 2017, table 3: 63.05 M and 214.2 M parameters at V = 37,000 (row U15).
+        # Vaswani et al. 2017, table 3: 63.05 M and 214.2 M parameters at V = 37,000.
         "vaswani_base": _vaswani(d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
         "vaswani_big": _vaswani(d_model=1024, num_heads=16, d_ff=4096, dropout=0.3),
         # The shape of the published Marian (OPUS-MT) translators.
@@ -173,7 +173,7 @@ PRESETS: Presets[TransformerConfig] = Presets(
             head=HeadConfig(scale=512**-0.5),
         ),
         # Devlin et al. 2019, and the small ones of Turc et al. 2019; with pooler 4.4, 11.2, 28.8,
-        # 41.4, 109.5 and 335.1 M parameters (row H17).
+        # 41.4, 109.5 and 335.1 M parameters.
         "bert_tiny": bert(d_model=128, num_layers=2),
         "bert_mini": bert(d_model=256, num_layers=4),
         "bert_small": bert(d_model=512, num_layers=4),

@@ -172,7 +172,7 @@ def _preset(**fields: Any) -> RecurrentConfig:
 
 _APART: dict[str, Any] = {"share_encoder_decoder_embeddings": False}
 
-# Published sizes (row U15).
+# Published sizes.
 RECURRENT_PRESETS: Presets[RecurrentConfig] = Presets(
     {
         # Cho et al. 2014, appendix A: 15,000 words, embeddings of 100, 500 maxout units.

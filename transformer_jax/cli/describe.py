@@ -213,7 +213,7 @@ def report(
     target_length: int = 32,
     table: "Table | None" = None,
 ) -> str:
-    """The architecture (row H12), what each part costs (row B13), and the totals.
+    """The architecture, what each part costs, and the totals.
 
     ``heads`` are the shapes of a task's parameters, which count as parameters but not as FLOPs.
     ``head`` is whether a decoder has a language-model head.

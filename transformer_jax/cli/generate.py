@@ -333,7 +333,7 @@ class Generate(EngineCommand):
     def traces(
         self, model: Any, asked: "list[GenerationRequest]", write: "Writer"
     ) -> "Iterator[tuple[GenerationRequest, bool]]":
-        """Writes all texts with their steps (row L13); yields as :meth:`texts`."""
+        """Writes all texts with their steps; yields as :meth:`texts`."""
         from transformer_jax.cli.translate import traced
 
         for request in asked:

@@ -274,7 +274,7 @@ class Translate(EngineCommand):
 
 
 def traced(line: str, steps: "list[TraceStep]") -> str:
-    """A table of the steps of decoding: the token and the most probable tokens (row L13)."""
+    """A table of the steps of decoding: the token and the most probable tokens."""
     rows = [("step", "written", "probability", "most probable")]
     import math
 

@@ -1,4 +1,4 @@
-"""Formulas of a layer's operations, sequential depth and path length: row H14.
+"""Formulas of a layer's operations, sequential depth and path length: Vaswani et al. 2017, table 1.
 
 The layers are those of table 1 of Vaswani et al. 2017, of one text of ``n`` vectors of size ``d``.
 Attention is ``softmax(q kᵀ / √d) v`` of one head: the table counts no projections, which would be

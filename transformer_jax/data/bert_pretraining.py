@@ -49,7 +49,7 @@ class BertPretrainingPlan:
     index of the text alone:
 
     - ``nsp``: it is cut in two between sentences. In half of the texts the second part is then
-      replaced by sentences of another document, as many as fit (Devlin et al. 2019; row H19). A
+      replaced by sentences of another document, as many as fit (Devlin et al. 2019). A
       text of a single sentence is always one of those.
     - ``sop``: it is cut in two, and in half of the texts the parts change places (Lan et al.
       2020). A text of a single sentence is cut within it.

@@ -1,4 +1,4 @@
-"""Texts from documents with noise in the source, resampled for every epoch (row T16)."""
+"""Texts from documents with noise in the source, resampled for every epoch (Lewis et al. 2020)."""
 
 import dataclasses
 import hashlib

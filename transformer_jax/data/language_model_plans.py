@@ -265,7 +265,7 @@ class PackingPlan(_Plan):
 def make_rows(
     store: TokenStore, batch: RowBatch, T: int, bos: int, pad: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of one batch. Position t reads the token before the one it predicts (row U10).
+    """The arrays of one batch. Position t reads the token before the one it predicts.
 
     Args:
         store: The tokens.

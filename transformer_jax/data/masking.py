@@ -31,7 +31,7 @@ class MaskedTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MLMMasking:
-    """The choice of masked tokens and their replacements (Devlin et al. 2019; rows B35, H18).
+    """The choice of masked tokens and their replacements (Devlin et al. 2019).
 
     Attributes:
         mask: The id of ``[MASK]``.

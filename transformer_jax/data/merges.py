@@ -13,7 +13,7 @@ def bpe_merges(text: str, count: int) -> list[tuple[str, str]]:
 
     Words are separated by whitespace, and no pair crosses them. Of equally frequent pairs, the
     first in the order of code points is merged, so the result depends on the text alone (Sennrich
-    et al. 2016; row B22). Stops early when no pair is left.
+    et al. 2016). Stops early when no pair is left.
 
     Example:
         >>> bpe_merges("Peter Piper picked a peck of pickled peppers", 5)

@@ -1,4 +1,4 @@
-"""Noise of denoising pre-training: functions of tokens and a random generator (row T16)."""
+"""Noise of denoising pre-training: functions of tokens and a generator (Lewis et al. 2020)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

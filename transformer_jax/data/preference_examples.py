@@ -1,4 +1,4 @@
-"""Token ids of prompts with completions, and their batches, row B40."""
+"""Token ids of prompts with completions, and their batches."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Preferences from JSONL: pairs of completions, labels of completions, or prompts alone, row B40.
+"""Preferences from JSONL: pairs of completions, labels of completions, or prompts alone.
 
 One JSON object a line::
 

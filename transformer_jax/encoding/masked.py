@@ -33,7 +33,7 @@ class TokenPrediction(NamedTuple):
 
 
 class FillMask:
-    """The most probable tokens at each mask of a text (row H18).
+    """The most probable tokens at each mask of a text (Devlin et al. 2019).
 
     A word is hidden by ``[MASK]`` or the tokenizer's own token. Each mask is told with all others
     still hidden. Probabilities are those of the softmax over the whole vocabulary; special tokens

@@ -95,7 +95,9 @@ def probe_layers(
     valid: Float[np.ndarray, "m layers D"],
     answers: Int[np.ndarray, " m"],
 ) -> list[ProbeResult]:
-    """Probes each layer, layer 0 being the embeddings, and the last four together (row H21).
+    """Probes each layer, from the embeddings on, and the last four together.
+
+    Source: Devlin et al. 2019, table 7.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Rewards of texts and of conversations, by a model that was trained on pairs, row B40."""
+"""Rewards of texts and conversations, by a model trained on pairs (Ouyang et al. 2022)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias

@@ -67,7 +67,7 @@ class EmbeddingBatch(NamedTuple):
 
 
 class WordVectors(NamedTuple):
-    """One word of a sentence (row B3).
+    """One word of a sentence.
 
     Attributes:
         sentence: As it was read.
@@ -112,7 +112,7 @@ def cosine(
 
 
 class Embedder:
-    """Embeds texts of any number and length with an encoder (rows B3, B36, H21).
+    """Embeds texts of any number and length with an encoder.
 
     Args:
         model: Graph and parameters, of an encoder with any head or of an encoder-decoder, of
@@ -334,7 +334,7 @@ class Embedder:
 
 
 def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N T T"]:
-    """Returns the attention weights of every head (row U13)."""
+    """Returns the attention weights of every head."""
     model = nnx.merge(graph, params)
     if not isinstance(model, TransformerEncoderDecoder):
         return model.attention_maps(batch["tokens"], batch["lengths"], batch["types"])
@@ -345,7 +345,7 @@ def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N
 
 
 def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
-    """Returns the inputs of the first block of an encoder and the outputs of each (row H21).
+    """Returns the inputs of the first block of an encoder and the outputs of each.
 
     No text of a row sees another: the mask keeps them apart, and each has positions of its own.
     """

@@ -1,4 +1,4 @@
-"""GLUE's tasks, their metrics, and the published table of 2019 (row H22)."""
+"""GLUE's tasks, their metrics, and the table of Devlin et al. 2019."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

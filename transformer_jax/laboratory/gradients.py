@@ -1,4 +1,4 @@
-"""Gradients over a distance: how they vanish and explode in recurrent networks (rows B25, L2, T1).
+"""Gradients over a distance: how they vanish and explode in recurrent networks.
 
 Backpropagation through time multiplies one Jacobian for each position. Their product falls or grows
 exponentially with the distance (Pascanu et al. 2013); gates that stay open keep it (Hochreiter and

@@ -1,4 +1,4 @@
-"""Long sentences and a vector of fixed size: what attention mends (rows U2, T1, T3 to T8, B25).
+"""Long sentences and a vector of fixed size: what attention mends.
 
 A translator without attention keeps a whole sentence in the last states of its encoder. Its
 translations get worse with the length of the sentence (Cho et al. 2014, arXiv:1409.1259; Bahdanau

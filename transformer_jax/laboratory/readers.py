@@ -34,7 +34,7 @@ _LARGEST = 4_096  # numbers of a state
 
 
 class Reader(nnx.Module):
-    """A text to scores of what is asked at its end (rows B25, H14, T1).
+    """A text to scores of what is asked at its end.
 
     Args:
         kind: The layer: a recurrent cell, or attention.

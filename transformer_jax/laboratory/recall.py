@@ -1,4 +1,4 @@
-"""Recall over a distance: why long dependencies are hard for recurrence (rows B25, H14, L2, T1).
+"""Recall over a distance: why long dependencies are hard for recurrence.
 
 A text is a cue, then other symbols, then a question, and the answer is the cue. A recurrent network
 has to carry it through every state between, which costs it a few bits; its gradient has to come

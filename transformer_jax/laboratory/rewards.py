@@ -1,4 +1,4 @@
-"""Rewards of samples: what the KL penalty is for (rows B40, B42).
+"""Rewards of samples: what the KL penalty is for.
 
 A policy writes short texts and is rewarded for each "a" in them. PPO and GRPO raise the reward.
 With a penalty that follows a budget, the policy stays within so many nats of the one that it began

@@ -149,7 +149,7 @@ def translation_attention(
     target: str | None = None,
     search: BeamSearchConfig | None = None,
 ) -> TextAttention:
-    """Returns the attention of a translator over a sentence and its translation (row U13).
+    """Returns the attention of a translator over a sentence and its translation.
 
     The weights are those of the forward pass that scores the translation, in every layer and head.
 
@@ -193,7 +193,7 @@ def translation_attention(
 def decoder_attention(
     model: tuple[Any, Any], tokenizer: TextTokenizer, text: str, *, start: TextStart
 ) -> TextAttention:
-    """Returns the attention of a decoder over a text (row U13).
+    """Returns the attention of a decoder over a text.
 
     Args:
         model: A decoder's graph and parameters.
@@ -283,7 +283,7 @@ def search_of(limit: Any, num_beams: int | None) -> BeamSearchConfig:
 
 
 def encoder_attention(vectors: Any, texts: Sequence[str]) -> TextAttention:
-    """Returns the attention of an encoder over a text or a pair of texts (row U13).
+    """Returns the attention of an encoder over a text or a pair of texts.
 
     Args:
         vectors: The encoder, an :class:`.Embedder`.

@@ -299,7 +299,7 @@ class RegressionPredictor(_Task):
 
 
 class RewardPredictor(RegressionPredictor):
-    """A reward model: the reward of a text, or of the last message of a conversation (row B40)."""
+    """A reward model: the reward of a text, or of the last message of a conversation."""
 
     _predictor: RewardRunner
 

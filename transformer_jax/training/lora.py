@@ -1,4 +1,4 @@
-"""Training of adapters alone: a partition, its settings, and plain weights again (row B39)."""
+"""Training of adapters alone: partition, settings, and merged weights (Hu et al. 2021)."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -137,7 +137,7 @@ def lora(config: LoRAConfig, trained: Callable[[str], bool] = lambda path: False
         ConfigError: ``config.rank`` is 0; when split, a target matches no linear map, or the rank
             is above the rows or columns of one.
 
-    Source: Hu et al. 2021, arXiv:2106.09685 (row B39).
+    Source: Hu et al. 2021, arXiv:2106.09685.
     """
     if config.rank < 1:
         raise ConfigError("lora.rank is 0: adapters need a rank of 1 or more")

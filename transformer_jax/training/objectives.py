@@ -38,7 +38,7 @@ def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]
     """The decoder's input to predict ``target``: ``bos``, then all but the last token.
 
     The only place where targets are shifted. Position t reads token t - 1, so that under a causal
-    mask, diagonal included, it sees exactly the tokens before the one it predicts (row U10).
+    mask, diagonal included, it sees exactly the tokens before the one it predicts.
 
     Example:
         >>> shift_tokens_right(jnp.array([[5, 6, 2]]), bos=1)
@@ -92,7 +92,7 @@ def sequence_to_sequence(
 
 
 def language_model(label_smoothing: float = 0.0, chunk: int | None = None) -> Objective:
-    """The cross-entropy of texts, in nats, as sum and number of tokens (row B27).
+    """The cross-entropy of texts, in nats, as sum and number of tokens (Radford et al. 2018).
 
     Args:
         label_smoothing: Probability spread evenly over the vocabulary.
@@ -136,7 +136,7 @@ def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
 def masked_lm(
     *, accuracy: bool = False, sentence_objective: Literal["nsp", "sop", "none"] = "nsp"
 ) -> Objective:
-    """Cross-entropy of masked tokens, plus that of sentence pairs, in nats (rows H18, H19).
+    """Cross-entropy of masked tokens, plus that of sentence pairs, in nats (Devlin et al. 2019).
 
     ``Σ_rows (Σ mlm + m · pair) / Σ m``, with ``m`` masked tokens in a row: the mean over masked
     tokens plus the mean over pairs, where weighting pairs by ``m`` makes the loss independent of
@@ -180,7 +180,7 @@ def masked_lm(
 
 
 def sequence_classification() -> Objective:
-    """Cross-entropy of the class of each text, in nats, and ``accuracy`` (row B36).
+    """Cross-entropy of the class of each text, in nats, and ``accuracy`` (Devlin et al. 2019).
 
     The batch holds the inputs of :func:`encoder_inputs` and ``labels`` int32 ``[B]``, -1 for a row
     without.
@@ -189,7 +189,7 @@ def sequence_classification() -> Objective:
 
 
 def token_classification() -> Objective:
-    """Cross-entropy of the tag of each word, in nats, and ``accuracy`` (row B36).
+    """Cross-entropy of the tag of each word, in nats, and ``accuracy`` (Devlin et al. 2019).
 
     The first token of a word carries its tag. The batch holds the inputs of
     :func:`encoder_inputs`, and ``labels`` int32 ``[B T]``, -1 at every other token.
@@ -226,7 +226,7 @@ def with_language_model(lm_weight: float = 0.5, *, regress: bool = False) -> Obj
     """The loss of classes or numbers plus ``lm_weight`` times that of the texts themselves.
 
     ``L(C) = L_task(C) + λ L_lm(C)`` with ``L_lm`` the mean over the tokens of each text: Radford et
-    al. 2018, equation 5, and λ = 0.5 there (row H24).
+    al. 2018, equation 5, and λ = 0.5 there.
 
     Args:
         lm_weight: λ.

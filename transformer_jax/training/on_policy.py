@@ -1,4 +1,6 @@
-"""Learning from a policy's own samples: PPO and GRPO inside the compiled step, row B40.
+"""Learning from a policy's own samples: PPO and GRPO inside the compiled step.
+
+Schulman et al. 2017, arXiv:1707.06347; Shao et al. 2024, arXiv:2402.03300.
 
 A batch holds prompts. The step samples completions by the search that generation uses, rewards
 them, and takes several updates on them; nothing leaves the devices, but for the tokens that a

@@ -1,6 +1,6 @@
-"""Training of a few rows of frozen tables: a partition, and plain tables again (row B39).
+"""Training of a few rows of frozen tables: a partition, and plain tables again.
 
-As ``trainable_token_indices`` of Hugging Face's PEFT: tokens that a run adds to a vocabulary are
+Like ``trainable_token_indices`` of Hugging Face's PEFT: tokens that a run adds to a vocabulary are
 trained beside adapters, and all other rows stay as they are.
 """
 
@@ -38,7 +38,7 @@ def trainable_tokens(partition: Partition, ids: Sequence[int]) -> Partition:
         ConfigError: A token is given twice; when split, no frozen parameter has a row a token, or
             one has too few.
 
-    Source: Hugging Face PEFT, ``trainable_token_indices`` of ``LoraConfig`` (row B39).
+    Source: Hugging Face PEFT, ``trainable_token_indices`` of ``LoraConfig``.
     """
     tokens = tuple(map(int, ids))
     if not tokens:

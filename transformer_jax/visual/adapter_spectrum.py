@@ -1,4 +1,4 @@
-"""Singular values of what adapters add to their maps (row B39)."""
+"""Singular values of what adapters add to their maps (Hu et al. 2021, section 7)."""
 
 from collections.abc import Mapping
 from pathlib import Path

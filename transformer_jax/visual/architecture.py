@@ -16,7 +16,7 @@ def diagram(config: ModelConfig, *, head: bool = True) -> str:
 
     Without ``head`` over the vocabulary a decoder ends with its vectors.
 
-    Source: Vaswani et al. 2017, figure 1 (row H12).
+    Source: Vaswani et al. 2017, figure 1.
 
     Example:
         >>> import dataclasses

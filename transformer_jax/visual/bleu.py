@@ -1,4 +1,4 @@
-"""BLEU against the cost of training (row H15)."""
+"""BLEU against the cost of training (Vaswani et al. 2017, table 2)."""
 
 from collections.abc import Sequence
 from pathlib import Path

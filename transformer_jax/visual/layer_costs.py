@@ -1,4 +1,4 @@
-"""Costs of layers against the length of the text (row H14)."""
+"""Costs of layers against the length of the text (Vaswani et al. 2017, section 4)."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -35,7 +35,7 @@ def cosines(words: Sequence[WordVectors]) -> tuple[list[str], list[tuple[str, li
 
 
 def word_vectors_html(words: Sequence[WordVectors], *, word: str, top: int = 5) -> str:
-    """An HTML page of the same, with the words that each occurrence reads (row B3)."""
+    """An HTML page of the same, with the words that each occurrence reads."""
     names, rows = cosines(words)
     head = "".join(f"<th>sentences {name}</th>" for name in names)
     table = "".join(

@@ -130,7 +130,7 @@ def read_similarities(path: Path) -> list[tuple[str, str, float]]:
 def answer_analogies(
     embeddings: WordEmbeddings, sections: dict[str, list[Question]], *, limit: int = 300_000
 ) -> list[AnalogySection]:
-    """The accuracy of 3CosAdd in each section, row B20.
+    """The accuracy of 3CosAdd in each section; Mikolov et al. 2013.
 
     Upper and lower case are the same, as in ``word2vec.c`` and gensim: of the words that differ by
     it the first has its vector used. The answer is the word of the highest cosine that is none of

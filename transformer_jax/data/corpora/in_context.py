@@ -2,7 +2,7 @@
 
 A document is lines such as ``ab>yx``. Its rule is fresh: a mapping of four letters to four
 others, or to copy, or to write backwards. So nothing but the lines before tells how to go on, and
-a model that does well has learnt to learn from its context (row B41).
+a model that does well has learnt to learn from its context (Brown et al. 2020).
 """
 
 import dataclasses

@@ -33,7 +33,7 @@ __all__ = [
 
 Split = Literal["train", "valid", "test", "test_unseen"]
 
-# The four sentences of the lecture (row L1); the last two differ in the order of words alone.
+# The four sentences of the lecture; the last two differ in the order of words alone.
 L1_PAIRS: tuple[tuple[str, str], ...] = (
     ("Olá, como vai você?", "Hello, how are you?"),
     ("O livro está em cima da mesa.", "The book is on the table."),
