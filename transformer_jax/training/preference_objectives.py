@@ -1,6 +1,7 @@
 """Objectives of preferences: DPO, IPO, KTO, SimPO and reward models.
 
-Rafailov et al. 2023; Azar et al. 2023; Ethayarajh et al. 2024; Meng et al. 2024; Ouyang et al. 2022.
+Rafailov et al. 2023; Azar et al. 2023; Ethayarajh et al. 2024; Meng et al. 2024; Ouyang et al.
+2022.
 
 Batches are those of :class:`~transformer_jax.data.preference_examples.CompletionStore`: two rows
 of tokens an example, side by side, so that both are on one device.
