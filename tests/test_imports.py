@@ -35,8 +35,8 @@ ORDER = (
     ("encoding", "evaluation", "complexity", "word_vectors", "speech"),
     ("visual",),
     ("interop",),
-    ("predictors",),
-    ("tasks", "runs", "launch", "laboratory"),
+    ("predictors", "tasks", "runs", "recipes"),
+    ("launch", "laboratory"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

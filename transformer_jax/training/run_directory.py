@@ -1,6 +1,7 @@
 """Run directories, which hold all that is needed to use or resume a run."""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.training.stored import Loaded
 
-__all__ = ["NOT_OURS", "ConfigFile", "RunDirectory"]
+__all__ = ["NOT_OURS", "ConfigFile", "RunDirectory", "describe_run"]
 
 # The end of messages about a run whose task is not one of the library's.
 NOT_OURS = (
@@ -30,8 +31,19 @@ NOT_OURS = (
     "transformer_jax.load(path, task)"
 )
 
-# Fields of ``config.json`` that are no settings.
-_OF_THE_START = ("special", "published")
+# Fields of ``config.json`` that are no settings: the name of the recipe, and what is known of the
+# published model that the run started from.
+_NO_SETTINGS = ("recipe", "special", "published")
+
+
+def describe_run(settings: Any) -> dict[str, Any]:
+    """Returns what ``config.json`` holds of settings: the name of their recipe, and all of them.
+
+    Args:
+        settings: A dataclass; one with an attribute ``recipe`` names the recipe.
+    """
+    name = getattr(settings, "recipe", None)
+    return ({} if name is None else {"recipe": name}) | dataclasses.asdict(settings)
 
 
 class RunDirectory:
@@ -216,14 +228,13 @@ class RunDirectory:
     def settings(self) -> dict[str, Any]:
         """The fields of ``config.json`` that are settings of a run.
 
-        The others are about the published model that the run started from. A setting that is
-        newer than the run has the value that keeps its results.
+        A setting that is newer than the run has the value that keeps its results.
 
         Raises:
             CheckpointError: As :meth:`read_config`.
         """
         fields = earlier_settings(self.read_config())
-        return {name: value for name, value in fields.items() if name not in _OF_THE_START}
+        return {name: value for name, value in fields.items() if name not in _NO_SETTINGS}
 
     def load_params(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1

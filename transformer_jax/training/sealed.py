@@ -105,6 +105,8 @@ def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]
     if not isinstance(said.get("config"), dict):
         return []
     ignored = _TOLD if said["schema"] == 1 else ()
+    if "recipe" not in config or "recipe" not in said["config"]:
+        ignored = (*ignored, "recipe")  # earlier versions stored no name
     now, then = (leaves(_whole(fields)) for fields in (config, said["config"]))
     return [
         f"{name} is {_shown(now.get(name, _ABSENT))} ({_shown(then.get(name, _ABSENT))} in "

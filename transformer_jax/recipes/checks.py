@@ -1,0 +1,206 @@
+"""Checks of the settings of a run against its devices, tokenizer, metrics and each other."""
+
+import dataclasses
+import math
+from typing import Any
+
+from jax.sharding import Mesh
+
+from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_jax.errors import ConfigError, plural
+from transformer_jax.parallel.mesh import devices_of, make_mesh
+from transformer_jax.parallel.sharding import num_batch_shards
+from transformer_jax.recipes.recipe import Recipe
+from transformer_jax.recipes.registry import get_recipe
+from transformer_jax.recipes.settings import RowBatches, TokenBatches
+from transformer_jax.runs.settings import start_config, with_normalization
+from transformer_jax.training.activity import log
+from transformer_jax.training.schedules import check_warmup
+from transformer_jax.word_vectors.initialization import check_size
+
+__all__ = [
+    "check_rows",
+    "checked",
+    "mesh_of",
+    "with_batch_multiple",
+    "with_loaded_tokenizer",
+    "with_rows_for",
+    "with_vocab",
+    "with_warmup",
+]
+
+
+def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
+    """Returns the run with a model of the tokenizer's vocabulary."""
+    model = dataclasses.replace(run.model, vocab_size=tokenizer.vocab_size)
+    return dataclasses.replace(run, model=model)
+
+
+def with_rows_for(run: Any, tokenizer: Tokenizer) -> Any:
+    """Returns the run with a model that has a row for each token; rows that it has more stay."""
+    model, needed = run.model, tokenizer.vocab_size
+    own = model.decoder_vocab_size
+    model = dataclasses.replace(
+        model,
+        vocab_size=max(model.vocab_size, needed),
+        decoder_vocab_size=None if own is None else max(own, needed),
+    )
+    return dataclasses.replace(run, model=model)
+
+
+def mesh_of(run: Any) -> Mesh:
+    """Returns the mesh over the devices that the run may use."""
+    return make_mesh(run.mesh, devices_of(run.distributed))
+
+
+def _parts(run: Any) -> int:
+    """Returns what has to divide the rows of a batch."""
+    return num_batch_shards(mesh_of(run)) * int(run.training.gradient_accumulation_steps)
+
+
+def with_batch_multiple(run: Any) -> Any:
+    """Returns the run with batches whose rows divide over this mesh and those of later resumes."""
+    training = run.training
+    if not isinstance(training, TokenBatches):
+        return run
+    multiple = math.lcm(training.required_batch_size_multiple, _parts(run))
+    return dataclasses.replace(
+        run, training=dataclasses.replace(training, required_batch_size_multiple=multiple)
+    )
+
+
+def checked(run: Any, named: Any) -> Any:
+    """Returns the run with a warmup that fits, after refusing what needs no text to be refused.
+
+    A tokenizer that is loaded decides whether text is composed.
+
+    Args:
+        run: The settings.
+        named: The settings before flags changed them.
+
+    Raises:
+        ConfigError: A model of features for text, a metric of checkpoints that the run does not
+            have, word vectors of another size or in addition to another run to start from, texts
+            that exceed the model's positions or that the devices along ``context`` cannot share, a
+            warmup that is too long, or what the recipe refuses.
+        DataError: The file of word vectors cannot be read.
+    """
+    recipe, features = get_recipe(run.recipe), run.model.features.num_features
+    if features and not recipe.reads_features:
+        raise ConfigError(
+            f"model.features.num_features is {features}: this run reads text: leave it out"
+        )
+    recipe.check(run)
+    best, allowed = run.loop.best_checkpoint_metric, ("valid_loss", *recipe.metrics_of(run))
+    if best not in (None, *allowed):
+        raise ConfigError(
+            f"loop.best_checkpoint_metric is {best}: this run has {', '.join(allowed)}"
+        )
+    _check_word_vectors(run)
+    _check_adapters(run)
+    run = with_warmup(run, named)
+    _check_length(recipe, run)
+    return with_loaded_tokenizer(run)
+
+
+def with_loaded_tokenizer(run: Any) -> Any:
+    """Returns the run with the normalization of a tokenizer that it names.
+
+    Raises:
+        DataError: The tokenizer cannot be loaded.
+    """
+    if run.tokenizer.path is None:
+        return run
+    return with_normalization(run, load_tokenizer(run.tokenizer.path).normalization)
+
+
+def _check_word_vectors(run: Any) -> None:
+    path = run.model.embedding.init
+    if path is None:
+        return
+    if not path:
+        raise ConfigError("model.embedding.init needs a file of word vectors")
+    start = start_config(run)
+    if start.init_from is not None:
+        raise ConfigError(
+            f"model.embedding.init {path} and {start.prefix}init_from {start.init_from}: "
+            f"embeddings begin with word vectors or with those of another run: leave one out"
+        )
+    check_size(run.model)
+
+
+def with_warmup(run: Any, named: Any) -> Any:
+    """Returns the run with a warmup that fits: a tenth of its steps where the named one does not.
+
+    Raises:
+        ConfigError: A warmup of its own is too long; the message has both numbers.
+    """
+    steps, schedule = run.training.steps, run.optimizer.schedule
+    if steps is None:
+        return run
+    try:
+        check_warmup(schedule, steps)
+    except ConfigError:
+        if schedule.warmup_steps != named.optimizer.schedule.warmup_steps:
+            raise
+        schedule = dataclasses.replace(schedule, warmup_steps=None)
+        check_warmup(schedule, steps)
+        log(f"warmup: a tenth of {plural(steps, 'step')}, since that of the named run is longer")
+    optimizer = dataclasses.replace(run.optimizer, schedule=schedule)
+    return dataclasses.replace(run, optimizer=optimizer)
+
+
+def _check_adapters(run: Any) -> None:
+    adapters, own = getattr(run, "lora", None), start_config(run)
+    if adapters is None:
+        return
+    if not adapters.rank:
+        if adapters != type(adapters)():
+            raise ConfigError(
+                "lora: settings of adapters are given without lora.rank: add --lora.rank 8"
+            )
+        return
+    if own.init_from is None:
+        raise ConfigError(
+            f"lora.rank is given without {own.prefix}init_from: adapters change a trained model"
+        )
+    given = {"freeze": "none", "reinit_last": 0, "reinit_head": False}
+    for name, usual in given.items():
+        value = getattr(own, name)
+        if value != usual:
+            raise ConfigError(
+                f"{own.prefix}{name} is {value} and lora.rank {adapters.rank}: beside adapters the "
+                f"whole model stays as it is: leave one of them out"
+            )
+
+
+def _check_length(recipe: Recipe, run: Any) -> None:
+    setting, length = recipe.length_limit(run)
+    most = run.model.max_length
+    if length > most:
+        raise ConfigError(
+            f"{setting} is {length}, but the model has positions for {plural(most, 'token')}: "
+            f"lower the one "
+            f"or raise model.{'positions.' * hasattr(run.model, 'positions')}max_length"
+        )
+    # The batches of other runs are padded to lengths that divide.
+    if isinstance(run.training, RowBatches) and length % run.mesh.context:
+        raise ConfigError(
+            f"{setting} is {length}: with mesh.context {run.mesh.context} it must be a multiple of "
+            f"{run.mesh.context}"
+        )
+
+
+def check_rows(run: Any) -> None:
+    """Refuses batches whose rows do not divide over devices and micro-batches.
+
+    Raises:
+        ConfigError: The rows do not divide; the message has the divisor.
+    """
+    needed, unit = _parts(run), run.training.row_unit
+    if unit % needed:
+        raise ConfigError(
+            f"this run has batches of a multiple of {plural(unit, 'row')}, which do not divide by "
+            f"{needed} (mesh data x fsdp x gradient_accumulation_steps): choose another mesh, or "
+            f"other batches for a new run"
+        )

@@ -1,0 +1,289 @@
+"""What all recipes have in common: a run begins, is read, and trains."""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.compilation_cache import multiplies_bfloat16
+from transformer_jax.config import ComputeConfig
+from transformer_jax.config_dict import from_dict
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.recipes import checks
+from transformer_jax.recipes.recipe import Recipe
+from transformer_jax.recipes.registry import get_recipe, recipe_of
+from transformer_jax.recipes.settings import RowBatches, Trained
+from transformer_jax.runs import begin as beginning
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
+from transformer_jax.runs.initial import load_pretrained
+from transformer_jax.runs.settings import start_config
+from transformer_jax.runs.sizing import changed_settings, from_size
+from transformer_jax.storage.urls import with_urls
+from transformer_jax.tasks.fit import allowing
+from transformer_jax.training.activity import log, working
+from transformer_jax.training.partition import EVERYTHING
+from transformer_jax.training.run_directory import RunDirectory, describe_run
+from transformer_jax.training.schedules import check_warmup
+from transformer_jax.training.sealed import sealed
+from transformer_jax.training.task import Task
+from transformer_jax.training.trainer import Trainer
+
+__all__ = [
+    "advise",
+    "begin",
+    "evaluate",
+    "fit",
+    "keep_learned",
+    "load_tokenizer",
+    "make_task",
+    "make_trainer",
+    "open_data",
+    "read",
+    "reset_derived",
+    "train",
+]
+
+
+# --- A run begins --------------------------------------------------------------------------------
+
+
+def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
+    """Creates a run directory; returns the run with all settings, its directory, and its data.
+
+    Args:
+        run: The settings.
+        named: The settings before flags changed them.
+
+    Raises:
+        ConfigError: Settings do not fit each other, the start, the devices or the data.
+    """
+    recipe = get_recipe(run.recipe)
+    start, vocab_given = None, False
+    if isinstance(run, Trained):
+        vocabulary = run.model.vocab_size
+        run, start = _prepared(recipe, run, named)
+        vocab_given = start is None and vocabulary != named.model.vocab_size
+    else:
+        run = checks.with_loaded_tokenizer(run)
+    data = recipe.open_data(run)
+    run = recipe.with_data(run, data, named, start)
+
+    def learn() -> Tokenizer:
+        if start is not None:
+            return start.tokenizer
+        texts = recipe.tokenizer_texts(run, data)
+        return beginning.learn_tokenizer(run, texts, recipe.special_tokens(run))
+
+    def resolve(run: Any, tokenizer: Tokenizer) -> Any:
+        if isinstance(run, Trained):
+            sized = checks.with_vocab if start is None else checks.with_rows_for
+            run = sized(checks.with_batch_multiple(run), tokenizer)
+        return recipe.with_tokenizer(run, data, tokenizer, start)
+
+    whole = recipe.keeps_publication and start is not None and start.family == recipe.family
+    directory = beginning.begin(
+        run,
+        learn,
+        resolve,
+        vocab_given=vocab_given,
+        published=start.published if start is not None and whole else beginning.no_record,
+    )
+    recipe.write_files(run, directory, data, start)
+    sync_global_devices("begun by a recipe")
+    return read(directory), directory, data
+
+
+def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
+    """Returns the run with all that follows from its settings and its start, and the start."""
+    if isinstance(run.training, RowBatches):  # their number is asked for, not made to divide
+        checks.check_rows(run)
+    own, start = start_config(run), None
+    if own.init_from is not None:
+        if not recipe.starts:
+            raise ConfigError(
+                f"{own.prefix}init_from: {recipe.title} starts from no other model: leave it out"
+            )
+        start = load_pretrained(own.init_from, recipe.starts)
+        run = start.settings(run, named, recipe.start_model(run, start))
+    elif recipe.needs_start:
+        raise ConfigError(
+            f"{own.prefix}init_from is missing: give --{own.prefix}init-from RUN_OR_FOLDER, a "
+            f"trained language model to start from"
+        )
+    run = recipe.prepare(run, named, start)
+    if start is not None:  # it counts tokens that the recipe has added
+        check_layers(run, start)
+    return checks.checked(run, named), start
+
+
+# --- A run is read -------------------------------------------------------------------------------
+
+
+def read(directory: RunDirectory) -> Any:
+    """Returns the settings of the run of a directory.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged, or of no recipe.
+    """
+    recipe = recipe_of(directory)
+    try:
+        run = from_dict(recipe.config, directory.settings())
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory.config}: {error}: not the run of {recipe.title}, or of another version"
+        ) from None
+    return dataclasses.replace(run, output=str(directory.path))
+
+
+def open_data(run: Any) -> Any:
+    """Returns the data of a run."""
+    return get_recipe(run.recipe).open_data(run)
+
+
+def reset_derived(run: Any) -> Any:
+    """Returns the run without what followed from its data, for a run on other data."""
+    return get_recipe(run.recipe).reset_derived(run)
+
+
+def load_tokenizer(run: Any, directory: RunDirectory) -> Tokenizer:
+    """Returns the tokenizer of a run.
+
+    Raises:
+        CheckpointError: It has more tokens than the model's vocabulary.
+    """
+    tokenizer = directory.load_tokenizer()
+    if tokenizer.vocab_size > run.model.vocab_size:
+        raise CheckpointError(
+            f"{directory.tokenizer}: has {plural(tokenizer.vocab_size, 'token')}, but the model "
+            f"{run.model.vocab_size}: it belongs to another run"
+        )
+    return tokenizer
+
+
+# --- A run trains --------------------------------------------------------------------------------
+
+
+def train(run: Any, directory: RunDirectory, data: Any) -> int:
+    """Trains a run to its end, and writes its results."""
+    return get_recipe(run.recipe).train(run, directory, data)
+
+
+def make_task(run: Any, directory: RunDirectory, tokenizer: Tokenizer, data: Any) -> Task:
+    """Returns the task of a run, with its start, its trained parameters and its settings."""
+    recipe = get_recipe(run.recipe)
+    return with_start(recipe.make_task(run, directory, tokenizer, data), run, tokenizer)
+
+
+def with_start(task: Task, run: Any, tokenizer: Tokenizer) -> Task:
+    """Returns a task with the start of a run, its trained parameters and its settings."""
+    recipe = get_recipe(run.recipe)
+    own = task.partition is not EVERYTHING  # such as with a frozen reference
+    return dataclasses.replace(
+        task,
+        partition=task.partition if own else partition_for(run, tokenizer),
+        initial=initial_of(run, recipe.starts, tokenizer) or task.initial,
+        settings=recipe.with_task(run, task),
+    )
+
+
+def make_trainer(run: Any, directory: RunDirectory, task: Task) -> Trainer:
+    """Returns the trainer of a run whose settings all have values."""
+    training = run.training
+    return Trainer(
+        task,
+        directory.path,
+        get_recipe(run.recipe).make_optimizer(run),
+        checks.mesh_of(run),
+        training.seed,
+        training.gradient_accumulation_steps,
+        training.ema_decay,
+        training.mode,
+        run.loop,
+    )
+
+
+def evaluate(request: Any, directory: RunDirectory) -> int:
+    """Prints what ``evaluate`` reports of a run, and returns the exit code."""
+    with allowing(unknown=True):  # texts of scores that have unknown words are scored
+        return recipe_of(directory).evaluate(request, directory)
+
+
+def fit(recipe: Recipe, run: Any, directory: RunDirectory, data: Any) -> int:
+    """Trains a run with steps from its newest checkpoint, or from step 0, and writes results.
+
+    Args:
+        recipe: The kind of training.
+        run: The settings.
+        directory: Of the run.
+        data: Of the run.
+    """
+    tokenizer = load_tokenizer(run, directory)
+    checks.check_rows(run)
+    settings = run.tokenizer
+    allowed = allowing(unknown=settings.allow_unknown, lossy=settings.allow_lossy)
+    with working("reading and tokenizing the training data"), allowed:
+        task = make_task(run, directory, tokenizer, data)
+    per_epoch = task.train.plan.steps_per_epoch
+    unsized, run = run, from_size(recipe.with_task(run, task), per_epoch)
+    if run != unsized:
+        log(f"from the data: {changed_settings(unsized, run)}")
+    steps = run.training.steps or run.training.epochs * per_epoch
+    if sealed(directory.path) is None:  # earlier code began runs whose warmup is longer
+        check_warmup(run.optimizer.schedule, steps)
+    trainer = make_trainer(run, directory, task)
+    _log_summary(recipe, trainer, run, steps)
+    advise(run.model.compute, trainer.on.devices.flat[0].platform, multiplies_bfloat16())
+    keep_learned(directory, task)
+    # The texts of scores at the end are no reason to lose the model.
+    with allowing(unknown=True):
+        trainer.fit(steps=steps)
+    if is_main_process():
+        print(f"run: {with_urls(str(directory.path))}", flush=True)
+    return 0
+
+
+def _log_summary(recipe: Recipe, trainer: Trainer, run: Any, steps: int) -> None:
+    """Logs a line about the model and the batches of a run."""
+    plan = trainer.task.train.plan
+    log(
+        f"model: {trainer.num_parameters / 1e6:.2f} M parameters{_trained(trainer)}; "
+        f"{plural(steps, 'step')}, {plan.steps_per_epoch}/epoch, "
+        f"{recipe.describe_batches(run, plan)}; mesh {dict(trainer.on.shape)}"
+    )
+
+
+def _trained(trainer: Trainer) -> str:
+    """Returns how many parameters are trained, where not all of them are."""
+    if trainer.task.partition is EVERYTHING:
+        return ""
+    count = trainer.num_trained
+    return f", {count:,} trained" if count < 1e5 else f", {count / 1e6:.2f} M trained"
+
+
+def keep_learned(directory: RunDirectory, task: Task) -> None:
+    """Writes the settings that follow from the data to ``config.json``.
+
+    This comes before any checkpoint. Flags of a resumed run are not written.
+    """
+    if is_main_process() and sealed(directory.path) is None:
+        recipe = recipe_of(directory)
+        kept = from_dict(recipe.config, directory.settings())
+        learned = from_size(recipe.with_task(kept, task), task.train.plan.steps_per_epoch)
+        if learned != kept:
+            directory.write(directory.config, directory.read_config() | describe_run(learned))
+    sync_global_devices("sized")
+
+
+def advise(compute: ComputeConfig, platform: str, fast: bool | None) -> None:
+    """Warns if a run computes in bfloat16 on a CPU without units for it.
+
+    Args:
+        compute: Computation settings of the model.
+        platform: Platform of the devices.
+        fast: Whether the CPU has units for bfloat16 matrices; None if unknown.
+    """
+    if compute.dtype == "bfloat16" and platform == "cpu" and fast is False:
+        log(
+            "warning: this CPU has no amx_bf16, so bfloat16 (model.compute.dtype in config.json) "
+            "trains more slowly than float32: begin a run with --model.compute.dtype float32"
+        )

@@ -1,0 +1,220 @@
+"""Recipes: a kind of training is one object of a class that derives from this one, in one file.
+
+:mod:`.driver` does what all recipes have in common, and asks the recipe for the rest in the order
+of the methods below.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.runs.planned import BatchShapes, Parts
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["Named", "Recipe", "TextFormat"]
+
+Named = Mapping[str, tuple[str, Any]]  # named runs, each with a line about it
+
+
+class TextFormat(NamedTuple):
+    """How the texts of a decoder begin and end.
+
+    Attributes:
+        first: What comes before a text: ``bos``, ``eos`` (the end of the text before it) or
+            ``newline``.
+        ends: Whether a text ends with the end token.
+    """
+
+    first: str
+    ends: bool
+
+
+class Recipe:
+    """A kind of training. A method that is not overridden adds nothing.
+
+    Attributes:
+        name: Its name in ``config.json``.
+        title: A run of it, for messages: "a translator".
+        config: The dataclass of its settings.
+        family: What its model is to commands and to runs that start from it.
+        starts: The families that a run can start from.
+        needs_start: Whether a run has to start from one.
+        metrics: What ranks checkpoints besides ``valid_loss``.
+        reads_features: Whether its model reads features instead of tokens.
+        keeps_publication: Whether a run keeps what is known of the published model of its family
+            that it starts from.
+        evaluation: The dataclass of the flags of ``evaluate``; None if results are all there is.
+        has_plan: Whether ``--plan`` follows its programs.
+        decoding: How a run generates texts: by beam search, a sample at its end, or not at all.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    config: ClassVar[type]
+    family: ClassVar[str]
+    starts: ClassVar[tuple[str, ...]] = ()
+    needs_start: ClassVar[bool] = False
+    metrics: ClassVar[tuple[str, ...]] = ()
+    reads_features: ClassVar[bool] = False
+    keeps_publication: ClassVar[bool] = False
+    evaluation: ClassVar[type | None] = None
+    has_plan: ClassVar[bool] = False
+    decoding: ClassVar[Literal["search", "sample"] | None] = None
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs, each with a line about it."""
+        return {}
+
+    # --- A run begins ----------------------------------------------------------------------------
+
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Returns the model of a start as the run uses it; None is as it is."""
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run with what follows from its settings and its start.
+
+        Args:
+            run: The settings, with the model of the start.
+            named: The settings before flags changed them.
+            start: What the run starts from, or None.
+
+        Raises:
+            ConfigError: They do not fit each other.
+        """
+        return run
+
+    def check(self, run: Any) -> None:
+        """Refuses settings that do not fit each other.
+
+        Raises:
+            ConfigError: It names them.
+        """
+
+    def metrics_of(self, run: Any) -> tuple[str, ...]:
+        """Returns the metrics that rank checkpoints, where they follow from settings."""
+        return self.metrics
+
+    def length_limit(self, run: Any) -> tuple[str, int]:
+        """Returns the setting that bounds the tokens of a text, and its value."""
+        return "training.sequence_length", run.training.sequence_length
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the data of a run."""
+
+    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
+        """Returns the run with what follows from its data.
+
+        Raises:
+            ConfigError: They do not fit its settings or its start.
+        """
+        return run
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns the texts that a tokenizer is learned from."""
+        return ()
+
+    def special_tokens(self, run: Any) -> tuple[str, ...]:
+        """Returns the special tokens of a tokenizer that is learned."""
+        from transformer_jax.data.tokenizer import SPECIAL
+
+        return SPECIAL
+
+    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
+        """Returns the run with what follows from its tokenizer.
+
+        Raises:
+            ConfigError: The tokenizer does not fit the run.
+        """
+        return run
+
+    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
+        """Writes further files of the run directory, such as a chat template."""
+
+    # --- It trains, from step 0 or from a checkpoint ---------------------------------------------
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of a run, without its start and its settings."""
+        raise NotImplementedError
+
+    def with_task(self, run: Any, task: "Task") -> Any:
+        """Returns the run with what its task learned from the data."""
+        from transformer_jax.runs.sizing import from_task
+
+        return from_task(run, task)
+
+    def make_optimizer(self, run: Any) -> Callable[[int, Any], Any]:
+        """Returns a function from the number of steps and the parameters to the optimizer."""
+        from transformer_jax.training.optimizers import make_optimizer
+
+        config, width = run.optimizer, run.model.d_model
+        return lambda steps, params: make_optimizer(config, width, steps, params=params)
+
+    def describe_batches(self, run: Any, plan: Any) -> str:
+        """Returns what a line about the run says of its batches."""
+        from transformer_jax.errors import plural
+
+        return (
+            f"{run.training.size} a batch, {plural(len(plan.shapes), 'bucket shape')}, "
+            f"{plan.non_padding_fraction:.0%} non-padding"
+        )
+
+    def train(self, run: Any, directory: "RunDirectory", data: Any) -> int:
+        """Trains a run to its end, writes its results and returns the exit code."""
+        from transformer_jax.recipes.driver import fit
+
+        return fit(self, run, directory, data)
+
+    def reset_derived(self, run: Any) -> Any:
+        """Returns the run without what followed from its data, for a run on other data."""
+        return run
+
+    # --- Its memory is planned -------------------------------------------------------------------
+
+    def batch_tokens(self, run: Any) -> int:
+        """Returns the most tokens of a batch."""
+        tokens: int = run.training.tokens
+        return tokens
+
+    def for_plan(self, run: Any) -> Any:
+        """Returns the run with the tokens that it will add to its tokenizer, for a plan."""
+        return run
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what the programs of a run are made of, with the shapes of a batch."""
+        raise NotImplementedError
+
+    # --- It is used ------------------------------------------------------------------------------
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints what ``evaluate`` reports, and returns the exit code."""
+        raise NotImplementedError
+
+    def family_of(self, fields: Mapping[str, Any]) -> str:
+        """Returns the family of a stored run, where it follows from its settings."""
+        return self.family
+
+    def text_format(self, fields: Mapping[str, Any]) -> TextFormat:
+        """Returns how the texts of a stored run begin and end."""
+        first = str(fields.get("first", "bos"))
+        return TextFormat(first, ends=first != "newline")
+
+    def task_fields(self, fields: Mapping[str, Any]) -> Any:
+        """Returns the task of a stored fine-tuned model: its kind, labels, length of examples."""
+        return fields.get("task")
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns what ``transformer_jax.load`` returns."""
+        raise NotImplementedError
+
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+        """Returns the model of a stored run with fresh parameters, as it was trained."""
+        from transformer_jax.models.making import make_model
+
+        return make_model(self.family_of(fields), config, rngs=rngs)  # type: ignore[arg-type]

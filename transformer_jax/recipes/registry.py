@@ -1,0 +1,87 @@
+"""The recipes by name, and the recipe of a stored run.
+
+``config.json`` stores the name. Training, resuming, evaluation, ``transformer_jax.load`` and the
+commands find the recipe by it. Modules of recipes are imported when one is asked for.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.errors import CheckpointError
+from transformer_jax.recipes.inferred import infer_recipe
+
+if TYPE_CHECKING:
+    from transformer_jax.recipes.recipe import Recipe
+    from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["RECIPES", "get_recipe", "named_runs", "recipe_name", "recipe_of"]
+
+# The module of each recipe: the only list of them.
+RECIPES: dict[str, str] = {
+    "translation": "transformer_jax.recipes.translation",
+    "recurrent_translation": "transformer_jax.recipes.translation",
+    "summarization": "transformer_jax.recipes.summarization",
+    "denoising": "transformer_jax.recipes.denoising",
+    "speech": "transformer_jax.recipes.speech",
+    "recurrent_speech": "transformer_jax.recipes.speech",
+    "language_model": "transformer_jax.recipes.language_model",
+    "ngram": "transformer_jax.recipes.ngram",
+    "instruct": "transformer_jax.recipes.instruct",
+    "preferences": "transformer_jax.recipes.preferences",
+    "reward_model": "transformer_jax.recipes.reward_model",
+    "on_policy": "transformer_jax.recipes.on_policy",
+    "masked_lm": "transformer_jax.recipes.masked_lm",
+    "finetuning": "transformer_jax.recipes.finetuning",
+    "images": "transformer_jax.recipes.images",
+}
+
+
+def get_recipe(name: str) -> "Recipe":
+    """Returns the recipe of a name.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    if name not in RECIPES:
+        raise CheckpointError(
+            f"recipe is {name}: there are {', '.join(RECIPES)}: written by another version?"
+        )
+    found: Recipe = importlib.import_module(RECIPES[name]).RECIPES[name]
+    return found
+
+
+def recipe_name(fields: Mapping[str, Any]) -> str | None:
+    """Returns the recipe's name for the fields of ``config.json``; None if no recipe made it.
+
+    Runs of earlier versions and Hugging Face folders store no name: their fields tell it.
+
+    Example:
+        >>> recipe_name({"recipe": "summarization"}), recipe_name({"model": {}, "chat": {}})
+        ('summarization', 'instruct')
+    """
+    stored = fields.get("recipe")
+    return infer_recipe(fields) if stored is None else str(stored)
+
+
+def recipe_of(directory: "RunDirectory") -> "Recipe":
+    """Returns the recipe of a stored run or of a Hugging Face folder.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged, names an unknown recipe, or describes no model
+            of this library.
+    """
+    name = recipe_name(directory.read_config())
+    if name is None:
+        from transformer_jax.training.run_directory import NOT_OURS
+
+        raise CheckpointError(f"{directory.config}: {NOT_OURS}")
+    try:
+        return get_recipe(name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{directory.config}: {error}") from None
+
+
+def named_runs(*recipes: str) -> dict[str, tuple[str, Any]]:
+    """Returns the named runs of recipes, each with a line about it."""
+    return {name: run for recipe in recipes for name, run in get_recipe(recipe).runs.items()}

@@ -1,0 +1,97 @@
+"""Evaluation of runs that search for texts: their flags, their words and their output file."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.training.activity import log
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.options import BeamSearchConfig
+
+__all__ = ["SearchFlags", "beam_search", "choose_words", "required", "write_lines"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchFlags:
+    """The flags of a search for texts."""
+
+    num_beams: int = 4
+    """Beam width; 1 is greedy search."""
+    max_len_a: float | None = None
+    """Maximum length of a text: this many tokens per source token (per position of a recording) ...
+    None is that of the run."""
+    max_len_b: int | None = None
+    """... plus this many tokens. None is that of the run."""
+
+
+def beam_search(request: Any) -> "BeamSearchConfig":
+    """Returns the search of the flags, with the run's length limit where they give none."""
+    from transformer_jax.decoding.options import BeamSearchConfig
+    from transformer_jax.predictors.length_limits import length_limit
+
+    limit = length_limit(request.run, request.max_len_a, request.max_len_b)
+    return BeamSearchConfig(num_beams=request.num_beams, **limit._asdict())
+
+
+def choose_words(given: str | None, kept: str | None, references: Sequence[str]) -> str | None:
+    """Returns how words are split: by the flag or the run; None follows from the script.
+
+    A note says so where the script has no blanks that could split words.
+
+    Args:
+        given: The flag.
+        kept: The setting of the run.
+        references: Texts that scores compare with.
+
+    Raises:
+        ConfigError: A package is missing, or a model cannot be downloaded.
+    """
+    from transformer_jax.evaluation.words import check_tokenize, choose_tokenize
+
+    if given is not None:
+        if given != "latin":
+            check_tokenize(given, "--tokenize")
+        return given
+    by_script = choose_tokenize(references)
+    if kept is None and by_script != "13a":
+        log(f"note: words are split by {by_script}, from the script of the references: --tokenize")
+    elif kept in ("13a", "latin") and by_script != "13a":
+        log(
+            f"note: words are split by {kept}, as the run has it, and the script of the references "
+            f"asks for {by_script}: give --tokenize {by_script}"
+        )
+    return kept
+
+
+def required(request: Any, title: str, *names: str) -> list[str]:
+    """Returns the values of flags that an evaluation needs.
+
+    Raises:
+        ConfigError: One is missing.
+    """
+    values = [getattr(request, name) for name in names]
+    if None in values:
+        missing = names[values.index(None)]
+        flags = " and ".join(f"--{name}" for name in names)
+        raise ConfigError(
+            f"--{missing} is missing: {request.run} is the run of {title}: give {flags}"
+        )
+    return values
+
+
+def write_lines(output: str | None, texts: Iterable[str]) -> int:
+    """Writes texts to the file of ``--output``, one per line, and returns the exit code.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    if output is not None:
+        try:
+            lines = "".join(text.replace("\n", " ") + "\n" for text in texts)
+            Path(output).write_text(lines, "utf-8")
+        except OSError as error:
+            raise ConfigError(f"--output {output}: {error.strerror}") from None
+    return 0

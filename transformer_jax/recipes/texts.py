@@ -1,0 +1,75 @@
+"""Texts of runs: how they are opened, kept and put into batches by length."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transformer_jax.config_fields import Configuration, Count
+from transformer_jax.data.document_stream import DocumentStream, TextChunk
+from transformer_jax.data.documents import TextSplits, open_texts
+from transformer_jax.errors import plural
+from transformer_jax.recipes.settings import TokenBatches
+from transformer_jax.tasks.batching import TokenCache
+from transformer_jax.training.activity import log
+from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["LengthBatches", "TextEvaluation", "open_texts_of", "token_cache"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthBatches(TokenBatches):
+    """Training settings: duration, batches of texts of so many tokens, seed."""
+
+    num_buckets: Count = 4  # shapes of batches
+    sequence_length: Count = 128  # most tokens of a text, with [CLS] and [SEP]
+
+    cpu_multiple: ClassVar[int] = 8  # of padded lengths, where none is given
+
+
+@dataclasses.dataclass(frozen=True)
+class TextEvaluation(Configuration, group="evaluation"):
+    """Evaluation settings."""
+
+    characters: Count = 1_000_000  # of validation and test texts, at most: their beginning
+
+
+def open_texts_of(run: Any) -> TextSplits:
+    """Returns the texts of a run; those to evaluate on are truncated as its settings say."""
+    texts, limit = open_texts(run.data), run.evaluation.characters
+    valid = None if texts.valid is None else _beginning(texts.valid, limit)
+    tests = {name: _beginning(test, limit) for name, test in texts.tests.items()}
+    return TextSplits(texts.train, valid, tests)
+
+
+def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
+    """Returns the documents up to a number of characters."""
+
+    def chunks() -> Iterator[TextChunk]:
+        left, begun = characters, False
+        for text, last in texts:
+            if len(text) > left:
+                log(f"{texts.name}: only the first {plural(characters, 'character')} are evaluated")
+                if left or begun:
+                    yield TextChunk(text[:left], True)
+                return
+            left, begun = left - len(text), not last
+            yield TextChunk(text, last)
+
+    identity = f"{texts.identity} beginning={characters}"
+    return DocumentStream(texts.name, identity, chunks, counts=texts.counts)
+
+
+def token_cache(run: Any, directory: RunDirectory) -> TokenCache:
+    """Returns the cache of the token ids of a run's texts.
+
+    It is in the run directory, unless the run has a cache. For a run that is only read, missing
+    ids are kept in memory.
+    """
+    if run.cache is not None:
+        return TokenCache(Path(run.cache))
+    store = directory.path / "store"
+    there = store.exists()
+    writes = os.access(store if there else directory.path, os.W_OK)
+    return TokenCache(store if there or writes else None, writes)

@@ -1,0 +1,90 @@
+"""Evaluation of runs by what training validates, of any checkpoint, on their data or on a file."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformer_jax.errors import ConfigError, plural
+
+__all__ = ["ValidationFlags", "answer_scores", "plain_scores", "print_scores", "validate"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidationFlags:
+    """Print the metrics that training validates."""
+
+    data: str | None = None
+    """JSONL file of conversations, pairs, labels or prompts; None is the validation data of the
+    run."""
+
+
+def validate(
+    request: Any, run: Any, directory: Any, task: Any, beside: Mapping[str, Any] | None = None
+) -> Any:
+    """Returns the metrics of a checkpoint on the validation data of a task, and the model.
+
+    Args:
+        request: The flags: which checkpoint.
+        run: The settings.
+        directory: Of the run.
+        task: Its task.
+        beside: Frozen parameters that checkpoints do not hold.
+
+    Raises:
+        ConfigError: There are no validation data, or the devices cannot share their rows.
+        CheckpointError: There is no such checkpoint, or it is damaged.
+    """
+    from transformer_jax.parallel.inference import loading_mesh
+    from transformer_jax.parallel.sharding import num_batch_shards
+    from transformer_jax.predictors.checkpoint_names import chosen_checkpoint
+    from transformer_jax.training.checkpoint_validation import validate_checkpoint
+
+    mesh, unit = loading_mesh(), run.training.row_unit
+    shards = 1 if mesh is None else num_batch_shards(mesh)
+    if unit % shards:
+        raise ConfigError(
+            f"--mesh divides rows by {shards}, and the batches of {request.run} have a multiple of "
+            f"{plural(unit, 'row')}: choose another mesh"
+        )
+    if not task.valid:
+        raise ConfigError(f"{request.run}: has no validation data: give --data")
+    which, average = chosen_checkpoint(request.checkpoint)
+    return validate_checkpoint(
+        task, directory.path, which, average=average, mesh=mesh, beside=beside
+    )
+
+
+def plain_scores(validated: Any) -> dict[str, Any]:
+    """Returns the step and the metrics, without the name of the data."""
+    scores = {name.removeprefix("valid_"): value for name, value in validated.scores.items()}
+    return {"step": validated.step, **scores}
+
+
+def answer_scores(task: Any, validated: Any) -> dict[str, Any]:
+    """Returns the metrics of conversations, with the perplexity and the number of tokens."""
+    scores, data = plain_scores(validated), task.valid["valid"]
+    scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
+    steps = range(data.plan.steps_per_epoch)
+    rows = (data.make_batch(data.plan.batch(step))["weights"] for step in steps)
+    scores["answer_tokens"] = int(sum(float(weights.sum()) for weights in rows))
+    return scores
+
+
+def print_scores(
+    request: Any, scores: dict[str, Any], more: Callable[[], dict[str, Any]] = dict
+) -> int:
+    """Prints a table of scores, writes the file of ``--output`` and returns the exit code.
+
+    Args:
+        request: The flags.
+        scores: By name.
+        more: Prints what follows the table, and returns further scores of the file.
+    """
+    from transformer_jax.tasks.scores import table, write_scores
+
+    name = "valid" if request.data is None else "data"
+    shown = {what.replace("_", " "): value for what, value in scores.items() if what != "step"}
+    print(table({name: shown}), flush=True)
+    write_scores(request.output, {name: scores | more()})
+    return 0
