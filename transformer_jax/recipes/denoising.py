@@ -1,0 +1,295 @@
+"""Denoising pre-training of an encoder-decoder on any text: ``pretrain bart-mini``."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float64, Int
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    ScoreConfig,
+    TransformerConfig,
+)
+from transformer_jax.data.denoising import (
+    DenoisingPlan,
+    NoiseConfig,
+    check_tokenizer,
+    num_sentinels,
+)
+from transformer_jax.data.documents import TextData, TextOptions
+from transformer_jax.model_presets import PRESETS
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.settings import Cached, RunConfig
+from transformer_jax.recipes.texts import LengthBatches, TextEvaluation, open_texts_of, token_cache
+from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig
+from transformer_jax.training.schedules import ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.data.documents import TextSplits
+    from transformer_jax.data.loader import Batch
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.runs.planned import BatchShapes, Parts
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "DenoisingRun"]
+
+_COUNTED = 1_000_000  # target tokens that the trivial baseline is counted on
+
+
+@dataclasses.dataclass(frozen=True)
+class DenoisingRun(Cached, RunConfig):
+    """One pre-training run of an encoder-decoder."""
+
+    model: TransformerConfig = PRESETS["bart_base"]
+    data: TextData = TextData(read=TextOptions(documents="blank"))
+    noise: NoiseConfig = NoiseConfig()
+    training: LengthBatches = LengthBatches()
+    evaluation: TextEvaluation = TextEvaluation()
+
+    recipe: ClassVar[str] = "denoising"
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+
+
+class Denoising(Recipe):
+    """Texts restored from noise."""
+
+    name = "denoising"
+    title = "a denoising run"
+    config = DenoisingRun
+    family = "encoder-decoder"
+    starts = ("encoder-decoder",)
+    keeps_publication = True
+    has_plan = True
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        return with_defaults(_NAMED)
+
+    def open_data(self, run: Any) -> "TextSplits":
+        """Returns the texts; those to evaluate on are truncated as settings say."""
+        return open_texts_of(run)
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns a sample of the training texts."""
+        from transformer_jax.data.token_file import sample_texts
+
+        return sample_texts(data.train)
+
+    def special_tokens(self, run: Any) -> tuple[str, ...]:
+        """Returns those of every tokenizer, the mask and the sentinels of spans."""
+        from transformer_jax.data.backends import SENTINEL, SPECIAL
+
+        sentinels = num_sentinels(run.noise, run.training.sequence_length)
+        masks = ("<mask>",) * run.noise.masks
+        return (*SPECIAL, *masks, *map(SENTINEL.format, range(sentinels)))
+
+    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
+        """Refuses a tokenizer without mask or sentinels before training does."""
+        check_tokenizer(tokenizer, run.noise, run.training.sequence_length)
+        return run
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the denoising task; at the end its loss is compared with a trivial baseline."""
+        from transformer_jax.tasks.denoising_task import denoising
+
+        task = denoising(
+            data,
+            run.model,
+            tokenizer,
+            noise=run.noise,
+            batching=run.training.batching,
+            length=run.training.sequence_length,
+            cache=token_cache(run, directory),
+        )
+        tested = lambda model, step: {"scores": score(run, directory, data, tokenizer, model)}
+        return dataclasses.replace(task, test=tested)
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what training and evaluation are made of."""
+        from transformer_jax.runs.planned import pair_parts
+
+        return pair_parts(run, batch)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from texts to texts."""
+        from transformer_jax.predictors.generation import TranslationPredictor
+
+        return TranslationPredictor(path, checkpoint)
+
+
+def score(
+    run: DenoisingRun,
+    directory: "RunDirectory",
+    texts: "TextSplits",
+    tokenizer: "Tokenizer",
+    model: Any,
+) -> dict[str, dict[str, float]]:
+    """Prints and returns the loss of a model on the test texts, or else on validation texts.
+
+    Next to it is ``unigram_loss``, the loss of the frequencies of tokens in targets of training,
+    which needs no source.
+    """
+    from transformer_jax.parallel.inference import MeshProgram
+    from transformer_jax.tasks.masked_lm_task import build_sentence_store
+    from transformer_jax.training.objectives import sequence_to_sequence
+    from transformer_jax.training.partition import merging
+    from transformer_jax.training.state import split
+    from transformer_jax.training.step import add_sums, make_eval_step
+
+    cache = token_cache(run, directory)
+    plan_of = lambda text, shuffle: DenoisingPlan(
+        build_sentence_store(text, tokenizer, cache, blanks=True), tokenizer, run.noise,
+        run.training.batching, length=run.training.sequence_length, shuffle=shuffle,
+    )  # fmt: skip
+    logs = _unigram(plan_of(texts.train, True), run.model.vocab_size)
+    graph, params = split(model)
+    # Process 0 only: no collectives.
+    sums = MeshProgram(make_eval_step(sequence_to_sequence(tokenizer.bos), merging(graph)))
+    scores = {}
+    for name, text in texts.scored.items():
+        plan = plan_of(text, False)
+        made = [plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch)]
+        loss, tokens = add_sums(sums(params, {}, batch) for batch in made)["loss"]
+        guess = -sum(float(logs[_targets(batch)].sum()) for batch in made)
+        scores[name] = {
+            "loss": loss / max(tokens, 1.0),
+            "unigram_loss": guess / max(tokens, 1.0),
+            "tokens": int(tokens),
+        }
+    print(_table(scores), flush=True)
+    return scores
+
+
+def _unigram(plan: DenoisingPlan, vocab: int) -> Float64[np.ndarray, " V"]:
+    """Returns log-probabilities of tokens by their counts in targets, each plus one."""
+    counts = np.zeros(vocab, np.int64)
+    for step in range(plan.steps_per_epoch):
+        counts += np.bincount(_targets(plan.make(plan.batch(step))), minlength=vocab)
+        if counts.sum() > _COUNTED:
+            break
+    return np.log((counts + 1) / (counts.sum() + vocab))
+
+
+def _targets(batch: "Batch") -> Int[np.ndarray, " tokens"]:
+    """Returns the target tokens of a batch, without padding."""
+    inside = np.arange(batch["target"].shape[1]) < batch["lengths"][:, None]
+    tokens: np.ndarray = batch["target"][inside]
+    return tokens
+
+
+def _table(scores: dict[str, dict[str, float]]) -> str:
+    """Returns a table with a row for each text: the model next to a trivial baseline."""
+    from transformer_jax.tasks.scores import aligned
+
+    rows = [["text", "loss", "perplexity", "unigram loss", "unigram perplexity"]]
+    for name, row in scores.items():
+        losses = (row["loss"], row["unigram_loss"])
+        rows.append([name, *(cell for x in losses for cell in (f"{x:.3f}", f"{math.exp(x):.1f}"))])
+    return aligned(rows)
+
+
+_SPANS = NoiseConfig(sentence_permutation=0.0, text_infilling=0.0, span_corruption=0.15)
+
+
+def _adamw(peak: float, warmup: int | None) -> OptimizerConfig:
+    return OptimizerConfig(
+        name="adamw",
+        learning_rate=peak,
+        beta2=0.98,
+        eps=1e-6,
+        weight_decay=0.01,
+        schedule=ScheduleConfig("linear", warmup_steps=warmup),
+    )
+
+
+def _mini(model: TransformerConfig, noise: NoiseConfig) -> DenoisingRun:
+    """A run of a small model whose length follows from the size of the text."""
+    return DenoisingRun(
+        model=model,
+        tokenizer=TokenizerConfig(vocab_size=None),
+        noise=noise,
+        optimizer=_adamw(1e-3, None),
+        training=LengthBatches(epochs=None),
+        loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+    )
+
+
+# Pre-norm needs no long warmup, which a run of minutes has no time for.
+_BART_MINI = TransformerConfig(
+    d_model=256,
+    encoder_layers=3,
+    decoder_layers=3,
+    positions=PositionConfig(max_length=512),
+    attention=AttentionConfig(num_heads=8),
+    feed_forward=FeedForwardConfig(d_ff=1024, activation="gelu"),
+    norm=NormConfig(placement="pre"),
+)
+_T5_MINI = TransformerConfig(
+    d_model=256,
+    encoder_layers=3,
+    decoder_layers=3,
+    embedding=EmbeddingConfig(scale=1.0),
+    positions=PositionConfig(kind="relative", max_length=512),
+    attention=AttentionConfig(num_heads=8, bias=False, out_bias=False),
+    scores=ScoreConfig(scale=1.0),
+    feed_forward=FeedForwardConfig(d_ff=1024, bias=False),
+    norm=NormConfig(kind="rms", placement="pre", eps=1e-6),
+    # A head of its own, as T5 1.1 has: with the table of embeddings a small model learns late.
+    head=HeadConfig(tie_word_embeddings=False),
+)
+
+
+_NAMED: dict[str, tuple[str, DenoisingRun]] = {
+    "bart-mini": (
+        "BART's noise on your own text, on a CPU: width 256, 3 + 3 layers, 7.6 M parameters.",
+        _mini(_BART_MINI, NoiseConfig()),
+    ),
+    "t5-mini": (
+        "T5's span corruption at the same size, with relative positions and RMS norms.",
+        _mini(_T5_MINI, _SPANS),
+    ),
+    "bart-base": (
+        "BART base (Lewis et al. 2020): 139 M parameters at 50,265 tokens.",
+        DenoisingRun(
+            model=without_attention_dropout(PRESETS["bart_base"]),
+            tokenizer=TokenizerConfig(vocab_size=50_265),
+            optimizer=_adamw(4e-4, 10_000),
+            training=LengthBatches(steps=500_000, max_tokens=131_072, sequence_length=512),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+    "t5-small": (
+        "T5 small (Raffel et al. 2020): 60 M parameters at 32,128 tokens.",
+        DenoisingRun(
+            model=without_attention_dropout(PRESETS["t5_small"]),
+            tokenizer=TokenizerConfig(kind="unigram", vocab_size=32_128),
+            noise=_SPANS,
+            optimizer=OptimizerConfig(
+                name="adafactor",
+                learning_rate=1e-2,
+                schedule=ScheduleConfig("inverse_sqrt", warmup_steps=10_000),
+            ),
+            training=LengthBatches(steps=524_288, max_tokens=65_536, sequence_length=512),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+}
+
+RECIPES: Mapping[str, Recipe] = {"denoising": Denoising()}
