@@ -1,0 +1,337 @@
+"""Masked-language-model pre-training of an encoder on any text (BERT): ``pretrain small``."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.data.documents import TextData, TextOptions
+from transformer_jax.model_presets import PRESETS, bert
+from transformer_jax.predictors.runs import ENCODERS
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.settings import Cached, RunConfig
+from transformer_jax.recipes.texts import LengthBatches, TextEvaluation, open_texts_of, token_cache
+from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
+from transformer_jax.tasks.masked_lm_task import MaskingConfig
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig
+from transformer_jax.training.schedules import ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.data.bert_pretraining import BertPretrainingPlan
+    from transformer_jax.data.documents import TextSplits
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.runs.planned import BatchShapes, Parts
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "PretrainRun"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainRun(Cached, RunConfig):
+    """One pre-training run of an encoder."""
+
+    model: TransformerConfig = PRESETS["bert_base"]
+    data: TextData = TextData(read=TextOptions(documents="blank"))
+    tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
+    masking: MaskingConfig = MaskingConfig()
+    training: LengthBatches = LengthBatches()
+    evaluation: TextEvaluation = TextEvaluation()
+
+    recipe: ClassVar[str] = "masked_lm"
+    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateEncoder:
+    """Print the accuracy of masked tokens and sentence pairs of a text."""
+
+    data: str | None = None
+    """A text file or folder; None is the test (or else validation) text of the run."""
+
+
+class MaskedLM(Recipe):
+    """Texts, an encoder, masked tokens and pairs of sentences."""
+
+    name = "masked_lm"
+    title = "a pre-trained encoder"
+    config = PretrainRun
+    family = "encoder"
+    starts = ENCODERS
+    metrics = ("valid_mlm_accuracy",)
+    evaluation = EvaluateEncoder
+    has_plan = True
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        return with_defaults(_NAMED)
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the texts; those to evaluate on are truncated as settings say."""
+        return open_texts_of(run)
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns a sample of the training texts."""
+        from transformer_jax.data.token_file import sample_texts
+
+        return sample_texts(data.train)
+
+    def special_tokens(self, run: Any) -> tuple[str, ...]:
+        """Returns the special tokens of BERT."""
+        from transformer_jax.data.tokenizer import BERT_SPECIAL
+
+        return BERT_SPECIAL
+
+    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
+        """Refuses a tokenizer without a mask before training does."""
+        from transformer_jax.data.masking import MLMMasking
+
+        MLMMasking.of(tokenizer, whole_word_mask=run.masking.whole_word_mask)
+        return run
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of masked tokens, which ends with accuracies next to trivial ones."""
+        from transformer_jax.tasks.masked_lm_task import masked_lm
+
+        task = masked_lm(
+            data,
+            run.model,
+            tokenizer,
+            masking=run.masking,
+            batching=run.training.batching,
+            length=run.training.sequence_length,
+            cache=token_cache(run, directory),
+        )
+        tested = lambda model, step: {"scores": score(run, directory, data, tokenizer, model)}
+        return dataclasses.replace(task, test=tested)
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints accuracies on a text."""
+        from flax import nnx
+
+        from transformer_jax.data.documents import TextSplits, read_texts
+        from transformer_jax.predictors.runs import load
+        from transformer_jax.recipes.driver import read
+        from transformer_jax.tasks.scores import write_scores
+
+        run = read(directory)
+        texts = open_texts_of(run)
+        if request.data is not None:
+            parts = read_texts(request.data, run.data.read, "--data")
+            texts = TextSplits(texts.train, None, {"text": parts})
+        model, tokenizer = load(directory.path, request.checkpoint, kind=self.family)
+        scores = score(run, directory, texts, tokenizer, nnx.merge(*model))
+        write_scores(request.output, scores)
+        return 0
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what training and evaluation are made of."""
+        import jax.numpy as jnp
+
+        from transformer_jax.runs.planned import Parts, fresh_model
+        from transformer_jax.training.objectives import masked_lm
+
+        array, length, masking = batch.array, batch.length, run.masking
+        masked = max(1, round(masking.mlm_probability * length))
+        shapes = {
+            **{"tokens": array(length), "types": array(length), "lengths": array()},
+            "next_sentence_label": array(),
+            "masked_positions": array(masked),
+            "targets": array(masked),
+            "weights": array(masked, dtype=jnp.float32),
+        }
+        pairs = masking.sentence_objective
+        of = lambda accuracy: masked_lm(accuracy=accuracy, sentence_objective=pairs)
+        model = fresh_model("encoder", run.model, next_sentence=pairs != "none")
+        return Parts(
+            model, of(False), of(True), shapes, scored=masking.mlm_probability, ranked=True
+        )
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from texts to vectors, which fills masks too."""
+        from transformer_jax.predictors.texts import EncoderPredictor
+
+        return EncoderPredictor(path, checkpoint)
+
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+        """Returns an encoder with the heads of its training."""
+        from transformer_jax.models.making import make_model
+
+        masking = fields.get("masking", {})
+        pairs = masking.get("sentence_objective", "nsp") if isinstance(masking, dict) else ""
+        next_sentence = pairs not in ("", "none")
+        return make_model(
+            "encoder", config, mlm_head=masking is not None, next_sentence=next_sentence, rngs=rngs
+        )
+
+
+def score(
+    run: PretrainRun,
+    directory: "RunDirectory",
+    texts: "TextSplits",
+    tokenizer: "Tokenizer",
+    model: Any,
+) -> dict[str, dict[str, float]]:
+    """Prints and returns the metrics of a model on the test texts, or else on validation texts."""
+    from transformer_jax.parallel.inference import MeshProgram
+    from transformer_jax.tasks.masked_lm_task import build_sentence_store, pretraining_plan
+    from transformer_jax.training.objectives import masked_lm
+    from transformer_jax.training.partition import merging
+    from transformer_jax.training.state import split
+    from transformer_jax.training.step import add_sums, make_eval_step
+
+    cache = token_cache(run, directory)
+    trained = build_sentence_store(texts.train, tokenizer, cache)
+    graph, params = split(model)
+    pairs = run.masking.sentence_objective
+    objective = masked_lm(accuracy=True, sentence_objective=pairs)
+    # Process 0 only: no collectives.
+    sums = MeshProgram(make_eval_step(objective, merging(graph)))
+    scores = {}
+    for name, text in texts.scored.items():
+        plan = pretraining_plan(
+            build_sentence_store(text, tokenizer, cache), tokenizer, masking=run.masking,
+            batching=run.training.batching, length=run.training.sequence_length, shuffle=False,
+        )  # fmt: skip
+        made = (plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch))
+        total = add_sums(sums(params, {}, batch) for batch in made)
+        scores[name] = {what: value / max(weight, 1.0) for what, (value, weight) in total.items()}
+        guess = _guesses(trained.ids, plan, run.model.vocab_size)
+        scores[name] |= {"most_frequent_word": guess[0], "unigram_loss": guess[1]}
+    print(_table(scores, pairs), flush=True)
+    return scores
+
+
+def _guesses(ids: np.ndarray, plan: "BertPretrainingPlan", vocab: int) -> tuple[float, float]:
+    """Returns the accuracy of the most frequent training token, and the loss of a unigram model."""
+    counts = np.zeros(vocab, np.int64)
+    for start in range(0, len(ids), 1 << 24):
+        counts += np.bincount(ids[start : start + (1 << 24)], minlength=vocab)
+    first = int(np.argmax(counts))
+    logs = np.log((counts + 1) / (counts.sum() + vocab))
+    hits = loss = total = 0.0
+    for step in range(plan.steps_per_epoch):
+        made = plan.make(plan.batch(step))
+        targets, weights = made["targets"], made["weights"]
+        hits += float(((targets == first) * weights).sum())
+        loss -= float((logs[targets] * weights).sum())
+        total += float(weights.sum())
+    return hits / max(total, 1.0), loss / max(total, 1.0)
+
+
+def _table(scores: dict[str, dict[str, float]], pairs: str) -> str:
+    """Returns a table with a row for each text: the model next to trivial baselines."""
+    from transformer_jax.tasks.scores import aligned
+
+    head = ["text", "MLM accuracy", "most frequent word", "perplexity", "unigram perplexity"]
+    with_pairs = pairs != "none"
+    head += [f"{pairs.upper()} accuracy", "chance"] if with_pairs else []
+    rows = [head]
+    for name, row in scores.items():
+        cells = [name, f"{row['mlm_accuracy']:.1%}", f"{row['most_frequent_word']:.1%}"]
+        cells += [f"{math.exp(row['mlm_loss']):.1f}", f"{math.exp(row['unigram_loss']):.1f}"]
+        rows.append([*cells, f"{row[f'{pairs}_accuracy']:.1%}", "50.0%"] if with_pairs else cells)
+    return aligned(rows)
+
+
+def _adamw(peak: float, warmup: int | float | None, final: float = 0.0) -> OptimizerConfig:
+    return OptimizerConfig(
+        name="adamw",
+        learning_rate=peak,
+        beta2=0.98,
+        eps=1e-6,
+        weight_decay=0.01,
+        schedule=ScheduleConfig("cosine", warmup_steps=warmup, final_fraction=final),
+    )
+
+
+def _muon(peak: float, warmup: int | None) -> OptimizerConfig:
+    return OptimizerConfig(
+        name="muon",
+        learning_rate=peak,
+        weight_decay=0.1,
+        schedule=ScheduleConfig("cosine", warmup_steps=warmup, final_fraction=0.05),
+    )
+
+
+def _small(width: int, layers: int, length: int) -> TransformerConfig:
+    """BERT with pre-norm and RoPE.
+
+    In short runs these learn from neighboring words much earlier.
+    """
+    config = bert(width, layers, max_length=length)
+    return dataclasses.replace(
+        config,
+        positions=dataclasses.replace(config.positions, kind="rope"),
+        norm=dataclasses.replace(config.norm, placement="pre"),
+    )
+
+
+_NAMED: dict[str, tuple[str, PretrainRun]] = {
+    "python-docs": (
+        "The documentation that comes with Python: minutes on a laptop, no data needed.",
+        PretrainRun(
+            model=_small(128, 2, length=128),
+            data=TextData(corpus="python-library", read=TextOptions(documents="blank")),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=4000),
+            optimizer=_muon(5e-3, 100),
+            training=LengthBatches(steps=2200, max_tokens=2048, sequence_length=64, num_buckets=2),
+            loop=LoopConfig(evaluate_every=500, checkpoint_every=1000),
+            evaluation=TextEvaluation(characters=100_000),
+        ),
+    ),
+    "small": (
+        "BERT for your own text on a CPU: width 256, 4 layers, up to 5.5 M parameters.",
+        PretrainRun(
+            model=bert(256, 4),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
+            optimizer=dataclasses.replace(
+                _adamw(1e-3, None), schedule=ScheduleConfig("linear", warmup_steps=None)
+            ),
+            training=LengthBatches(epochs=None),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+    "modern": (
+        "The same size with rotary positions and norms before sub-layers, which few steps suit.",
+        PretrainRun(
+            model=_small(256, 4, length=512),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
+            optimizer=_muon(8e-3, None),
+            training=LengthBatches(epochs=None),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+    "bert-base": (
+        "BERT base (Devlin et al. 2019): 110 M parameters at 30,522 tokens.",
+        PretrainRun(
+            model=without_attention_dropout(PRESETS["bert_base"]),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
+            optimizer=_adamw(1e-4, 10_000),
+            training=LengthBatches(steps=1_000_000, max_tokens=131_072, sequence_length=512),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+    "bert-large": (
+        "BERT large: 336 M parameters at 30,522 tokens.",
+        PretrainRun(
+            model=without_attention_dropout(PRESETS["bert_large"]),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
+            optimizer=_adamw(1e-4, 10_000),
+            training=LengthBatches(steps=1_000_000, max_tokens=131_072, sequence_length=512),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+}
+
+RECIPES: Mapping[str, Recipe] = {"masked_lm": MaskedLM()}
