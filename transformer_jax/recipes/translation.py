@@ -1,0 +1,389 @@
+"""Translation of sentence pairs, by Transformers or recurrent networks: ``train small``."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    MixerConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.config_fields import Rate
+from transformer_jax.data.sources import PairData, ReadOptions, load_splits, with_languages
+from transformer_jax.evaluation.words import Tokenize, check_tokenize
+from transformer_jax.model_presets import PRESETS
+from transformer_jax.predictors.runs import ENCODERS
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.scored_texts import (
+    SearchFlags,
+    beam_search,
+    choose_words,
+    required,
+    write_lines,
+)
+from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
+from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
+from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.sizing import with_defaults
+from transformer_jax.tasks.settings import EvaluationConfig
+from transformer_jax.training.activity import log
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig
+from transformer_jax.training.schedules import ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.runs.planned import BatchShapes, Parts
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = [
+    "RECIPES",
+    "RecurrentRun",
+    "RecurrentTranslation",
+    "Run",
+    "SmoothedTraining",
+    "Translation",
+    "note_prefix",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class SmoothedTraining(TokenBatches):
+    """Training settings: duration, batches of so many tokens, smoothing, seed."""
+
+    label_smoothing: Rate = 0.1  # probability spread over the vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(Adapted, RunConfig):
+    """One training run of a translator."""
+
+    model: TransformerConfig = PRESETS["vaswani_base"]
+    data: PairData = PairData()
+    training: SmoothedTraining = SmoothedTraining()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    recipe: ClassVar[str] = "translation"
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentRun(Run):
+    """One training run of a recurrent translator."""
+
+    model: RecurrentConfig = RecurrentConfig()  # type: ignore[assignment]
+
+    recipe: ClassVar[str] = "recurrent_translation"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateTranslator(SearchFlags):
+    """Print sacreBLEU and chrF of the translations of a file."""
+
+    source: str | None = None
+    """File of sentences to translate, one per line."""
+    target: str | None = None
+    """File of their reference translations, one per line."""
+    tokenize: Tokenize | None = None
+    """Words of sacreBLEU, which the signature states. flores101, flores200, spm and spBLEU-1K
+    download a model once; ja-mecab needs sacrebleu[ja], ko-mecab sacrebleu[ko]. None is that of the
+    run, or follows from the script of the references."""
+    lowercase: bool = False
+    """Ignore case; the signature states it."""
+
+
+class Translation(Recipe):
+    """Sentence pairs, a Transformer."""
+
+    name = "translation"
+    title = "a translator"
+    config: ClassVar[type] = Run
+    family = "encoder-decoder"
+    starts: ClassVar[tuple[str, ...]] = ("encoder-decoder", *ENCODERS)
+    metrics: ClassVar[tuple[str, ...]] = ("sacrebleu",)
+    keeps_publication = True
+    has_plan = True
+    decoding = "search"
+    evaluation: ClassVar[type] = EvaluateTranslator
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        named = with_defaults(_NAMED)
+        return {name: run for name, run in named.items() if type(run[1]) is self.config}
+
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Returns the model of the start; an encoder gets a decoder of the same kind."""
+        whole = start.family not in ENCODERS
+        log(
+            f"{run.init_from} is {start.name}: "
+            + ("all of it is loaded" if whole else "the encoder is loaded, and the decoder is new")
+        )
+        if whole:
+            return None
+        plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)
+        layers = run.model.decoder_layers
+        return dataclasses.replace(start.model, decoder_layers=layers, head=plain)
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run with the languages of its files; notes the prefixes of a start."""
+        note_prefix(run, start)
+        return dataclasses.replace(run, data=with_languages(run.data))
+
+    def check(self, run: Any) -> None:
+        """Refuses words of scores that nothing installed splits."""
+        if run.evaluation.tokenize not in (None, "latin"):
+            check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
+
+    def length_limit(self, run: Any) -> tuple[str, int]:
+        """Returns the limit of both sides."""
+        return "data.read.max_length", run.data.read.max_length
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the sentence pairs."""
+        return load_splits(run.data)
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns the texts of both sides, and the prefix of sources."""
+        prefix = run.data.read.source_prefix
+        return [*self.training_texts(data), *[prefix] * bool(prefix)]
+
+    def training_texts(self, data: Any) -> list[str]:
+        """Returns the training texts of both sides."""
+        return [*data.train.sources, *data.train.targets]
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of translation."""
+        from transformer_jax.tasks.translation_task import translation
+
+        return translation(
+            data,
+            run.model,
+            tokenizer,
+            batching=run.training.batching,
+            label_smoothing=run.training.label_smoothing,
+            read=run.data.read,
+            evaluation=run.evaluation,
+            cache=directory.path / "store",
+        )
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints the scores of the translations of a file."""
+        from transformer_jax.data.aligned import read_aligned
+        from transformer_jax.data.pairs import Pairs
+        from transformer_jax.decoding.translator import Translator
+        from transformer_jax.predictors.runs import load, preparation
+        from transformer_jax.recipes.driver import read
+        from transformer_jax.tasks.translation_task import score_pairs
+
+        source, target = required(request, self.title, "source", "target")
+        search, run = beam_search(request), read(directory)
+        # Every line counts, empty ones too: a score over a part of a file is another score.
+        pairs = read_aligned(source, target, "--source, --target")
+        prepare = preparation(directory)
+        sources = [prepare.source(text) for text, _ in pairs]
+        targets = [prepare.line(text) for _, text in pairs]
+        translator = Translator(*load(directory.path, request.checkpoint), search=search)
+        tokenize = choose_words(request.tokenize, run.evaluation.tokenize, targets)
+        lowercase = run.data.read.lowercase or request.lowercase
+        scores, texts = score_pairs(
+            translator, Pairs(sources, targets, source), lowercase=lowercase, tokenize=tokenize
+        )
+        print(scores)
+        return write_lines(request.output, texts)
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what training and evaluation are made of."""
+        from transformer_jax.runs.planned import pair_parts
+
+        return pair_parts(run, batch, run.training.label_smoothing)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from sentences to translations."""
+        from transformer_jax.predictors.generation import TranslationPredictor
+
+        return TranslationPredictor(path, checkpoint)
+
+
+class RecurrentTranslation(Translation):
+    """Sentence pairs, recurrent layers."""
+
+    name = "recurrent_translation"
+    config: ClassVar[type] = RecurrentRun
+    starts: ClassVar[tuple[str, ...]] = ("recurrent",)
+
+
+def note_prefix(run: Run, start: Any) -> None:
+    """Logs which prefixes the tasks of a published model have, if the run has none."""
+    if start is None or start.family != "encoder-decoder" or run.data.read.source_prefix:
+        return
+    published = start.directory.read_config().get("published") or {}
+    tasks = (published.get("fields") or {}).get("task_specific_params")
+    named = {
+        str(task["prefix"]): str(name)
+        for name, task in (tasks if isinstance(tasks, dict) else {}).items()
+        if isinstance(task, dict) and task.get("prefix")
+    }
+    if named:
+        log(
+            f"{run.init_from}: each of its tasks has a prefix of sources: give "
+            f"--data.read.source-prefix, such as "
+            f"{', '.join(f'{prefix!r} ({name})' for prefix, name in named.items())}"
+        )
+
+
+def _recurrent(**model: Any) -> RecurrentRun:
+    """A small recurrent translator."""
+    return RecurrentRun(
+        model=RecurrentConfig(**model),
+        tokenizer=TokenizerConfig(vocab_size=None),
+        optimizer=OptimizerConfig(
+            learning_rate=2e-3, schedule=ScheduleConfig("cosine", warmup_steps=None)
+        ),
+        training=SmoothedTraining(epochs=None),
+        loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+    )
+
+
+def _small(
+    width: int, layers: int, heads: int, hidden: int, dropout: float = 0.1
+) -> TransformerConfig:
+    # Pre-norm needs no long warmup, which a run of minutes has no time for.
+    return TransformerConfig(
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(dropout=dropout),
+        positions=PositionConfig(max_length=512),
+        attention=AttentionConfig(num_heads=heads),
+        feed_forward=FeedForwardConfig(d_ff=hidden),
+        norm=NormConfig(placement="pre", residual_dropout=dropout),
+    )
+
+
+def _convolutional(width: int, layers: int, dropout: float = 0.1) -> TransformerConfig:
+    """Blocks of a gated convolution and, in the decoder, attention with one head."""
+    return TransformerConfig(
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(dropout=dropout),
+        positions=PositionConfig(kind="learned", max_length=512),
+        attention=AttentionConfig(num_heads=1),
+        mixer=MixerConfig("convolution", kernel_size=3),
+        feed_forward=FeedForwardConfig(d_ff=0),
+        norm=NormConfig(placement="pre", residual_dropout=dropout),
+    )
+
+
+_NAMED: dict[str, tuple[str, Run]] = {
+    "phrasebook": (
+        "The built-in Portuguese-English corpus: minutes on a laptop.",
+        Run(
+            # No dropout: the corpus can have any size, so that no pair is repeated often enough to
+            # be memorized.
+            model=_small(128, 2, 4, 512, dropout=0.0),
+            data=PairData(corpus="phrasebook", read=ReadOptions(max_length=64, corpus_size=60_000)),
+            tokenizer=TokenizerConfig(vocab_size=3000),
+            optimizer=OptimizerConfig(
+                learning_rate=3e-3, schedule=ScheduleConfig("cosine", warmup_steps=200)
+            ),
+            training=SmoothedTraining(
+                steps=700, max_tokens=2048, num_buckets=3, label_smoothing=0.0
+            ),
+            loop=LoopConfig(evaluate_every=350, checkpoint_every=350),
+            evaluation=EvaluationConfig(sentences=100, num_beams=1),
+        ),
+    ),
+    "small": (
+        "Your own pairs on a CPU or a small GPU: width 256, 3 + 3 layers, up to 7.6 M parameters.",
+        Run(
+            model=_small(256, 3, 8, 1024),
+            tokenizer=TokenizerConfig(vocab_size=None),
+            optimizer=OptimizerConfig(
+                learning_rate=1e-3, schedule=ScheduleConfig("inverse_sqrt", warmup_steps=None)
+            ),
+            training=SmoothedTraining(epochs=None),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+    "tiny": (
+        "Some ten thousand pairs, such as Multi30k: width 128, 4 + 4 layers, strong dropout.",
+        Run(
+            # The Transformer-Tiny that Wu et al. 2021 train on Multi30k.
+            model=_small(128, 4, 4, 256, dropout=0.3),
+            tokenizer=TokenizerConfig(vocab_size=None),
+            optimizer=OptimizerConfig(
+                learning_rate=5e-3, schedule=ScheduleConfig("cosine", warmup_steps=None)
+            ),
+            training=SmoothedTraining(epochs=60, ema_decay=0.998),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+    "base": (
+        "Vaswani et al. 2017, base: 63 M parameters at 37,000 tokens.",
+        Run(
+            model=PRESETS["vaswani_base"],
+            tokenizer=TokenizerConfig(vocab_size=37_000),
+            training=SmoothedTraining(steps=100_000, max_tokens=25_000),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+    "big": (
+        "Vaswani et al. 2017, big: 214 M parameters at 37,000 tokens.",
+        Run(
+            model=PRESETS["vaswani_big"],
+            tokenizer=TokenizerConfig(vocab_size=37_000),
+            training=SmoothedTraining(steps=300_000, max_tokens=25_000),
+            loop=LoopConfig(keep_last=20),
+        ),
+    ),
+    "convs2s": (
+        "Gated convolutions in the manner of Gehring et al. 2017: width 256, 4 + 4 layers.",
+        Run(
+            model=_convolutional(256, 4),
+            tokenizer=TokenizerConfig(vocab_size=None),
+            optimizer=OptimizerConfig(
+                learning_rate=1e-3, schedule=ScheduleConfig("inverse_sqrt", warmup_steps=None)
+            ),
+            training=SmoothedTraining(epochs=None),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+    "cho": (
+        "Cho et al. 2014: a GRU encoder whose last state is all that the decoder reads.",
+        _recurrent(cell="gru", bidirectional=False, attention=AlignmentConfig("none", "previous")),
+    ),
+    "sutskever": (
+        "Sutskever et al. 2014: LSTMs on reversed sources, without attention.",
+        _recurrent(
+            num_layers=2,
+            bidirectional=False,
+            reverse_source=True,
+            attention=AlignmentConfig("none"),
+        ),
+    ),
+    "bahdanau": (
+        "Bahdanau et al. 2015: GRUs in both directions, additive attention of the state before.",
+        _recurrent(cell="gru", attention=AlignmentConfig("concat", "previous")),
+    ),
+    "luong": (
+        "Luong et al. 2015: LSTMs, attention of the current state (general), input feeding.",
+        _recurrent(attention=AlignmentConfig("general", input_feeding=True)),
+    ),
+}
+
+RECIPES: Mapping[str, Recipe] = {
+    "translation": Translation(),
+    "recurrent_translation": RecurrentTranslation(),
+}
