@@ -1,0 +1,137 @@
+"""Summarization by a pre-trained encoder-decoder: ``finetune summarize``."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from transformer_jax.data.summaries import SummaryData, load_summaries
+from transformer_jax.evaluation.rouge import check_installed
+from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.scored_texts import (
+    SearchFlags,
+    beam_search,
+    choose_words,
+    required,
+    write_lines,
+)
+from transformer_jax.recipes.translation import Run, Translation, note_prefix
+from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.sizing import with_defaults
+from transformer_jax.tasks.settings import SummaryEvaluation
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig
+from transformer_jax.training.schedules import ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "SummarizationRun"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SummarizationRun(Run):
+    """One training run of a summarizer."""
+
+    data: SummaryData = SummaryData()  # type: ignore[assignment]
+    evaluation: SummaryEvaluation = SummaryEvaluation()  # type: ignore[assignment]
+
+    recipe: ClassVar[str] = "summarization"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateSummaries(SearchFlags):
+    """Print ROUGE of the summaries of a file."""
+
+    data: str | None = None
+    """JSONL file of texts and summaries."""
+    tokenize: Literal["latin"] | Tokenize | None = None
+    """Words of ROUGE; latin is that of rouge-score. None is that of the run, or follows from the
+    script of the references."""
+
+
+class Summarization(Translation):
+    """Texts and summaries: translation into fewer words."""
+
+    name = "summarization"
+    title = "a summarizer"
+    config: ClassVar[type] = SummarizationRun
+    metrics = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+    evaluation: ClassVar[type] = EvaluateSummaries
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named run, with the model of the translator ``small``."""
+        small = Translation().runs["small"][1]
+        run = SummarizationRun(
+            model=small.model,
+            tokenizer=TokenizerConfig(vocab_size=None),
+            optimizer=OptimizerConfig(
+                name="adamw",
+                learning_rate=5e-4,
+                weight_decay=0.01,
+                schedule=ScheduleConfig("linear", warmup_steps=None),
+            ),
+            training=dataclasses.replace(small.training, epochs=10, max_tokens=8192),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        )
+        about = (
+            "Summaries of texts, of a pre-trained encoder-decoder (--init-from) or of a small one."
+        )
+        return with_defaults({"summarize": (about, run)})
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Refuses to begin without the library of ROUGE; notes the prefixes of a start."""
+        check_installed()
+        note_prefix(run, start)
+        return run
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the texts and summaries."""
+        return load_summaries(run.data)
+
+    def training_texts(self, data: Any) -> list[str]:
+        """Returns every text once, and every summary."""
+        pairs = data.train.pairs(every=True)
+        return [*dict.fromkeys(pairs.sources), *pairs.targets]
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of summarization."""
+        from transformer_jax.tasks.summarization_task import summarization
+
+        check_installed()
+        return summarization(
+            data,
+            run.model,
+            tokenizer,
+            batching=run.training.batching,
+            label_smoothing=run.training.label_smoothing,
+            read=run.data.read,
+            evaluation=run.evaluation,
+            cache=directory.path / "store",
+        )
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints ROUGE of the summaries of a file next to baselines."""
+        from transformer_jax.data.summaries import read_summaries
+        from transformer_jax.predictors.runs import load
+        from transformer_jax.recipes.driver import read
+        from transformer_jax.tasks.summarization_task import score_summaries
+
+        [path] = required(request, self.title, "data")
+        search, run = beam_search(request), read(directory)
+        texts = read_summaries(path, run.data.read, "--data", every=True)
+        references = [text for texts in texts.references for text in texts]
+        words: Any = choose_words(request.tokenize, run.evaluation.tokenize, references)
+        evaluation = dataclasses.replace(run.evaluation, tokenize=words)
+        loaded = load(directory.path, request.checkpoint)
+        summaries = score_summaries(*loaded, texts, evaluation, search)[1]
+        return write_lines(request.output, summaries)
+
+
+RECIPES: Mapping[str, Recipe] = {"summarization": Summarization()}
