@@ -1,0 +1,220 @@
+"""Speech recognition, by Transformers or recurrent networks: ``train-speech small``."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from transformer_jax.config import FeatureConfig
+from transformer_jax.errors import ConfigError, plural
+from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.scored_texts import (
+    SearchFlags,
+    beam_search,
+    choose_words,
+    required,
+    write_lines,
+)
+from transformer_jax.recipes.translation import RecurrentRun, RecurrentTranslation, Run, Translation
+from transformer_jax.recurrent_config import RecurrentConfig
+from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.speech.features import Normalization
+from transformer_jax.speech.recordings import SpeechData
+from transformer_jax.training.activity import working
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "RecurrentSpeechRun", "SpeechRun"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechRun(Run):
+    """One training run of a speech recognizer."""
+
+    data: SpeechData = SpeechData()  # type: ignore[assignment]
+
+    recipe: ClassVar[str] = "speech"
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentSpeechRun(SpeechRun, RecurrentRun):
+    """One training run of a recurrent speech recognizer."""
+
+    model: RecurrentConfig = RecurrentConfig()  # type: ignore[assignment]
+
+    recipe: ClassVar[str] = "recurrent_speech"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateRecognizer(SearchFlags):
+    """Print error rates and sacreBLEU of the transcripts of recordings."""
+
+    manifest: str | None = None
+    """.tsv or .jsonl of recordings and their texts."""
+    tokenize: Tokenize | None = None
+    """Words of error rates and of sacreBLEU, which the signature states. None is that of the run,
+    or follows from the script of the references."""
+    lowercase: bool = False
+    """Ignore case; the signature states it."""
+
+
+class Speech(Recipe):
+    """Recordings and their texts, a Transformer."""
+
+    name = "speech"
+    title = "a speech recognizer"
+    config: ClassVar[type] = SpeechRun
+    family = "speech"
+    reads_features = True
+    metrics = ("wer", "cer", "sacrebleu")
+    evaluation = EvaluateRecognizer
+    like: ClassVar[Translation] = Translation()  # the translators that its named runs are made of
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named translators but that of a built-in corpus, with frames as their source."""
+        return {
+            name: (about.replace("Your own pairs", "Your own recordings"), self._named(run))
+            for name, (about, run) in self.like.runs.items()
+            if name != "phrasebook"
+        }
+
+    def _named(self, run: Run) -> Any:
+        """Returns the run of a translator with log-mel frames in place of source tokens."""
+        model: Any = run.model
+        apart = dataclasses.replace(model.embedding, share_encoder_decoder_embeddings=False)
+        model = dataclasses.replace(model, embedding=apart, features=FeatureConfig(80, 4))
+        fields = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
+        fields |= {"model": model, "data": SpeechData()}
+        fields |= {"tokenizer": TokenizerConfig("characters", vocab_size=None)}
+        return self.config(**fields)
+
+    def check(self, run: Any) -> None:
+        """Refuses words of scores that nothing installed splits."""
+        self.like.check(run)
+
+    def length_limit(self, run: Any) -> tuple[str, int]:
+        """Returns the limit of recordings and texts."""
+        return "data.read.max_length", run.data.read.max_length
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the recordings."""
+        from transformer_jax.speech.recordings import load_recordings
+
+        return load_recordings(run.data)
+
+    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
+        """Returns the run with a model of as many features as the first recording has.
+
+        Raises:
+            ConfigError: The user set another number, or a normalization of another number.
+            DataError: The recording cannot be read.
+        """
+        with working("reading the first recording"):
+            width = data.train.read(0, run.data.audio)[0].shape[1]
+        asked, usual = run.model.features.num_features, named.model.features.num_features
+        if asked not in (usual, width):
+            raise ConfigError(
+                f"model.features.num_features is {asked}, but {data.train.paths[0]} has frames of "
+                f"{width}: leave it out, and it follows the recordings"
+            )
+        known = len(run.data.normalization.mean)
+        if known not in (0, width):
+            raise ConfigError(
+                f"data.normalization.mean has {known} numbers, but {data.train.paths[0]} has "
+                f"frames of {width}: leave it out, and it follows the recordings"
+            )
+        features = dataclasses.replace(run.model.features, num_features=width)
+        return dataclasses.replace(run, model=dataclasses.replace(run.model, features=features))
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns the texts of the training recordings."""
+        texts: Iterable[str] = data.train.texts
+        return texts
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of speech recognition, which computes a normalization that is absent."""
+        from transformer_jax.tasks.settings import SpeechDataSettings
+        from transformer_jax.tasks.speech_task import speech_recognition
+
+        return speech_recognition(
+            data,
+            run.model,
+            tokenizer,
+            settings=SpeechDataSettings(run.data.read, run.data.audio, run.data.normalization),
+            batching=run.training.batching,
+            label_smoothing=run.training.label_smoothing,
+            evaluation=run.evaluation,
+            cache=directory.path / "store",
+        )
+
+    def with_task(self, run: Any, task: "Task") -> Any:
+        """Returns the run with the normalization of its features too, if it has none."""
+        run, settings = super().with_task(run, task), task.settings
+        if run.data.normalization.mean or settings is None:
+            return run
+        data = dataclasses.replace(run.data, normalization=settings.data.normalization)
+        return dataclasses.replace(run, data=data)
+
+    def reset_derived(self, run: Any) -> Any:
+        """Returns the run without the normalization, which comes from the recordings."""
+        data = dataclasses.replace(run.data, normalization=Normalization())
+        return dataclasses.replace(run, data=data)
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints the scores of the transcripts of a manifest's recordings."""
+        from transformer_jax.predictors.runs import preparation
+        from transformer_jax.predictors.speech import load_transcriber
+        from transformer_jax.recipes.driver import read
+        from transformer_jax.speech.recordings import read_manifest
+        from transformer_jax.speech.transcriber import Recording
+        from transformer_jax.tasks.fit import log_scored
+        from transformer_jax.tasks.speech_task import score_recordings, shown_scores
+        from transformer_jax.training.activity import tracked
+
+        [manifest] = required(request, self.title, "manifest")
+        search, prepare = beam_search(request), preparation(directory)
+        prepare = dataclasses.replace(prepare, lowercase=prepare.lowercase or request.lowercase)
+        listed = read_manifest(manifest, "--manifest", prepare=prepare)
+        transcriber, audio = load_transcriber(directory.path, request.checkpoint, search=search)
+        recordings = [
+            Recording(listed.paths[i], listed.read(i, audio)[0])
+            for i in tracked(range(len(listed)), f"reading the recordings of {manifest}")
+        ]
+        kept = read(directory).evaluation.tokenize
+        tokenize = choose_words(request.tokenize, kept, listed.texts)
+        counted = plural(len(listed), "recording")
+        log_scored(manifest, counted, directory.load_tokenizer(), target=listed.texts)
+        scores, texts = score_recordings(
+            transcriber, recordings, listed.texts, lowercase=prepare.lowercase, tokenize=tokenize
+        )
+        print(shown_scores(scores))
+        return write_lines(request.output, texts)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from recordings to texts."""
+        from transformer_jax.predictors.speech import SpeechPredictor
+
+        return SpeechPredictor(path, checkpoint)
+
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+        """Returns an encoder-decoder of features."""
+        return self.like.model(config, fields, rngs)
+
+
+class RecurrentSpeech(Speech):
+    """Recordings and their texts, recurrent layers."""
+
+    name = "recurrent_speech"
+    config: ClassVar[type] = RecurrentSpeechRun
+    like = RecurrentTranslation()
+
+
+RECIPES: Mapping[str, Recipe] = {"speech": Speech(), "recurrent_speech": RecurrentSpeech()}
