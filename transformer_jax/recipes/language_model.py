@@ -1,0 +1,324 @@
+"""Language models on any text: ``train char-cpu``."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    MixerConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.config_fields import Amount, Configuration, Count
+from transformer_jax.data.documents import TextData
+from transformer_jax.model_presets import PRESETS
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.settings import Adapted, Cached, RowBatches, RunConfig
+from transformer_jax.recipes.texts import open_texts_of, token_cache
+from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig
+from transformer_jax.training.schedules import ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.data.document_stream import DocumentStream
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.runs.planned import BatchShapes, Parts
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "EvaluateLanguageModels", "LanguageEvaluation", "LanguageRun", "TextRows"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRows(RowBatches):
+    """Training settings: duration, rows of text, seed."""
+
+    # Documents apart, or one stream cut anywhere.
+    layout: Literal["packed", "contiguous"] = "packed"
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageEvaluation(Configuration, group="evaluation"):
+    """Settings of the evaluation at the end of a run."""
+
+    ngram_orders: tuple[Count, ...] = (1, 5)  # orders of the n-gram baselines; empty is none
+    ngram_tokens: Count = 4_000_000  # training tokens, at most, that these are counted from
+    sample: Amount = 200  # tokens that the model writes in the end; 0 is none
+    characters: Count = 5_000_000  # of validation and test texts, at most: their beginning
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageRun(Cached, Adapted, RunConfig):
+    """One training run of a decoder."""
+
+    model: TransformerConfig = PRESETS["gpt2_small"]
+    data: TextData = TextData()
+    training: TextRows = TextRows()
+    evaluation: LanguageEvaluation = LanguageEvaluation()
+    # What a text begins with: BOS; the end of the text before it; or, of a single text, a line end.
+    first: Literal["auto", "bos", "eos", "newline"] = "auto"
+
+    recipe: ClassVar[str] = "language_model"
+    parts: ClassVar[tuple[str, ...]] = ("decoder",)
+
+    @property
+    def ends(self) -> bool:
+        """Whether texts end with the end token; a single text has none, as in nanoGPT."""
+        return self.first != "newline"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateLanguageModels:
+    """Compare language models on a text: loss, perplexity, bits per character and per byte."""
+
+    text: str | None = None
+    """A text file or folder; None is the test (or else validation) text of the run."""
+    compare: tuple[str, ...] = ()
+    """More runs to evaluate on the same text, each with its own tokenizer."""
+    ngrams: tuple[int, ...] | None = None
+    """Orders of the n-gram baselines on the run's training text; None is the run's setting."""
+
+
+class LanguageModel(Recipe):
+    """Texts, a decoder."""
+
+    name = "language_model"
+    title = "a language model"
+    config = LanguageRun
+    family = "decoder"
+    starts = ("decoder",)
+    evaluation = EvaluateLanguageModels
+    has_plan = True
+    decoding = "sample"
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        return with_defaults(_NAMED)
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the texts; those to evaluate on are truncated as settings say."""
+        return open_texts_of(run)
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns a sample of the training texts."""
+        from transformer_jax.data.token_file import sample_texts
+
+        return sample_texts(data.train)
+
+    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
+        """Returns the run with what its texts begin with."""
+        if run.first != "auto":
+            return run
+        first: Literal["bos", "eos", "newline"]
+        if run.training.layout == "packed":
+            first = "bos"
+        elif _several(data.train):
+            first = "eos"
+        else:
+            first = "newline" if len(tokenizer.encode_batch(["\n"])[0]) == 1 else "eos"
+        return dataclasses.replace(run, first=first)
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of language modelling, which ends with n-gram models and a sample."""
+        from transformer_jax.recipes.language_evaluation import score_language_model
+        from transformer_jax.tasks.language_model_task import Rows, language_model
+
+        training = run.training
+        rows = Rows(training.batch_size, training.sequence_length, training.layout, training.seed)
+        cache = token_cache(run, directory)
+        task = language_model(data, run.model, tokenizer, rows=rows, ends=run.ends, cache=cache)
+        test = functools.partial(score_language_model, run, directory, tokenizer, data)
+        return dataclasses.replace(task, test=test)
+
+    def reset_derived(self, run: Any) -> Any:
+        """Returns the run without what texts begin with, which they and their tokenizer decide."""
+        return dataclasses.replace(run, first="auto")
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints a row for each model."""
+        from transformer_jax.recipes.language_evaluation import compare_models
+
+        return compare_models(request, directory)
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what training and evaluation are made of."""
+        from transformer_jax.runs.planned import row_parts
+
+        return row_parts(run, batch)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from prompts to texts."""
+        from transformer_jax.predictors.generation import LanguageModelPredictor
+
+        return LanguageModelPredictor(path, checkpoint)
+
+
+def _several(texts: "DocumentStream") -> bool:
+    """Whether there is more than one document."""
+    ended = False
+    for piece in texts:
+        if ended:
+            return True
+        ended = piece.last
+    return False
+
+
+def _adamw(
+    peak: float, warmup: int | None, beta2: float = 0.99, final: float = 0.1
+) -> OptimizerConfig:
+    return OptimizerConfig(
+        name="adamw",
+        learning_rate=peak,
+        beta2=beta2,
+        weight_decay=0.1,
+        schedule=ScheduleConfig("cosine", warmup_steps=warmup, final_fraction=final),
+    )
+
+
+def _narrow(
+    width: int, layers: int, heads: int, context: int, dropout: float = 0.0
+) -> TransformerConfig:
+    """A small decoder of the modern kind."""
+    return TransformerConfig(
+        d_model=width,
+        encoder_layers=0,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(scale=1.0, dropout=dropout),
+        positions=PositionConfig(kind="rope", max_length=context),
+        attention=AttentionConfig(num_heads=heads, bias=False, out_bias=False),
+        feed_forward=FeedForwardConfig(d_ff=3 * width, activation="silu", gated=True, bias=False),
+        norm=NormConfig(kind="rms", placement="pre", residual_dropout=dropout),
+    )
+
+
+def _sized(config: TransformerConfig, **sizes: Any) -> TransformerConfig:
+    """A preset at another size."""
+    attention = dataclasses.replace(config.attention, num_heads=sizes["heads"], dropout=0.0)
+    hidden = dataclasses.replace(config.feed_forward, d_ff=4 * sizes["width"])
+    return dataclasses.replace(
+        config,
+        d_model=sizes["width"],
+        decoder_layers=sizes["layers"],
+        embedding=dataclasses.replace(config.embedding, dropout=0.0),
+        positions=dataclasses.replace(config.positions, max_length=sizes["context"]),
+        attention=attention,
+        feed_forward=hidden,
+        norm=dataclasses.replace(config.norm, residual_dropout=0.0),
+    )
+
+
+def _before(mixer: MixerConfig, layers: int, width: int = 256) -> LanguageRun:
+    """A language model without attention."""
+    return LanguageRun(
+        model=TransformerConfig(
+            d_model=width,
+            encoder_layers=0,
+            decoder_layers=layers,
+            positions=PositionConfig(kind="none", max_length=1024),
+            mixer=mixer,
+            feed_forward=FeedForwardConfig(d_ff=0),
+            norm=NormConfig(placement="pre"),
+        ),
+        tokenizer=TokenizerConfig(kind="bpe", vocab_size=8000),
+        optimizer=_adamw(2e-3, None),
+        training=TextRows(epochs=None, batch_size=32, sequence_length=256),
+        loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+    )
+
+
+_CHARACTERS = TokenizerConfig(kind="characters", vocab_size=10_000)
+
+
+_NAMED: dict[str, tuple[str, LanguageRun]] = {
+    "python-docs": (
+        "The reference topics that come with Python: minutes on a laptop, no data needed.",
+        LanguageRun(
+            # A text this small is memorized in a minute: dropout and a moving average of the
+            # parameters reduce overfitting.
+            model=_narrow(width=128, layers=4, heads=4, context=256, dropout=0.15),
+            data=TextData(corpus="python-docs"),
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=1000),
+            optimizer=OptimizerConfig(
+                name="muon",
+                learning_rate=2e-2,
+                weight_decay=0.1,
+                schedule=ScheduleConfig("cosine", warmup_steps=30, final_fraction=0.05),
+            ),
+            training=TextRows(steps=700, batch_size=8, sequence_length=256, ema_decay=0.99),
+            loop=LoopConfig(evaluate_every=175, checkpoint_every=350),
+        ),
+    ),
+    "in-context": (
+        "Rules shown by examples: learns in minutes on a laptop to learn from its prompt.",
+        LanguageRun(
+            model=_narrow(width=96, layers=3, heads=4, context=128),
+            data=TextData(corpus="in-context"),
+            tokenizer=_CHARACTERS,
+            optimizer=_adamw(4e-3, 100),
+            # A row holds one document, and a prompt may be longer.
+            training=TextRows(steps=4000, batch_size=32, sequence_length=62),
+            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+        ),
+    ),
+    "char-cpu": (
+        "nanoGPT's character model as it trains on a CPU: 4 layers, width 128, context 64.",
+        LanguageRun(
+            model=_sized(PRESETS["nanogpt_char"], width=128, layers=4, heads=4, context=64),
+            tokenizer=_CHARACTERS,
+            optimizer=_adamw(1e-3, 100),
+            training=TextRows(steps=2000, batch_size=12, sequence_length=64, layout="contiguous"),
+            loop=LoopConfig(evaluate_every=250, checkpoint_every=1000),
+        ),
+    ),
+    "char": (
+        "nanoGPT's character model for a GPU: 6 layers, width 384, context 256.",
+        LanguageRun(
+            model=without_attention_dropout(PRESETS["nanogpt_char"]),
+            tokenizer=_CHARACTERS,
+            optimizer=_adamw(1e-3, 100),
+            training=TextRows(steps=5000, batch_size=64, sequence_length=256, layout="contiguous"),
+            loop=LoopConfig(evaluate_every=250, checkpoint_every=1000),
+        ),
+    ),
+    "gpt2-small": (
+        "GPT-2 small, 124 M parameters at 50,257 tokens, on text of your own.",
+        LanguageRun(
+            model=without_attention_dropout(PRESETS["gpt2_small"]),
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=50_257),
+            optimizer=_adamw(6e-4, 2000, beta2=0.95),
+            training=TextRows(steps=600_000, batch_size=512, sequence_length=1024),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+    "modern": (
+        "A decoder in the style of Llama: RoPE, RMSNorm, SwiGLU, GQA.",
+        LanguageRun(
+            model=PRESETS["llama_style"],
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=32_000),
+            optimizer=_adamw(6e-4, None, beta2=0.95),
+            training=TextRows(epochs=None, batch_size=128, sequence_length=2048),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None, keep_last=5),
+        ),
+    ),
+    "lstm": (
+        "An LSTM language model, 2 layers of 256, on text of your own: what came before.",
+        _before(MixerConfig("recurrent", cell="lstm"), layers=2),
+    ),
+    "gated-conv": (
+        "Gated convolutions in the manner of Dauphin et al. 2017, 6 layers of 256, on your text.",
+        _before(MixerConfig("convolution", kernel_size=4), layers=6),
+    ),
+}
+
+RECIPES: Mapping[str, Recipe] = {"language_model": LanguageModel()}
