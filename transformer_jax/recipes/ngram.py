@@ -1,0 +1,123 @@
+"""N-gram models, counted in one go without steps: ``train ngram``."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from transformer_jax.config_fields import Configuration, Count, NotNegative
+from transformer_jax.data.documents import TextData
+from transformer_jax.parallel.mesh import DistributedConfig, is_main_process
+from transformer_jax.recipes.language_model import EvaluateLanguageModels, LanguageEvaluation
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.texts import open_texts_of
+from transformer_jax.runs.settings import TokenizerConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["RECIPES", "NgramConfig", "NgramRun"]
+
+
+@dataclasses.dataclass(frozen=True)
+class NgramConfig(Configuration, group="model"):
+    """An n-gram model."""
+
+    kind: Literal["ngram"] = "ngram"
+    order: Count = 5  # 1 is a bag of words
+    smoothing: Literal["kneser-ney", "add-k"] = "kneser-ney"
+    k: NotNegative = 1.0  # of add-k
+
+
+@dataclasses.dataclass(frozen=True)
+class NgramRun(Configuration):
+    """One n-gram model."""
+
+    model: NgramConfig = NgramConfig()
+    data: TextData = TextData()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    evaluation: LanguageEvaluation = LanguageEvaluation(ngram_orders=())
+    distributed: DistributedConfig = DistributedConfig()
+    output: str | None = None  # the run directory; None is runs/NAME
+    overwrite: bool = False  # delete a run that is there
+    cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
+
+    recipe: ClassVar[str] = "ngram"
+    ends: ClassVar[bool] = True  # whether texts end with the end token
+
+
+class Ngram(Recipe):
+    """Texts, counts."""
+
+    name = "ngram"
+    title = "an n-gram model"
+    config = NgramRun
+    family = "ngram"
+    evaluation = EvaluateLanguageModels
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named run."""
+        about = "An n-gram language model of any order, the baseline of every neural model."
+        return {"ngram": (about, NgramRun())}
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the texts; those to evaluate on are truncated as settings say."""
+        return open_texts_of(run)
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns a sample of the training texts."""
+        from transformer_jax.data.token_file import sample_texts
+
+        return sample_texts(data.train)
+
+    def train(self, run: Any, directory: "RunDirectory", data: Any) -> int:
+        """Counts, scores, and writes the model and its results."""
+        if not is_main_process():
+            return 0
+        from transformer_jax.recipes.language_evaluation import build_stores, write_sample
+        from transformer_jax.runs.language_report import (
+            Report,
+            baselines,
+            evaluate_texts,
+            train_ngram,
+        )
+        from transformer_jax.tasks.fit import allowing
+        from transformer_jax.training import manifest
+
+        began, tokenizer = time.monotonic(), directory.load_tokenizer()
+        with allowing(unknown=run.tokenizer.allow_unknown):
+            store = build_stores(run, directory, {"train": data.train})["train"]
+        model = train_ngram(store, tokenizer, run.model)
+        model.model.save(directory.path / "ngram.npz")
+        seal = {"schema": manifest.SCHEMA, "config": directory.read_config()}
+        manifest.rewrite(directory.path, seal | {"tokenizer": tokenizer.sha256})
+        with allowing(unknown=True):
+            stores = build_stores(run, directory, data.scored)
+        report = Report(run.output or "")
+        report.add(f"{run.model.order}-gram, {run.model.smoothing}", evaluate_texts(model, stores))
+        for name, other in baselines(store, tokenizer, run.evaluation):
+            report.add(name, evaluate_texts(other, stores))
+        print(report, flush=True)
+        write_sample(model, run)
+        seconds = round(time.monotonic() - began, 1)
+        directory.write(directory.results, {"scores": report.to_dict(), "seconds": seconds})
+        print(f"run: {directory.path}", flush=True)
+        return 0
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints a row for each model."""
+        from transformer_jax.recipes.language_evaluation import compare_models
+
+        return compare_models(request, directory)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from prompts to texts."""
+        from transformer_jax.predictors.generation import LanguageModelPredictor
+
+        return LanguageModelPredictor(path, checkpoint)
+
+
+RECIPES: Mapping[str, Recipe] = {"ngram": Ngram()}
