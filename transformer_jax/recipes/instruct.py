@@ -1,0 +1,370 @@
+"""Instruction tuning of a decoder on conversations: ``instruct sft``."""
+
+import dataclasses
+import functools
+import itertools
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+
+from transformer_jax.chat.store import ChatStore, TooLong, build_chats, split_chats
+from transformer_jax.chat.template import (
+    find_template,
+    special_tokens,
+)
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.config_fields import Amount, Configuration, Count, Range
+from transformer_jax.data.added_tokens import has_token
+from transformer_jax.data.conversations import Message, read_conversations
+from transformer_jax.data.preparation import Preparation, TextNormalization
+from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.model_presets import PRESETS
+from transformer_jax.parallel.mesh import is_main_process
+from transformer_jax.recipes.chat_format import run_template, write_template
+from transformer_jax.recipes.language_model import TextRows
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.settings import Adapted, Cached, RunConfig
+from transformer_jax.recipes.texts import token_cache
+from transformer_jax.recipes.validation import ValidationFlags
+from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.sizing import with_defaults
+from transformer_jax.tasks.batching import TokenCache
+from transformer_jax.training.activity import log
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig
+from transformer_jax.training.schedules import ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.chat.encoding import ChatEncoder
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.runs.planned import BatchShapes, Parts
+    from transformer_jax.tasks.instruction_task import Chosen
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "ChatConfig", "ChatData", "InstructRun"]
+
+_SAMPLED = 20_000  # messages that a tokenizer is learned from, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatOptions(Configuration, group="data.read"):
+    """How conversations are read."""
+
+    lowercase: bool = False  # lower-case every message
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatData(Configuration, group="data"):
+    """Where conversations come from."""
+
+    train: str | None = None  # a file of JSON lines with "messages" (.gz is unpacked)
+    valid: str | None = None  # likewise; None holds out some of train
+    # Share of train that is held out, 0 to 0.5.
+    validation_size: Annotated[float, Range(0, 0.5)] = 0.05
+    # Conversations longer than a row: without their first tokens, left out, or refused.
+    too_long: TooLong = "truncate"
+    read: ChatOptions = ChatOptions()
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatConfig(Configuration, group="chat"):
+    """How conversations are written."""
+
+    # A built-in chat template (chatml, llama-3, ...), a file or a folder; None is that of
+    # init_from.
+    template: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatRows(TextRows):
+    """Training settings: duration, rows of conversations, seed."""
+
+    epochs: Count | None = 3  # passes over the conversations
+    layout: Literal["packed"] = "packed"  # conversations are packed, and do not see each other
+
+
+@dataclasses.dataclass(frozen=True)
+class InstructEvaluation(Configuration, group="evaluation"):
+    """Settings of the evaluation at the end of a run."""
+
+    sample: Amount = 100  # tokens of an answer that is shown in the end; 0 is none
+
+
+@dataclasses.dataclass(frozen=True)
+class InstructRun(Cached, Adapted, RunConfig):
+    """One instruction-tuning run of a decoder."""
+
+    model: TransformerConfig = PRESETS["gpt2_small"]
+    data: ChatData = ChatData()
+    chat: ChatConfig = ChatConfig()
+    training: ChatRows = ChatRows()
+    evaluation: InstructEvaluation = InstructEvaluation()
+    first: Literal["bos"] = "bos"  # what texts begin with that are no conversations
+
+    recipe: ClassVar[str] = "instruct"
+    parts: ClassVar[tuple[str, ...]] = ("decoder",)
+
+
+class Instruct(Recipe):
+    """Conversations, a decoder, the loss of answers alone."""
+
+    name = "instruct"
+    title = "a model tuned on conversations"
+    config = InstructRun
+    family = "decoder"
+    starts = ("decoder",)
+    evaluation = ValidationFlags
+    has_plan = True
+    decoding = "sample"
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        return with_defaults(_NAMED)
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run with the tokens of its template, and rows that its start has room for."""
+        if run.data.train is None:
+            raise ConfigError("no conversations: give --data.train chats.jsonl")
+        wanted = special_tokens(run_template(run))
+        if start is not None:
+            wanted = tuple(token for token in wanted if not has_token(start.tokenizer, token))
+            run = _within_positions(run, named)
+        return _with_tokens(run, wanted)
+
+    def for_plan(self, run: Any) -> Any:
+        """Returns the run with the tokens of its template, for a plan."""
+        if run.chat.template is None:
+            return run
+        return _with_tokens(run, special_tokens(run_template(run)))
+
+    def check(self, run: Any) -> None:
+        """Refuses files that are no conversations, before anything is written."""
+        for path, flag in _files(run):
+            next(read_conversations(path, flag), None)
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns messages."""
+        prepare = Preparation.of(run.data.read)
+        chats = read_conversations(run.data.train, "data.train", prepare=prepare)
+        texts = (message["content"] for chat in chats for message in chat.messages)
+        return itertools.islice(texts, _SAMPLED)
+
+    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
+        """Keeps the template with the run, as Hugging Face folders keep theirs."""
+        if is_main_process():
+            write_template(directory, run_template(run))
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of instruction tuning, which ends with an answer."""
+        from transformer_jax.predictors.chats import encoder_of
+
+        if find_template(directory.path) is None:  # it was killed before it was written
+            self.write_files(run, directory, data, None)
+        cache, encoder = token_cache(run, directory), encoder_of(directory.path, tokenizer)
+        stores = [_store(run, encoder, cache, *file) for file in _files(run)]
+        task = _tuning(run, tokenizer, *_split(run, stores))
+        test = functools.partial(_show_answer, run, directory, tokenizer)
+        return dataclasses.replace(task, test=test)
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints what training validates, and the perplexity of answers."""
+        from transformer_jax.recipes.driver import load_tokenizer, make_task, read, with_start
+        from transformer_jax.recipes.validation import answer_scores, print_scores, validate
+
+        run = read(directory)
+        tokenizer = load_tokenizer(run, directory)
+        if request.data is None:
+            task = make_task(run, directory, tokenizer, None)
+        else:
+            task = with_start(_task_on(run, directory, tokenizer, request.data), run, tokenizer)
+        scores = answer_scores(task, validate(request, run, directory, task))
+        return print_scores(request, scores)
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what training and evaluation are made of."""
+        from transformer_jax.runs.planned import row_parts
+
+        return row_parts(run, batch)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from prompts and conversations to texts."""
+        from transformer_jax.predictors.generation import LanguageModelPredictor
+
+        return LanguageModelPredictor(path, checkpoint)
+
+
+def _with_tokens(run: InstructRun, tokens: tuple[str, ...]) -> InstructRun:
+    """Returns the run with further special tokens."""
+    added = tuple(dict.fromkeys((*run.tokenizer.add_special_tokens, *tokens)))
+    tokenizer = dataclasses.replace(run.tokenizer, add_special_tokens=added)
+    return dataclasses.replace(run, tokenizer=tokenizer)
+
+
+def _within_positions(run: InstructRun, named: InstructRun) -> InstructRun:
+    """Returns the run with rows that its start has positions for, where no length was asked for."""
+    training, most = run.training, run.model.positions.max_length
+    asked = training.sequence_length != named.training.sequence_length
+    if asked or training.sequence_length <= most:
+        return run
+    log(f"rows of {plural(most, 'token')}, which {run.init_from} has positions for")
+    return dataclasses.replace(run, training=dataclasses.replace(training, sequence_length=most))
+
+
+def _files(run: InstructRun) -> Iterator[tuple[str, str]]:
+    for name in ("train", "valid"):
+        if (path := getattr(run.data, name)) is not None:
+            yield path, f"data.{name}"
+
+
+def _task_on(
+    run: InstructRun, directory: "RunDirectory", tokenizer: "Tokenizer", path: str
+) -> "Task":
+    """Returns the task of a run with the conversations of a file to validate on."""
+    from transformer_jax.predictors.chats import encoder_of
+
+    store = _store(run, encoder_of(directory.path, tokenizer), TokenCache(), path, "--data")
+    chosen = store, np.arange(len(store))
+    return _tuning(run, tokenizer, chosen, chosen)
+
+
+def _store(
+    run: InstructRun, encoder: "ChatEncoder", cache: TokenCache, path: str, flag: str
+) -> ChatStore:
+    """Returns the conversations of a file, and logs a line about them."""
+    from transformer_jax.tasks.instruction_task import log_chats
+
+    began = time.monotonic()
+    store = build_chats(
+        path,
+        encoder,
+        limit=run.training.sequence_length + 1,
+        too_long=run.data.too_long,
+        prepare=Preparation.of(run.data.read),
+        cache=cache.cache,
+        writes=cache.writes,
+        flag=flag,
+    )
+    chats = read_conversations(path, flag, prepare=Preparation.of(run.data.read))
+    texts = (message["content"] for chat in chats for message in chat.messages)
+    log_chats(path, store, texts, encoder.tokenizer, began)
+    return store
+
+
+def _tuning(
+    run: InstructRun, tokenizer: "Tokenizer", chosen: "Chosen", held: "Chosen | None"
+) -> "Task":
+    from transformer_jax.tasks.instruction_task import instruction_tuning
+    from transformer_jax.tasks.language_model_task import Rows
+
+    training = run.training
+    rows = Rows(training.batch_size, training.sequence_length, seed=training.seed)
+    return instruction_tuning(chosen, held, run.model, tokenizer, rows=rows)
+
+
+def _split(run: InstructRun, stores: list[ChatStore]) -> "tuple[Chosen, Chosen | None]":
+    """Returns conversations for training and for validation."""
+    train = stores[0]
+    if len(stores) > 1:
+        return (train, np.arange(len(train))), (stores[1], np.arange(len(stores[1])))
+    chosen, held = split_chats(train, run.data.validation_size)
+    return (train, chosen), (train, held)
+
+
+def _first_answer(chat: list[Message]) -> int:
+    """Returns the place of the first answer to a message of the user; 0 where there is none."""
+    roles = [message["role"] for message in chat]
+    after = roles.index("user") if "user" in roles else len(chat)
+    return next((i for i in range(after, len(chat)) if roles[i] == "assistant"), 0)
+
+
+def _show_answer(
+    run: InstructRun, directory: "RunDirectory", tokenizer: "Tokenizer", model: Any, step: int
+) -> dict[str, Any]:
+    """Prints an answer to a message of the validation file, or of training without one."""
+    del step
+    from transformer_jax.chat.session import ChatModel
+    from transformer_jax.decoding.language import DecoderLanguageModel
+    from transformer_jax.decoding.requests import GenerationRequest
+    from transformer_jax.predictors.chats import encoder_of
+
+    path = run.data.valid or run.data.train
+    if not run.evaluation.sample or path is None or not os.path.exists(path):
+        return {}
+    chat = next(read_conversations(path, prepare=Preparation.of(run.data.read))).messages
+    asked = chat[: _first_answer(chat)]
+    if not asked:
+        return {}
+    language = DecoderLanguageModel(model, tokenizer)
+    answers = ChatModel(language, encoder_of(directory.path, tokenizer))
+    request = GenerationRequest("", max_new_tokens=run.evaluation.sample, temperature=0)
+    try:
+        answer = answers.answer(asked, request).text
+    except DataError:
+        return {}  # longer than the context
+    said = "\n".join(f"{one['role']}: {one['content']}" for one in asked)
+    print(f"\nsample:\n{said}\nassistant: {answer}\n", flush=True)
+    return {"sample": {"messages": asked, "answer": answer}}
+
+
+def _adamw(peak: float) -> OptimizerConfig:
+    return OptimizerConfig(
+        name="adamw",
+        learning_rate=peak,
+        beta2=0.99,
+        weight_decay=0.01,
+        schedule=ScheduleConfig("cosine", warmup_steps=None, final_fraction=0.1),
+    )
+
+
+_SMALL = TransformerConfig(
+    d_model=128,
+    encoder_layers=0,
+    decoder_layers=4,
+    embedding=EmbeddingConfig(scale=1.0),
+    positions=PositionConfig(kind="rope", max_length=256),
+    attention=AttentionConfig(num_heads=4, bias=False, out_bias=False),
+    feed_forward=FeedForwardConfig(d_ff=384, activation="silu", gated=True, bias=False),
+    norm=NormConfig(kind="rms", placement="pre"),
+)
+
+
+_NAMED: dict[str, tuple[str, InstructRun]] = {
+    "sft": (
+        "Supervised fine-tuning of a language model (--init-from), rows of 1024 tokens.",
+        InstructRun(
+            model=PRESETS["llama_style"],
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=32_000),
+            optimizer=_adamw(2e-5),
+            training=ChatRows(batch_size=32, sequence_length=1024),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+    "sft-cpu": (
+        "The same on a CPU, rows of 256 tokens; without --init-from a small model from scratch.",
+        InstructRun(
+            model=_SMALL,
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=None),
+            optimizer=_adamw(5e-4),
+            training=ChatRows(batch_size=8, sequence_length=256),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+}
+
+RECIPES: Mapping[str, Recipe] = {"instruct": Instruct()}
