@@ -1,0 +1,172 @@
+"""Runs on preferences and on rewards of a decoder: what both need of methods, starts and data."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from transformer_jax.chat.template import copy_template, find_template
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.parallel.mesh import is_main_process
+from transformer_jax.training.optimizers import OptimizerConfig
+from transformer_jax.training.schedules import ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.chat.encoding import ChatEncoder
+    from transformer_jax.data.preferences import PreferenceSplits
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = [
+    "STARTS",
+    "First",
+    "adamw",
+    "chat_encoder",
+    "check_forms",
+    "check_methods",
+    "keep_template",
+    "method_numbers",
+    "refuse_merged",
+    "resolve_first",
+    "splits_on",
+]
+
+STARTS = ("decoder",)
+First: TypeAlias = Literal["auto", "bos", "eos", "newline"]
+
+# Which methods have a setting, and its value where none is given.
+_NUMBERS: dict[str, dict[str, float]] = {
+    "beta": {"dpo": 0.1, "ipo": 0.1, "kto": 0.1, "simpo": 2.0},
+    "label_smoothing": {"dpo": 0.0},
+    "margin": {"simpo": 1.0},
+    "desirable_weight": {"kto": 1.0},
+    "undesirable_weight": {"kto": 1.0},
+    "value_weight": {"ppo": 0.5},
+    "value_clip": {"ppo": 0.2},
+    "discount": {"ppo": 1.0},
+    "gae_decay": {"ppo": 0.95},
+}
+
+
+def check_methods(config: Any, names: tuple[str, ...]) -> None:
+    """Refuses settings that a method does not have."""
+    for name in names:
+        methods = _NUMBERS[name]
+        if getattr(config, name) is not None and config.method not in methods:
+            raise ConfigError(
+                f"align.{name} is a setting of {', '.join(methods)}, and this run is "
+                f"{config.method}: leave it out"
+            )
+
+
+def method_numbers(config: Any, names: tuple[str, ...]) -> dict[str, float]:
+    """The settings that the method has, with its values where none is given."""
+    found = {name: getattr(config, name) for name in names if config.method in _NUMBERS[name]}
+    usual = lambda name: _NUMBERS[name][config.method]
+    return {name: usual(name) if value is None else value for name, value in found.items()}
+
+
+def adamw(peak: float) -> OptimizerConfig:
+    """Returns AdamW with a linear schedule, for a peak of the learning rate."""
+    schedule = ScheduleConfig("linear", warmup_steps=None)
+    return OptimizerConfig("adamw", peak, schedule, beta2=0.95, eps=1e-8, weight_decay=0.0)
+
+
+def resolve_first(run: Any, start: Any) -> Any:
+    """Returns the run with what texts begin with: as in its start, where none is asked for."""
+    if run.first != "auto":
+        return run
+    return dataclasses.replace(run, first=start.directory.read_config().get("first", "bos"))
+
+
+def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
+    """Returns whether prompts are conversations.
+
+    Raises:
+        ConfigError: Some are conversations and others texts, or the start has no chat template.
+    """
+    from transformer_jax.predictors.chats import encoder_of
+
+    parts = [part for part in (splits.train, splits.valid) if part is not None]
+    forms = {part.conversational for part in parts}
+    if len(forms) > 1:
+        raise ConfigError(
+            f"data.train {run.data.train} and data.valid {run.data.valid}: one has conversations "
+            f"and the other texts: give both one form"
+        )
+    if forms == {False}:
+        return False
+    if find_template(start.directory.path) is None:
+        raise ConfigError(
+            f"data.train {run.data.train}: holds conversations, and {run.init_from} has no chat "
+            f"template: start from a run of instruct, or from a Hugging Face folder with one"
+        )
+    encoder_of(start.directory.path, start.tokenizer)
+    return True
+
+
+def keep_template(directory: "RunDirectory", start: Any) -> None:
+    """Copies the chat template of a start to the run, which then answers conversations too."""
+    if is_main_process():
+        copy_template(start.directory.path, directory.path)
+
+
+def chat_encoder(
+    directory: "RunDirectory", tokenizer: "Tokenizer", splits: "PreferenceSplits"
+) -> "ChatEncoder | None":
+    """Returns the encoder of the run's conversations; None for texts."""
+    from transformer_jax.predictors.chats import encoder_of
+
+    return encoder_of(directory.path, tokenizer) if splits.train.conversational else None
+
+
+def splits_on(request: Any, run: Any, directory: "RunDirectory", kind: Any) -> "PreferenceSplits":
+    """Returns the data of the file of ``--data``, or of the run without it.
+
+    Raises:
+        ConfigError: The file holds texts and the run was trained on conversations, or the reverse;
+            or adapters were merged into the run.
+        DataError: The file cannot be read.
+    """
+    from transformer_jax.data.preferences import (
+        PreferenceSplits,
+        open_preferences,
+        read_preferences,
+    )
+
+    if request.data is None:
+        return open_preferences(run.data, kind)
+    given = read_preferences(request.data, kind, run.data.read, "--data")
+    trained = _on_conversations(run, directory, kind)
+    if trained not in (None, given.conversational):
+        forms = ("texts", "conversations")
+        raise ConfigError(
+            f"--data {request.data}: holds {forms[given.conversational]}, and {request.run} was "
+            f"trained on {forms[not given.conversational]}: give a file of these"
+        )
+    return PreferenceSplits(given, given)
+
+
+def refuse_merged(run: Any, directory: "RunDirectory") -> None:
+    """Refuses a run without its start, which its reference was.
+
+    Raises:
+        ConfigError: Adapters were merged into it.
+    """
+    if run.init_from is None:
+        raise ConfigError(
+            f"{directory.path}: adapters were merged into it, and its reference is not kept: "
+            f"evaluate the run that it was made from"
+        )
+
+
+def _on_conversations(run: Any, directory: "RunDirectory", kind: Any) -> bool | None:
+    """Returns whether a run was trained on conversations; None where nobody can tell any more."""
+    from transformer_jax.data.preferences import open_preferences
+
+    if find_template(directory.path) is None:
+        return False
+    if run.align.method == "reward":
+        return True  # a reward model of texts has no template; other runs keep that of their start
+    try:
+        return open_preferences(run.data, kind).train.conversational
+    except DataError:
+        return None

@@ -1,0 +1,329 @@
+"""Preference learning of a decoder by DPO, IPO, KTO or SimPO: ``align dpo``."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import (
+    Configuration,
+    Count,
+    NotNegative,
+    Positive,
+    Range,
+)
+from transformer_jax.data.preference_examples import Truncation
+from transformer_jax.data.preferences import PreferenceData, PreferenceKind, open_preferences
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.model_presets import PRESETS
+from transformer_jax.recipes.posttraining import (
+    STARTS,
+    First,
+    adamw,
+    chat_encoder,
+    check_forms,
+    check_methods,
+    keep_template,
+    method_numbers,
+    refuse_merged,
+    resolve_first,
+    splits_on,
+)
+from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
+from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
+from transformer_jax.recipes.validation import (
+    ValidationFlags,
+    plain_scores,
+    print_scores,
+    validate,
+)
+from transformer_jax.runs.sizing import with_defaults
+from transformer_jax.training.loop import LoopConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from transformer_jax.data.preferences import PreferenceSplits
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.tasks.preference_task import CompletionRows, Encoded
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "AlignConfig", "PreferenceRun", "Preferences", "encode_data"]
+
+LONGEST = 512  # tokens of a row, where the run does not say
+# Log-probabilities of the reference by part: of the run, its directory and tokenizer, its examples
+# and how they become batches.
+Reference: TypeAlias = Callable[[Any, Any, Any, Any, Any], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignConfig(Configuration, group="align"):
+    """The method of learning from preferences."""
+
+    method: Literal["dpo", "ipo", "kto", "simpo", "reward"] = "dpo"
+    # Weight of the KL divergence from the reference; of simpo the scale of rewards. None is 0.1,
+    # and 2 of simpo.
+    beta: Positive | None = None
+    # Dpo: probability that a preference is wrong; None is 0.
+    label_smoothing: Annotated[float, Range(0, below=0.5)] | None = None
+    margin: float | None = None  # simpo: by how much the chosen one is to be better; None is 1
+    desirable_weight: NotNegative | None = None  # kto: of desirable completions; None is 1
+    undesirable_weight: NotNegative | None = None  # kto: of the others; None is 1
+    # Of dpo, ipo and kto: log-probabilities of the reference are computed once before the first
+    # step, or its parameters are kept and computed with in every step. None is precomputed.
+    reference: Literal["precomputed", "frozen"] | None = None
+    # Most tokens of a prompt with its completion; None is what the model has positions for, up to
+    # 512.
+    max_length: Annotated[int, Range(4)] | None = None
+    # The two rows of a pair that is too long have one prompt, or each row loses of its prompt what
+    # its own completion needs, as in runs of version 0.1.
+    truncation: Truncation = "pair"
+
+    names: ClassVar[tuple[str, ...]] = (
+        "beta", "label_smoothing", "margin", "desirable_weight", "undesirable_weight"
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_methods(self, self.names)
+        if self.reference is not None and not self.has_reference:
+            raise ConfigError(
+                f"align.reference is {self.reference}, and {self.method} has no reference: leave "
+                f"it out"
+            )
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the method compares with a reference."""
+        return self.method in ("dpo", "ipo", "kto")
+
+    @property
+    def kind(self) -> PreferenceKind:
+        """What a line of the data holds."""
+        return "labels" if self.method == "kto" else "pairs"
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers of the loss."""
+        return method_numbers(self, self.names)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleBatches(TokenBatches):
+    """Training settings: duration, batches of examples of so many tokens, seed."""
+
+    epochs: Count | None = 3  # passes over the examples
+
+
+@dataclasses.dataclass(frozen=True)
+class PreferenceRun(Adapted, RunConfig):
+    """One run of a decoder on preferences."""
+
+    align: AlignConfig = AlignConfig()
+    model: TransformerConfig = PRESETS["gpt2_small"]
+    data: PreferenceData = PreferenceData()
+    training: ExampleBatches = ExampleBatches()
+    # What a text begins with; auto is as in the run that this one starts from.
+    first: First = "auto"
+
+    recipe: ClassVar[str] = "preferences"
+    parts: ClassVar[tuple[str, ...]] = ("decoder",)
+
+    @property
+    def precomputes_reference(self) -> bool:
+        """Whether log-probabilities of the reference are computed before the first step."""
+        return self.align.has_reference and self.align.reference != "frozen"
+
+
+class Preferences(Recipe):
+    """Pairs or labels of completions, a decoder."""
+
+    name = "preferences"
+    title = "a decoder trained on preferences"
+    config: ClassVar[type] = PreferenceRun
+    family = "decoder"
+    starts = STARTS
+    needs_start = True
+    metrics = ("valid_accuracy",)
+    evaluation = ValidationFlags
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        named = {
+            "dpo": "Direct preference optimization on pairs of completions.",
+            "ipo": "Identity preference optimization: a margin with a target.",
+            "kto": "Kahneman-Tversky optimization on completions labelled true or false.",
+            "simpo": "Simple preference optimization, without a reference.",
+        }
+        return with_defaults({name: (about, self._named(name)) for name, about in named.items()})
+
+    def _named(self, method: Any) -> Any:
+        return self.config(
+            align=AlignConfig(method),
+            optimizer=adamw(1e-5),
+            training=ExampleBatches(epochs=1),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        )
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run with rows that its model has positions for."""
+        if run.align.max_length is not None:
+            return run
+        align = dataclasses.replace(run.align, max_length=min(LONGEST, run.model.max_length))
+        return dataclasses.replace(run, align=align)
+
+    def check(self, run: Any) -> None:
+        """Refuses methods of another recipe, parts of batches of KTO, and another precision."""
+        self._check_method(run.align.method)
+        _check_whole_batches(run)
+        if run.precomputes_reference and run.lora.narrows:
+            raise ConfigError(
+                f"lora.base_dtype is {run.lora.base_dtype}, and the reference is computed from the "
+                f"float32 weights: add --align.reference frozen, which shares the base"
+            )
+
+    def _check_method(self, method: str) -> None:
+        if method == "reward":
+            raise ConfigError(
+                "align.method is reward: a reward model is a run of its own kind: begin it with "
+                "align reward"
+            )
+
+    def length_limit(self, run: Any) -> tuple[str, int]:
+        """Returns the limit of prompts with their completions."""
+        return "align.max_length", run.align.max_length or 0
+
+    def open_data(self, run: Any) -> "PreferenceSplits":
+        """Returns the preferences."""
+        return open_preferences(run.data, run.align.kind)
+
+    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
+        """Refuses conversations that the run cannot learn from."""
+        check_forms(run, data, start)
+        return run
+
+    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
+        """Returns the run with what its texts begin with."""
+        return resolve_first(run, start)
+
+    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
+        """Keeps the chat template of the start."""
+        keep_template(directory, start)
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of preference learning."""
+        from transformer_jax.runs.reference import kept_reference
+
+        return self.task_with(run, directory, tokenizer, data, kept_reference)
+
+    def task_with(
+        self,
+        run: Any,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: Any,
+        reference: Reference,
+    ) -> "Task":
+        """Returns the task of a run, with a source of the reference's log-probabilities."""
+        from transformer_jax.runs.freezing import partition_for
+        from transformer_jax.tasks.preference_task import preference
+
+        encoded, rows = encode_data(run, directory, tokenizer, data)
+        if run.precomputes_reference:
+            encoded = encoded.with_reference(reference(run, directory, tokenizer, encoded, rows))
+        return preference(
+            encoded,
+            run.model,
+            tokenizer,
+            rows,
+            method=run.align.method,
+            partition=partition_for(run, tokenizer),
+            **run.align.numbers,
+        )
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints what training validates."""
+        from transformer_jax.recipes.driver import load_tokenizer, read
+        from transformer_jax.runs.reference import kept_reference
+
+        run = read(directory)
+        refuse_merged(run, directory)
+        tokenizer = load_tokenizer(run, directory)
+        data = splits_on(request, run, directory, run.align.kind)
+        reference: Reference = kept_reference
+        if request.data is not None:
+            reference = functools.partial(_reference_of, request.data)
+        task = self.task_with(run, directory, tokenizer, data, reference)
+        return print_scores(request, plain_scores(validate(request, run, directory, task)))
+
+    def text_format(self, fields: Mapping[str, Any]) -> TextFormat:
+        """Returns how texts begin and end: completions always have an end token."""
+        return super().text_format(fields)._replace(ends=True)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from prompts to texts."""
+        from transformer_jax.predictors.generation import LanguageModelPredictor
+
+        return LanguageModelPredictor(path, checkpoint)
+
+
+def encode_data(
+    run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+) -> "tuple[Encoded, CompletionRows]":
+    """Returns the examples of a run as tokens, and how they become batches."""
+    from transformer_jax.predictors.text_starts import first_token
+    from transformer_jax.tasks.preference_task import CompletionRows, encode_splits
+
+    first, length = first_token(directory, tokenizer), run.align.max_length or LONGEST
+    chats = chat_encoder(directory, tokenizer, data)
+    answers = None if chats is None else chats.encode_answers
+    rows = CompletionRows(first, length, run.training.batching, answers, run.align.truncation)
+    return encode_splits(data, tokenizer, rows), rows
+
+
+def _check_whole_batches(run: PreferenceRun) -> None:
+    """Refuses to divide batches of KTO, whose rows are compared with each other."""
+    training = run.training
+    if run.align.method != "kto":
+        return
+    if training.gradient_accumulation_steps > 1:
+        raise ConfigError(
+            f"training.gradient_accumulation_steps is {training.gradient_accumulation_steps}: kto "
+            f"compares all rows of a batch with each other: leave it out"
+        )
+    if training.mode == "pmap":
+        raise ConfigError(
+            "training.mode is pmap: kto compares all rows of a batch with each other: use jit"
+        )
+
+
+def _reference_of(
+    path: str,
+    run: PreferenceRun,
+    directory: "RunDirectory",
+    tokenizer: "Tokenizer",
+    encoded: "Encoded",
+    rows: "CompletionRows",
+) -> "dict[str, np.ndarray]":
+    """Returns log-probabilities of the reference for a file, by what the run started from."""
+    del directory
+    from transformer_jax.runs.reference import compute_reference
+    from transformer_jax.tasks.preference_task import Encoded
+
+    try:
+        found = compute_reference(run, tokenizer, Encoded(encoded.train, None), rows)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"--data {path}: the reference of {run.align.method} is {run.init_from}, which the run "
+            f"started from, and which other pairs need: {error}"
+        ) from None
+    return {"train": found["train"], "valid": found["train"]}
+
+
+RECIPES: Mapping[str, Recipe] = {"preferences": Preferences()}

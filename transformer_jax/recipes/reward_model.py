@@ -1,0 +1,123 @@
+"""Reward models: a decoder with one number for each text, trained on pairs: ``align reward``."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_dict import from_dict
+from transformer_jax.errors import ConfigError
+from transformer_jax.recipes.posttraining import keep_template, splits_on
+from transformer_jax.recipes.preferences import (
+    AlignConfig,
+    PreferenceRun,
+    Preferences,
+    encode_data,
+)
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.validation import plain_scores, print_scores, validate
+from transformer_jax.runs.sizing import with_defaults
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "RewardRun"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardRun(PreferenceRun):
+    """One run of a reward model on preferences."""
+
+    align: AlignConfig = AlignConfig("reward")
+
+    recipe: ClassVar[str] = "reward_model"
+
+
+class RewardModel(Preferences):
+    """Pairs of completions, a decoder with one number for each text."""
+
+    name = "reward_model"
+    title = "a reward model"
+    config: ClassVar[type] = RewardRun
+    family = "decoder-task"
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named run."""
+        about = "A reward model on pairs, by Bradley and Terry."
+        return with_defaults({"reward": (about, self._named("reward"))})
+
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Returns the model of the start without its output layer."""
+        from transformer_jax.tasks.preference_task import reward_config
+
+        return reward_config(start.model)
+
+    def _check_method(self, method: str) -> None:
+        if method != "reward":
+            raise ConfigError(
+                f"align.method is {method}: this is a reward model: begin the run with align "
+                f"{method}"
+            )
+
+    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
+        """Keeps the chat template of the start if the run learns from conversations."""
+        if data.train.conversational:
+            keep_template(directory, start)
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of a reward model."""
+        from transformer_jax.runs.freezing import partition_for
+        from transformer_jax.tasks.preference_task import reward_model
+
+        encoded, rows = encode_data(run, directory, tokenizer, data)
+        return reward_model(
+            encoded, run.model, tokenizer, rows, partition=partition_for(run, tokenizer)
+        )
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints what training validates, and the reliability of probabilities."""
+        from transformer_jax.recipes.driver import load_tokenizer, read
+
+        run = read(directory)
+        tokenizer = load_tokenizer(run, directory)
+        data = splits_on(request, run, directory, run.align.kind)
+        task = self.make_task(run, directory, tokenizer, data)
+        validated = validate(request, run, directory, task)
+        more = functools.partial(_reliability, task, validated)
+        return print_scores(request, plain_scores(validated), more)
+
+    def task_fields(self, fields: Mapping[str, Any]) -> Any:
+        """Returns the task of one number for each text."""
+        length = fields["align"].get("max_length")
+        if length is None:
+            length = from_dict(TransformerConfig, fields["model"]).max_length
+        return {"kind": "regress", "labels": [], "max_length": length}
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from texts and conversations to rewards."""
+        from transformer_jax.predictors.texts import RewardPredictor
+
+        return RewardPredictor(path, checkpoint)
+
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+        """Returns a decoder with one output for each text."""
+        from transformer_jax.models.making import make_model
+
+        return make_model("decoder-task", config, task="regress", rngs=rngs)
+
+
+def _reliability(task: "Task", validated: Any) -> dict[str, Any]:
+    """Prints the table of a reward model, and returns its numbers."""
+    assert task.test is not None
+    tested = task.test(validated.model, validated.step)["scores"]["valid"]
+    return {"reliability": tested["reliability"]}
+
+
+RECIPES: Mapping[str, Recipe] = {"reward_model": RewardModel()}
