@@ -1,0 +1,372 @@
+"""Learning of a decoder from rewards of its own samples, by PPO or GRPO: ``align grpo``."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import (
+    Configuration,
+    Count,
+    NotNegative,
+    Positive,
+    Share,
+)
+from transformer_jax.data.preferences import PreferenceData, open_preferences
+from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.model_presets import PRESETS
+from transformer_jax.recipes.posttraining import (
+    STARTS,
+    First,
+    adamw,
+    chat_encoder,
+    check_forms,
+    check_methods,
+    keep_template,
+    method_numbers,
+    refuse_merged,
+    resolve_first,
+    splits_on,
+)
+from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
+from transformer_jax.recipes.settings import Adapted, RunConfig, TrainingConfig
+from transformer_jax.recipes.validation import (
+    ValidationFlags,
+    plain_scores,
+    print_scores,
+    validate,
+)
+from transformer_jax.runs.settings import was_given
+from transformer_jax.runs.sizing import with_defaults
+from transformer_jax.training.activity import log
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.on_policy import KLControl, OnPolicy
+from transformer_jax.training.schedules import ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.data.preferences import PreferenceSplits
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.runs.rewarding import RewardSource
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "PolicyConfig", "PolicyRun", "RewardConfig"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyConfig(Configuration, group="align"):
+    """The method of learning from rewards of the policy's own samples."""
+
+    method: Literal["ppo", "grpo"] = "grpo"
+    max_prompt_length: Count = 64  # most tokens of a prompt; a longer one loses its beginning
+    max_new_tokens: Count = 32  # most tokens of a completion, its end included
+    group_size: Count = 4  # completions of each prompt
+    updates: Count = 2  # optimizer updates on the samples of a step
+    clip: Positive = 0.2  # most change of a token's probability, as a fraction, by one step
+    # Weight of the KL penalty at the first step; 0 is no penalty.
+    kl_coefficient: NotNegative = 0.05
+    # Nats of a completion that the policy may be away from the reference, on average; the weight
+    # follows. None keeps the weight.
+    kl_target: Positive | None = None
+    kl_horizon: NotNegative = 0.1  # how fast the weight follows: at most a fifth of it a step
+    # Ppo: weight of the loss of the value head; None is 0.5.
+    value_weight: NotNegative | None = None
+    value_clip: Positive | None = None  # ppo: most change of a value by one step; None is 0.2
+    discount: Share | None = None  # ppo: of later rewards; None is 1
+    gae_decay: Share | None = None  # ppo: lambda of advantage estimation; None is 0.95
+
+    names: ClassVar[tuple[str, ...]] = ("value_weight", "value_clip", "discount", "gae_decay")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kl_target is not None and not self.kl_coefficient:
+            raise ConfigError(
+                "align.kl_target is given and align.kl_coefficient is 0: a weight of 0 never grows"
+            )
+        check_methods(self, self.names)
+        self.sampled  # noqa: B018  (it checks the rest)
+
+    @property
+    def sampled(self) -> OnPolicy:
+        """The numbers of the method."""
+        own = method_numbers(self, self.names)
+        return OnPolicy(self.method, self.max_new_tokens, self.group_size, self.clip, **own)
+
+    @property
+    def control(self) -> KLControl:
+        """How the weight of the KL penalty changes."""
+        return KLControl(self.kl_coefficient, self.kl_target, self.kl_horizon)
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardConfig(Configuration, group="reward"):
+    """What samples are rewarded by; give one of them."""
+
+    # A Python file with reward(prompt, completion) -> float. It is run: use files that you trust.
+    file: str | None = None
+    run: str | None = None  # a reward model, trained by align reward
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptBatches(TrainingConfig):
+    """Training settings: duration, batches of prompts, seed."""
+
+    epochs: Count | None = None
+    batch_size: Count = 8  # prompts of a step, over all devices
+
+    mode: ClassVar[Literal["jit"]] = "jit"  # type: ignore[misc]
+
+    @property
+    def row_unit(self) -> int:
+        """The divisor of the rows of every batch."""
+        return self.batch_size
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyRun(Adapted, RunConfig):
+    """One run of a decoder on rewards of its own samples."""
+
+    align: PolicyConfig = PolicyConfig()
+    reward: RewardConfig = RewardConfig()
+    model: TransformerConfig = PRESETS["gpt2_small"]
+    data: PreferenceData = PreferenceData()
+    training: PromptBatches = PromptBatches()
+    # What a text begins with; auto is as in the run that this one starts from.
+    first: First = "auto"
+
+    recipe: ClassVar[str] = "on_policy"
+    parts: ClassVar[tuple[str, ...]] = ("decoder",)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluatePolicy(ValidationFlags):
+    """Print the metrics that training validates, by the reward of the run or another."""
+
+    reward_file: str | None = None
+    """A Python file with reward(prompt, completion) -> float; None is the reward that the run was
+    trained with."""
+    reward_run: str | None = None
+    """A reward model in its place."""
+
+
+class PolicyData(NamedTuple):
+    """Prompts, and what rewards samples; None is not loaded yet."""
+
+    splits: "PreferenceSplits"
+    source: "RewardSource | None" = None
+
+
+class OnPolicyLearning(Recipe):
+    """Prompts and a reward, a decoder."""
+
+    name = "on_policy"
+    title = "a decoder trained on rewards"
+    config = PolicyRun
+    family = "decoder"
+    starts = STARTS
+    needs_start = True
+    metrics = ("valid_reward",)
+    evaluation = EvaluatePolicy
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        schedule = ScheduleConfig("constant", warmup_steps=0)
+        optimizer = dataclasses.replace(adamw(1e-5), schedule=schedule)
+        loop = LoopConfig(evaluate_every=None, checkpoint_every=None)
+        run = lambda method: PolicyRun(align=PolicyConfig(method), optimizer=optimizer, loop=loop)
+        ppo = "Proximal policy optimization by a reward, with a value head."
+        grpo = "Group-relative policy optimization by a reward, without a value head."
+        return with_defaults({"ppo": (ppo, run("ppo")), "grpo": (grpo, run("grpo"))})
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run with lengths that its model has positions for; refuses its reward."""
+        from transformer_jax.recipes.checks import check_rows
+        from transformer_jax.runs.rewarding import check_reward
+
+        check_rows(run)
+        run = _within_positions(run, named)
+        check_reward(run, start, resolve_first(run, start).first, self.length_limit(run))
+        return run
+
+    def length_limit(self, run: Any) -> tuple[str, int]:
+        """Returns the limit of prompts with their completions."""
+        align = run.align
+        both = align.max_prompt_length + align.max_new_tokens
+        return "the sum of align.max_prompt_length and align.max_new_tokens", both
+
+    def batch_tokens(self, run: Any) -> int:
+        """Returns the tokens of the samples of a step, prompts included."""
+        return int(run.training.batch_size * run.align.group_size * self.length_limit(run)[1])
+
+    def open_data(self, run: Any) -> PolicyData:
+        """Returns the prompts."""
+        return PolicyData(open_preferences(run.data, "prompts"))
+
+    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
+        """Refuses conversations that the run or its reward cannot read."""
+        from transformer_jax.runs.rewarding import check_form
+
+        check_forms(run, data.splits, start)
+        check_form(run, start, data.splits.train)
+        return run
+
+    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
+        """Returns the run with what its texts begin with."""
+        return resolve_first(run, start)
+
+    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
+        """Keeps the chat template of the start."""
+        keep_template(directory, start)
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of learning from rewards."""
+        from transformer_jax.predictors.text_starts import first_token
+        from transformer_jax.runs.freezing import partition_for
+        from transformer_jax.runs.rewarding import reward_source
+        from transformer_jax.tasks.on_policy_task import Learning, PromptRows, from_samples
+
+        align, first = run.align, first_token(directory, tokenizer)
+        source = data.source or reward_source(run, tokenizer, data.splits)
+        chats = chat_encoder(directory, tokenizer, data.splits)
+        length, training = align.max_prompt_length, run.training
+        rows = PromptRows(first, training.batch_size, length, training.seed, chats)
+        learning = Learning(
+            align.sampled, source.reward, align.control, align.updates, source.model
+        )
+        partition = partition_for(run, tokenizer)
+        return from_samples(data.splits, run.model, tokenizer, rows, learning, partition=partition)
+
+    def make_optimizer(self, run: Any) -> Callable[[int, Any], Any]:
+        """Returns the optimizer, whose schedule counts the updates of each step."""
+        from transformer_jax.training.on_policy import adaptive_kl
+
+        make, align = super().make_optimizer(run), run.align
+        return lambda steps, params: adaptive_kl(
+            make(steps * align.updates, params), align.kl_coefficient
+        )
+
+    def describe_batches(self, run: Any, plan: Any) -> str:
+        """Returns what a line about the run says of its samples."""
+        align = run.align
+        return (
+            f"{plural(align.group_size, 'sample')} of each of "
+            f"{plural(run.training.batch_size, 'prompt')} and {plural(align.updates, 'update')} a "
+            f"step"
+        )
+
+    def train(self, run: Any, directory: "RunDirectory", data: Any) -> int:
+        """Trains a run to its end.
+
+        Raises:
+            DataError: The reward function raised, or returned no finite number.
+        """
+        from transformer_jax.runs.rewarding import reward_source
+
+        source = reward_source(run, directory.load_tokenizer(), data.splits)
+        with _rewarding(source):
+            return super().train(run, directory, PolicyData(data.splits, source))
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints what training validates, by the reward of the run or another."""
+        from transformer_jax.recipes.driver import load_tokenizer, read
+        from transformer_jax.runs.initial import load_pretrained
+        from transformer_jax.runs.rewarding import FLAGS, check_form, check_reward, reward_source
+
+        run = read(directory)
+        refuse_merged(run, directory)
+        tokenizer = load_tokenizer(run, directory)
+        splits = splits_on(request, run, directory, "prompts")
+        given = (request.reward_file, request.reward_run) != (None, None)
+        if given:
+            reward = RewardConfig(request.reward_file, request.reward_run)
+            run = dataclasses.replace(run, reward=reward)
+        itself = load_pretrained(str(directory.path), STARTS)
+        flags = ("--reward-file", "--reward-run") if given else FLAGS
+        check_reward(run, itself, run.first, self.length_limit(run), flags)
+        data = None if request.data is None else f"--data {request.data}"
+        check_form(run, itself, splits.train, flags[1], data)
+        source = reward_source(run, tokenizer, splits)
+        task = self.make_task(run, directory, tokenizer, PolicyData(splits, source))
+        beside = None
+        if given and source.model is not None:
+            beside = {"reward": source.model.params}
+        with _rewarding(source):
+            validated = validate(request, run, directory, task, beside)
+        return print_scores(request, plain_scores(validated))
+
+    def text_format(self, fields: Mapping[str, Any]) -> TextFormat:
+        """Returns how texts begin and end: completions always have an end token."""
+        return super().text_format(fields)._replace(ends=True)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from prompts to texts."""
+        from transformer_jax.predictors.generation import LanguageModelPredictor
+
+        return LanguageModelPredictor(path, checkpoint)
+
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+        """Returns a decoder, with a value head for PPO."""
+        from transformer_jax.models.making import make_model
+
+        valued = fields["align"].get("method") == "ppo"
+        return make_model("decoder", config, valued=valued, rngs=rngs)
+
+
+def _within_positions(run: PolicyRun, named: PolicyRun) -> PolicyRun:
+    """The run with prompts and completions that its start has positions for.
+
+    A length that was asked for stays. Completions get at most half of the positions.
+    """
+    align, most = run.align, run.model.max_length
+    prompt, new = align.max_prompt_length, align.max_new_tokens
+    if prompt + new <= most:
+        return run
+    if not _asked(run, named, "max_new_tokens"):
+        asked = _asked(run, named, "max_prompt_length")
+        new = min(new, most - prompt if asked else most // 2)
+    if not _asked(run, named, "max_prompt_length"):
+        prompt = min(prompt, most - new)
+    if min(prompt, new) < 1 or prompt + new > most:
+        return run  # refused, with both numbers
+    log(
+        f"prompts of at most {plural(prompt, 'token')} and completions of at most {new}, which "
+        f"{run.init_from} has positions for"
+    )
+    align = dataclasses.replace(align, max_prompt_length=prompt, max_new_tokens=new)
+    return dataclasses.replace(run, align=align)
+
+
+def _asked(run: PolicyRun, named: PolicyRun, name: str) -> bool:
+    changed: bool = getattr(run.align, name) != getattr(named.align, name)
+    return changed or was_given(f"align.{name}")
+
+
+@contextlib.contextmanager
+def _rewarding(source: "RewardSource") -> Iterator[None]:
+    """Context of steps that reward samples.
+
+    Raises:
+        DataError: The reward function raised, or returned no finite number.
+    """
+    # JAX would print the traceback of a reward function, beside the line that says what it did.
+    callbacks = logging.getLogger("jax._src.callback")
+    quiet, callbacks.disabled = callbacks.disabled, True
+    try:
+        yield
+    except Exception:
+        failure = getattr(source.reward, "failure", None)
+        if failure is None:
+            raise
+        raise DataError(failure) from None
+    finally:
+        callbacks.disabled = quiet
+
+
+RECIPES: Mapping[str, Recipe] = {"on_policy": OnPolicyLearning()}
