@@ -1,0 +1,363 @@
+"""Fine-tuning of an encoder or a decoder on labeled examples: ``finetune classify``."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import Count, NotNegative, Range
+from transformer_jax.data.labeled import (
+    LabeledData,
+    Questions,
+    Tagged,
+    label_names,
+    open_labeled,
+    read_labeled,
+)
+from transformer_jax.data.labeled_files import LabeledTask
+from transformer_jax.errors import ConfigError, plural
+from transformer_jax.model_presets import bert
+from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, task_of
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.settings import Adapted, TokenBatches, Trained
+from transformer_jax.runs.settings import StartConfig, TokenizerConfig
+from transformer_jax.runs.sizing import with_defaults
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig
+from transformer_jax.training.schedules import ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.data.labeled import Labeled
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.encoding.predictor import Predictor
+    from transformer_jax.runs.initial import Initial
+    from transformer_jax.runs.planned import BatchShapes, Parts
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["RECIPES", "ExampleTokens", "FinetuneRun", "TaskConfig"]
+
+_LABELS = 2  # of a plan, as labels are in the data: they hardly change the size of a program
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig(StartConfig, group="task"):
+    """The task of labeled examples, and the initialization."""
+
+    kind: LabeledTask = "classify"
+    max_length: Annotated[int, Range(8)] = 128  # most tokens of an example, with [CLS] and [SEP]
+    doc_stride: Count = 64  # qa: tokens that windows over a long context share
+    labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
+    # Of a decoder: the factor of the language-modelling loss beside that of the task; None is 0.5
+    # (Radford et al. 2018), or 0 where the output layer is not the embedding table.
+    lm_loss_weight: NotNegative | None = None
+
+    prefix: ClassVar[str] = "task."
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleTokens(TokenBatches):
+    """Training settings: duration, batches of examples of so many tokens, seed."""
+
+    epochs: Count | None = 3  # passes over the examples
+    max_tokens: Count = 1024  # most tokens of a batch, padding included, over all devices
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneRun(Adapted, Trained):
+    """One run of an encoder or a decoder on labeled examples."""
+
+    task: TaskConfig = TaskConfig()
+    model: TransformerConfig = bert(128, 2, vocab_size=8000, max_length=512)
+    data: LabeledData = LabeledData()
+    tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
+    training: ExampleTokens = ExampleTokens()
+
+    recipe: ClassVar[str] = "finetuning"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateTask:
+    """Print the scores of a task on labeled examples."""
+
+    data: str | None = None
+    """A labeled file; None is the test (or else validation) data of the run."""
+
+
+class Finetuning(Recipe):
+    """Labeled examples, an encoder or a decoder with a head."""
+
+    name = "finetuning"
+    title = "a fine-tuned model"
+    config = FinetuneRun
+    family = "encoder-task"
+    starts = (*ENCODERS, "decoder", "decoder-task")
+    evaluation = EvaluateTask
+    has_plan = True
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        return with_defaults(_NAMED)
+
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Returns the model of a start; a decoder without its language-modelling head."""
+        if not start.model.decoder_layers:
+            return None
+        head = dataclasses.replace(start.model.head, tie_word_embeddings=True, bias=False)
+        return dataclasses.replace(start.model, head=head)
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run with the tokens and the loss of a decoder, if its start is one."""
+        if run.task.labels:
+            raise ConfigError("task.labels are read from the training file: leave them out")
+        if start is not None and start.model.decoder_layers:
+            return _for_decoder(run, start)
+        if run.model.decoder_layers:
+            raise ConfigError(
+                f"model.decoder_layers is {run.model.decoder_layers}: a decoder that classifies "
+                f"starts from a language model: give --task.init-from, or leave the decoder out"
+            )
+        if run.task.lm_loss_weight is not None:
+            raise ConfigError(
+                "task.lm_loss_weight is for decoders, and this is an encoder: leave it out"
+            )
+        return run
+
+    def metrics_of(self, run: Any) -> tuple[str, ...]:
+        """Returns the metrics of the task."""
+        from transformer_jax.tasks.scores import MEASURES
+
+        return tuple(f"valid_{name}" for name in MEASURES[run.task.kind])
+
+    def length_limit(self, run: Any) -> tuple[str, int]:
+        """Returns the limit of an example."""
+        return "task.max_length", run.task.max_length
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the examples."""
+        return open_labeled(run.data, run.task.kind)
+
+    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
+        """Returns the run with the labels of its examples, which fit the head of its start."""
+        labels = label_names(data, run.task.kind)
+        if isinstance(data.train, Questions):
+            labels = ("answer",) if all(data.train.answers) else ("answer", "none")
+        if start is not None:
+            _check_labels(run, start, len(labels))
+        return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns all text of the training examples."""
+        return _all_texts(data.train)
+
+    def special_tokens(self, run: Any) -> tuple[str, ...]:
+        """Returns the special tokens of BERT."""
+        from transformer_jax.data.tokenizer import BERT_SPECIAL
+
+        return BERT_SPECIAL
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of labels."""
+        from transformer_jax.tasks.labeled import labeled
+        from transformer_jax.training.objectives import with_language_model
+
+        settings = run.task
+        task = labeled(
+            data,
+            run.model,
+            tokenizer,
+            kind=settings.kind,
+            labels=settings.labels,
+            length=settings.max_length,
+            stride=settings.doc_stride,
+            batching=run.training.batching,
+        )
+        if weight := settings.lm_loss_weight:
+            task = dataclasses.replace(
+                task,
+                objective=with_language_model(weight, regress=settings.kind == "regress"),
+                regularization=(f"{weight:g} x language modelling", *task.regularization),
+            )
+        return task
+
+    def reset_derived(self, run: Any) -> Any:
+        """Returns the run without labels, which come from the training file."""
+        return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints the scores of a labeled file, or of the data of the run."""
+        from transformer_jax.predictors.runs import load
+        from transformer_jax.recipes.driver import read
+        from transformer_jax.tasks.labeled import log_texts
+        from transformer_jax.tasks.scores import measure, table, write_scores
+
+        run = read(directory)
+        kind, labels = run.task.kind, run.task.labels
+        if request.data is not None:
+            parts = {"data": read_labeled(request.data, kind, run.data.read, "--data")}
+        else:
+            splits = self.open_data(run)
+            parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
+        if not parts:
+            raise ConfigError(f"{request.run}: has no test or validation examples: give --data")
+        model, tokenizer = load(directory.path, request.checkpoint, kind=FINE_TUNED)
+        for part in parts.values():
+            log_texts(part, tokenizer)
+        predict = _predictor(model, tokenizer, run)
+        scores = {name: measure(predict, kind, labels, part) for name, part in parts.items()}
+        print(table(scores), flush=True)
+        write_scores(request.output, scores)
+        return 0
+
+    def family_of(self, fields: Mapping[str, Any]) -> str:
+        """Returns the family by the stack of the model."""
+        return "encoder-task" if fields["model"].get("encoder_layers") else "decoder-task"
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what training and evaluation are made of."""
+        import jax.numpy as jnp
+
+        from transformer_jax.runs.freezing import partition_of
+        from transformer_jax.runs.planned import Parts, fresh_model
+        from transformer_jax.tasks.labeled import OBJECTIVES
+
+        array, length, kind = batch.array, batch.length, run.task.kind
+        labels = {"regress": array(dtype=jnp.float32), "tag": array(length), "qa": array(2)}
+        shapes = {"tokens": array(length), "types": array(length), "lengths": array()}
+        shapes["labels"] = labels.get(kind, array())
+        if kind == "qa":
+            shapes["allowed"] = array(length, dtype=jnp.bool_)
+        number = len(run.task.labels) or _LABELS
+        model = fresh_model("encoder-task", run.model, task=kind, labels=number)
+        objective, partition = OBJECTIVES[kind](), partition_of(run.task.freeze)
+        return Parts(model, objective, objective, shapes, partition, scored=0.0)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function of the task."""
+        from transformer_jax.predictors import texts
+        from transformer_jax.predictors.runs import open_directory
+
+        kinds: dict[str, Any] = {
+            "regress": texts.RegressionPredictor,
+            "tag": texts.TaggingPredictor,
+            "replaced": texts.TaggingPredictor,
+            "qa": texts.QuestionAnsweringPredictor,
+        }
+        kind = task_of(open_directory(path))["kind"]
+        return kinds.get(kind, texts.ClassificationPredictor)(path, checkpoint)
+
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+        """Returns a model with the head of its task."""
+        from transformer_jax.models.making import make_model
+
+        task, kind = fields["task"], self.family_of(fields)
+        labels = len(task.get("labels", []))
+        return make_model(kind, config, task=task["kind"], labels=labels, rngs=rngs)  # type: ignore[arg-type]
+
+
+def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:
+    """The run with the special tokens and the loss of a decoder (Radford et al. 2018; row H24)."""
+    task = run.task
+    if task.kind not in ("classify", "pair", "regress"):
+        raise ConfigError(
+            f"task.kind is {task.kind}: a decoder sees nothing behind a word: start from an encoder"
+        )
+    tied = start.model.head.tie_word_embeddings and not start.model.head.bias
+    weight = task.lm_loss_weight
+    if weight and not tied:
+        raise ConfigError(
+            f"task.lm_loss_weight is {weight}: a classifier keeps no output layer, and that of "
+            f"{task.init_from} is not its embedding table: leave it out"
+        )
+    if weight is None:
+        # A classifier has no output layer that would tell; the run that made it knew.
+        before = task_of(start.directory) if start.family in FINE_TUNED else {}
+        weight = before.get("lm_loss_weight", 0.5) if tied else 0.0
+    from transformer_jax.data.examples import DECODER_TOKENS
+
+    added = dict.fromkeys((*run.tokenizer.add_special_tokens, *DECODER_TOKENS))
+    return dataclasses.replace(
+        run,
+        task=dataclasses.replace(task, lm_loss_weight=weight),
+        tokenizer=dataclasses.replace(run.tokenizer, add_special_tokens=tuple(added)),
+    )
+
+
+def _check_labels(run: FinetuneRun, start: "Initial", labels: int) -> None:
+    """Refuses the head of a fine-tuned start for another number of labels."""
+
+    def outputs(kind: str, labels: int) -> int:
+        return {"regress": 1, "qa": 2}.get(kind, labels)
+
+    if start.family not in FINE_TUNED or run.task.reinit_head:
+        return
+    task = task_of(start.directory)
+    there = outputs(task["kind"], len(task.get("labels", [])))
+    here = outputs(run.task.kind, labels)
+    if there != here:
+        raise ConfigError(
+            f"task.init_from: {run.task.init_from} has a head of {plural(there, 'output')}, and "
+            f"this run needs {here}: add --task.reinit-head"
+        )
+
+
+def _all_texts(part: "Labeled") -> list[str]:
+    """All text of the examples, to train a tokenizer."""
+    if isinstance(part, Tagged):
+        return [" ".join(words) for words in part.words]
+    if isinstance(part, Questions):
+        return [*part.questions, *dict.fromkeys(part.contexts)]
+    return [*part.texts, *(part.text_pairs or ())]
+
+
+def _predictor(model: tuple[Any, Any], tokenizer: "Tokenizer", run: FinetuneRun) -> "Predictor":
+    """Returns the predictor of labels of texts with a model of the run."""
+    from transformer_jax.data.examples import decoder_template
+    from transformer_jax.encoding.predictor import Predictor
+
+    task = run.task
+    return Predictor(
+        model,
+        tokenizer,
+        kind=task.kind,
+        labels=task.labels,
+        length=task.max_length,
+        stride=task.doc_stride,
+        template=decoder_template(tokenizer) if run.model.decoder_layers else None,
+    )
+
+
+def _task(kind: LabeledTask, length: int = 128, **training: Any) -> FinetuneRun:
+    return FinetuneRun(
+        task=TaskConfig(kind=kind, max_length=length),
+        tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
+        optimizer=OptimizerConfig(
+            name="adamw",
+            learning_rate=3e-4,
+            beta2=0.98,
+            eps=1e-6,
+            weight_decay=0.01,
+            schedule=ScheduleConfig("cosine", warmup_steps=0.06),
+        ),
+        training=ExampleTokens(**training),
+        loop=LoopConfig(evaluate_every=0, checkpoint_every=0, keep_last=1),
+    )
+
+
+_NAMED: dict[str, tuple[str, FinetuneRun]] = {
+    "classify": ("Text classification: sentiment, topic, acceptability.", _task("classify")),
+    "pair": ("Sentence-pair classification: paraphrase, entailment.", _task("pair")),
+    "regress": ("Regression on a text, or on two with data.read.text_pair: similarity.",
+                _task("regress")),
+    "tag": ("Token classification: part-of-speech tags, named entities.", _task("tag")),
+    "qa": ("Extractive question answering: the answer span in a paragraph, or none.",
+             _task("qa", length=384, max_tokens=4096)),
+}  # fmt: skip
+
+RECIPES: Mapping[str, Recipe] = {"finetuning": Finetuning()}
