@@ -73,9 +73,9 @@ def export(asked: Curve, folder: Path) -> Path:
     from transformer_jax.data.language_model_plans import ContiguousPlan
     from transformer_jax.data.token_file import build_tokens
     from transformer_jax.data.tokenizer import load_tokenizer
-    from transformer_jax.runs.language_settings import RUNS
+    from transformer_jax.recipes.registry import named_runs
 
-    training = RUNS["char"][1].training
+    training = named_runs("language_model")["char"][1].training
     texts = open_texts(TextData(text=str(asked.text)))
     tokenizer = load_tokenizer(folder / "run" / "tokenizer.json")
     assert texts.valid is not None

@@ -30,7 +30,8 @@ from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.modules.parameters import parameters
-from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
+from transformer_jax.recipes.finetuning import ExampleTokens as EncoderTraining
+from transformer_jax.recipes.texts import LengthBatches as PretrainTraining
 from transformer_jax.training.objectives import masked_lm, sequence_classification
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging

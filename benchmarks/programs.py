@@ -21,12 +21,14 @@ from benchmarks.harness import environment
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import MeshConfig
 from transformer_jax.parallel.target import Target, find_target
+from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.translation import Run as TranslationRun
 from transformer_jax.runs.begin import for_device
-from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
-from transformer_jax.runs.language_settings import RUNS
-from transformer_jax.runs.plan import PlannedRun, Program, compile_program
-from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
-from transformer_jax.runs.translation_settings import Run as TranslationRun
+from transformer_jax.runs.plan import Program, compile_program
+
+PRETRAIN_RUNS = named_runs("masked_lm")
+RUNS = named_runs("language_model", "ngram")
+TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 
 __all__ = ["CASES", "NAMED", "Case", "Settings", "main"]
 
@@ -55,12 +57,12 @@ class Case:
     length: int | None = None
     changes: tuple[tuple[str, Any], ...] = ()
 
-    def planned(self) -> tuple[PlannedRun, Target]:
+    def planned(self) -> tuple[Any, Target]:
         """The run with these settings, and the devices to compile for."""
         target = find_target(self.target)
         return self.run_on(target), target
 
-    def run_on(self, target: Target) -> PlannedRun:
+    def run_on(self, target: Target) -> Any:
         """The run with these settings, and those that follow from devices."""
         run: Any = NAMED[self.run][1]
         changes: dict[str, Any] = {"mesh": MeshConfig(*self.mesh), **dict(self.changes)}
@@ -80,8 +82,7 @@ class Case:
                 changes["training.batch_size"] = self.rows
         for name, value in changes.items():
             run = _replaced(run, name.split("."), value)
-        planned: PlannedRun = for_device(run, target.device)
-        return planned
+        return for_device(run, target.device)
 
 
 def _replaced(settings: Any, path: Sequence[str], value: Any) -> Any:

@@ -12,11 +12,13 @@ from pathlib import Path
 import jax
 
 from transformer_jax.parallel.target import DeviceType, Target
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs import plan
-from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
-from transformer_jax.runs.language_settings import RUNS
 from transformer_jax.runs.planned import Shape
-from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
+
+PRETRAIN_RUNS = named_runs("masked_lm")
+RUNS = named_runs("language_model", "ngram")
+TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "plan_estimates_cpu.json"
 NAMED = {**TRANSLATION_RUNS, **PRETRAIN_RUNS, **RUNS}

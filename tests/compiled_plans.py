@@ -5,10 +5,12 @@ import json
 from pathlib import Path
 
 from transformer_jax.parallel.mesh import MeshConfig
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.begin import with_dtype
-from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
-from transformer_jax.runs.language_settings import RUNS
-from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
+
+PRETRAIN_RUNS = named_runs("masked_lm")
+RUNS = named_runs("language_model", "ngram")
+TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "plan_estimates.json"
 NAMED = {**TRANSLATION_RUNS, **PRETRAIN_RUNS, **RUNS}

@@ -10,7 +10,7 @@ import pytest
 from transformer_jax import compilation_cache
 from transformer_jax.compilation_cache import multiplies_bfloat16
 from transformer_jax.config import ComputeConfig
-from transformer_jax.runs.train import advise
+from transformer_jax.recipes.driver import advise
 
 
 @pytest.fixture

@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 from transformer_jax import old_names
 from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.runs import alignment_settings
-from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun
-from transformer_jax.runs.denoising_settings import DenoisingRun
-from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
-from transformer_jax.runs.language_settings import LanguageRun
-from transformer_jax.runs.translation_settings import Run
+from transformer_jax.recipes.denoising import DenoisingRun
+from transformer_jax.recipes.driver import read
+from transformer_jax.recipes.finetuning import FinetuneRun
+from transformer_jax.recipes.language_model import LanguageRun
+from transformer_jax.recipes.masked_lm import PretrainRun
+from transformer_jax.recipes.on_policy import PolicyRun
+from transformer_jax.recipes.preferences import PreferenceRun
+from transformer_jax.recipes.registry import get_recipe, named_runs
+from transformer_jax.recipes.translation import Run
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
+
+TASK_RUNS = named_runs("finetuning")
 
 
 def leaves(kind, prefix):
@@ -101,15 +106,19 @@ def test_every_earlier_flag_becomes_the_current_one_and_is_named(caplog):
 
 
 def test_earlier_flags_and_commands_lead_to_ones_that_exist():
-    from transformer_jax.cli import decoder_only, seq2seq
+    from transformer_jax.cli import decoder_only, encoder_only, seq2seq
     from transformer_jax.cli.commands import with_flags
+    from transformer_jax.cli.evaluation import evaluation_kinds
     from transformer_jax.cli.flags import flags_of
 
     COMMANDS = dict(with_flags())
 
     assert set(old_names.COMMANDS.values()) <= set(COMMANDS)
     assert not set(old_names.COMMANDS) & set(COMMANDS)
-    evaluate = [*flags_of(seq2seq.Evaluate), *flags_of(decoder_only.Evaluate)]
+    programs = (seq2seq.FAMILY, decoder_only.FAMILY, encoder_only.FAMILY)
+    recipes = [name for program in programs for name in program.recipes]
+    evaluable = [name for name in recipes if get_recipe(name).evaluation is not None]
+    evaluate = [flag for name in evaluable for flag in flags_of(evaluation_flags(name))]
     for command, flags in old_names.FLAGS.items():
         found = evaluate if command == "evaluate" else flags_of(COMMANDS[command])
         known = {f"--{name}" for name in found}
@@ -118,15 +127,13 @@ def test_earlier_flags_and_commands_lead_to_ones_that_exist():
 
 
 def test_earlier_names_of_named_runs_lead_to_ones_that_exist(caplog):
+
     from transformer_jax.cli.run_flags import asked_run
-    from transformer_jax.runs.encoder_settings import TASK_RUNS
 
     assert set(old_names.RUNS) == {"finetune"}
     [(old, new)] = old_names.RUNS["finetune"].items()
     assert old not in TASK_RUNS
-    ask = lambda name: asked_run(
-        "x finetune", TASK_RUNS, lambda run: (run, run), lambda run: run, [name, "--task.kind", old]
-    )
+    ask = lambda name: asked_run("x finetune", TASK_RUNS, [name, "--task.kind", old])
     with caplog.at_level(logging.WARNING):
         name, run, *_ = ask(old)
     assert f"{old} is now {new}" in caplog.text
@@ -186,10 +193,10 @@ def test_a_run_that_has_a_setting_not_yet_keeps_what_it_did(tmp_path):
     fields = dataclasses.asdict(PreferenceRun())
     run = RunDirectory(tmp_path)
     run.write(run.config, fields)
-    assert alignment_settings.read(run).align.truncation == "pair"
+    assert read(run).align.truncation == "pair"
     del fields["align"]["truncation"]
     run.write(run.config, fields)
-    assert alignment_settings.read(run).align.truncation == "row"
+    assert read(run).align.truncation == "row"
     fields = dataclasses.asdict(PolicyRun())
     run.write(run.config, fields)
-    assert dataclasses.asdict(alignment_settings.read(run).align) == fields["align"]
+    assert dataclasses.asdict(read(run).align) == fields["align"]

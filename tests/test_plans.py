@@ -10,11 +10,13 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import ProgramReport
 from transformer_jax.parallel.target import DEVICES, Target
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs import plan, planned
 from transformer_jax.runs.begin import for_device
-from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
-from transformer_jax.runs.language_settings import RUNS
-from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
+
+PRETRAIN_RUNS = named_runs("masked_lm")
+RUNS = named_runs("language_model", "ngram")
+TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 
 GIB = 2**30
 

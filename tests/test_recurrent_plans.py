@@ -15,10 +15,12 @@ from transformer_jax.config import MixerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.recurrent import CELLS
 from transformer_jax.parallel.target import plan_target
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs import plan
-from transformer_jax.runs.language_settings import RUNS
 from transformer_jax.runs.planned import Shape
-from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
+
+RUNS = named_runs("language_model", "ngram")
+TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 
 COMPILED = json.loads(RESULTS.read_text())["cases"]
 FARTHEST = {"sutskever, tanh": 0.2, "encoder of GRUs": 0.19, "convs2s": 0.16}

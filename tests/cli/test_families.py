@@ -7,11 +7,14 @@ import pytest
 
 from transformer_jax.cli import decoder_only, encoder_only, families, seq2seq
 from transformer_jax.cli.main import main
-from transformer_jax.runs.denoising_settings import RUNS as DENOISING_RUNS
-from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
-from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
-from transformer_jax.runs.translation_settings import RUNS
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training.run_directory import RunDirectory
+
+DENOISING_RUNS = named_runs("denoising")
+PRETRAIN_RUNS = named_runs("masked_lm")
+TASK_RUNS = named_runs("finetuning")
+LANGUAGE_RUNS = named_runs("language_model", "ngram")
+RUNS = named_runs("translation", "recurrent_translation")
 
 MODULES = {seq2seq: RUNS, decoder_only: LANGUAGE_RUNS}
 
@@ -47,19 +50,19 @@ def test_resume_and_evaluate_find_it_by_the_run(tmp_path, module, run):
     path = fa_run(tmp_path / "run", run)
     for command in ("resume", "evaluate"):
         found = families._found(command, ["--checkpoint", "best", str(path)])
-        assert found.begin == module.FAMILY.begin
+        assert found.commands == module.FAMILY.commands
     if run in [named for module in MODULES.values() for _, named in module.values()]:
         found = families._found("train", ["--config", str(path / "config.json")])
-        assert found.begin == module.FAMILY.begin
-        assert families._found("train", [f"--config={path / 'config.json'}"]).begin == found.begin
+        assert found.commands == module.FAMILY.commands
+        assert families._found("train", [f"--config={path / 'config.json'}"]).commands == found.commands
 
 
 def test_pretrain_finds_the_family_by_the_name_of_the_run():
     assert not set(PRETRAIN_RUNS) & set(DENOISING_RUNS)
     for module, runs in {encoder_only: PRETRAIN_RUNS, seq2seq: DENOISING_RUNS}.items():
         for name in runs:
-            assert families._found("pretrain", [name]).begin == module.FAMILY.begin
-    assert families._found("finetune", ["tag"]).begin == encoder_only.FAMILY.begin
+            assert families._found("pretrain", [name]).commands == module.FAMILY.commands
+    assert families._found("finetune", ["tag"]).commands == encoder_only.FAMILY.commands
 
 
 @pytest.mark.parametrize("command", families.COMMANDS)

@@ -12,9 +12,12 @@ from transformer_jax.cli.plan import take_plan
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError
-from transformer_jax.runs import instruct
-from transformer_jax.runs.instruct_settings import RUNS, ChatConfig
+from transformer_jax.recipes import driver
+from transformer_jax.recipes.instruct import ChatConfig
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.settings import TokenizerConfig
+
+RUNS = named_runs("instruct")
 
 COMPILERS = importlib.util.find_spec("libtpu") is not None
 
@@ -130,7 +133,7 @@ def test_tokens_that_a_run_adds_are_in_the_vocabulary_of_its_plan(tmp_path, caps
         tokenizer=TokenizerConfig(path=str(path), add_tokens=("um",)),
         output=str(tmp_path / "run"),
     )
-    begun, directory, _ = instruct.begin(run, named)
+    begun, directory, _ = driver.begin(run, named)
     assert decoder_only.main(["instruct", "sft-cpu", "--plan", "80GiB", "--plan-json", *flags]) == 0
     found = capsys.readouterr()
     planned = json.loads(found.out)["vocabulary"]

@@ -24,8 +24,10 @@ from transformer_jax.data.sources import (
 from transformer_jax.data.summaries import SummaryData, SummaryOptions, load_summaries
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.old_names import earlier_settings
-from transformer_jax.runs.translation import begin
-from transformer_jax.runs.translation_settings import RUNS
+from transformer_jax.recipes.driver import begin
+from transformer_jax.recipes.registry import named_runs
+
+RUNS = named_runs("translation", "recurrent_translation")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import shutil
 import chex
 import numpy as np
 import pytest
+from transformer_jax.runs.language_settings import read
 
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
@@ -20,9 +21,12 @@ from transformer_jax.config_dict import from_dict
 from transformer_jax.data.tokenizer import load_tokenizer
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.predictors.runs import load_language
-from transformer_jax.runs.language_settings import RUNS, LanguageRun, read
+from transformer_jax.recipes.language_model import LanguageRun
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
+
+RUNS = named_runs("language_model", "ngram")
 
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 TINY = [

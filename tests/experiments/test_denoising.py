@@ -12,11 +12,14 @@ import transformer_jax
 from transformer_jax.cli import seq2seq
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.denoising import NoiseConfig
-from transformer_jax.runs import denoising
-from transformer_jax.runs.denoising_settings import RUNS, DenoisingRun
+from transformer_jax.recipes import driver
+from transformer_jax.recipes.denoising import DenoisingRun
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.planned import buckets
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
+
+RUNS = named_runs("denoising")
 
 SIZES = [
     "--model.d-model", "16", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
@@ -109,7 +112,7 @@ def test_every_named_run_can_be_written_and_read_back(name, tmp_path):
     assert from_dict(DenoisingRun, fields) == RUNS[name][1]
     directory = RunDirectory(tmp_path)
     directory.config.write_text(json.dumps(fields))
-    assert denoising.read(directory).noise == RUNS[name][1].noise
+    assert driver.read(directory).noise == RUNS[name][1].noise
 
 
 MISTAKES = [

@@ -16,13 +16,18 @@ from transformer_jax.data.labeled import Sentences
 from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.evaluation.classification import f1, macro_f1
 from transformer_jax.predictors.loading import load as tj_load
-from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS, FinetuneRun, read
+from transformer_jax.recipes.driver import read
+from transformer_jax.recipes.finetuning import FinetuneRun
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.freezing import partition_of
 from transformer_jax.tasks.scores import measure
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
+
+PRETRAIN_RUNS = named_runs("masked_lm")
+TASK_RUNS = named_runs("finetuning")
 
 SIZES = [
     "--model.d-model", "16", "--model.encoder-layers", "2", "--model.attention.num-heads", "2",

@@ -10,12 +10,14 @@ import pytest
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq, training
 from transformer_jax.cli.run_flags import asked_run
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
-from transformer_jax.runs.translation_settings import RUNS
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.run_directory import RunDirectory
+
+LANGUAGE_RUNS = named_runs("language_model", "ngram")
+RUNS = named_runs("translation", "recurrent_translation")
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,9 @@ from transformer_jax.data.labeled_files import Sentences, Tagged
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.errors import DataError
 from transformer_jax.old_names import earlier_settings
-from transformer_jax.runs import encoder_evaluation
-from transformer_jax.runs import train as training
+from transformer_jax.recipes import driver
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.translation_settings import RUNS
 from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.tasks.fit import (
     Side,
@@ -34,6 +33,8 @@ from transformer_jax.tasks.language_model_task import as_documents, build_text_s
 from transformer_jax.tasks.masked_lm_task import build_sentence_store
 from transformer_jax.tasks.translation_task import translation
 from transformer_jax.training.run_directory import RunDirectory
+
+RUNS = named_runs("translation", "recurrent_translation")
 
 LATIN = ["a man eats", "the man sat", "an ant ate"]
 GREEK = ["αβγ δε", "ζη αβ"]
@@ -165,21 +166,23 @@ def test_scores_name_unknown_tokens_and_never_refuse(letters, monkeypatch, tmp_p
 
     # A model is not lost at its end, whatever texts it is scored on.
     trainer = SimpleNamespace(fit=lambda steps: describe_unknown("a", side(letters, GREEK)))
-    for name in ("load_tokenizer", "check_rows", "check_warmup", "log_summary", "keep_learned"):
-        monkeypatch.setattr(training, name, lambda *_: None)
-    for name in ("advise", "from_task", "from_size"):
-        monkeypatch.setattr(training, name, lambda run, *_: run)
-    monkeypatch.setattr(training, "make_trainer", lambda *_: trainer)
-    made = SimpleNamespace(train=SimpleNamespace(plan=SimpleNamespace(steps_per_epoch=1)))
+    for name in ("load_tokenizer", "check_warmup", "_log_summary", "keep_learned"):
+        monkeypatch.setattr(driver, name, lambda *_: None)
+    for name in ("advise", "from_size"):
+        monkeypatch.setattr(driver, name, lambda run, *_: run)
+    monkeypatch.setattr(driver.checks, "check_rows", lambda *_: None)
+    monkeypatch.setattr(driver, "make_trainer", lambda *_: trainer)
+    plan = SimpleNamespace(steps_per_epoch=1)
+    made = SimpleNamespace(train=SimpleNamespace(plan=plan), settings=None)
+    monkeypatch.setattr(driver, "make_task", lambda *_: made)
     trainer.on = SimpleNamespace(devices=np.array(jax.devices()))
     run = RUNS["small"][1]
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=1))
-    assert training.train(run, RunDirectory(tmp_path), lambda *_: made) == 0
+    assert driver.train(run, RunDirectory(tmp_path), None) == 0
 
-    monkeypatch.setattr(encoder_evaluation, "open_directory", lambda path: None)
-    monkeypatch.setattr(encoder_evaluation, "read", lambda directory: None)
-    monkeypatch.setattr(encoder_evaluation, "_task", lambda *_: trainer.fit(1) and {})
-    assert encoder_evaluation.evaluate(SimpleNamespace(run="run", output=None)) == 0
+    recipe = SimpleNamespace(evaluate=lambda *_: len(trainer.fit(1)))
+    monkeypatch.setattr(driver, "recipe_of", lambda directory: recipe)
+    assert driver.evaluate(SimpleNamespace(), RunDirectory(tmp_path)) > 0
 
 
 def test_a_run_is_refused_before_it_is_trained(tmp_path, capsys):
@@ -199,21 +202,22 @@ def test_the_settings_of_a_run_allow_it(monkeypatch, tmp_path):
     assert run.tokenizer == TokenizerConfig(vocab_size=None)
     old = earlier_settings({"tokenizer": {"kind": "bpe"}})["tokenizer"]
     assert (old["allow_unknown"], old["allow_lossy"]) == (True, True)
-    monkeypatch.setattr(training, "load_tokenizer", lambda run, directory: None)
-    monkeypatch.setattr(training, "check_rows", lambda run: None)
+    monkeypatch.setattr(driver, "load_tokenizer", lambda run, directory: None)
+    monkeypatch.setattr(driver.checks, "check_rows", lambda run: None)
 
     directory = RunDirectory(tmp_path)
 
     class MadeError(Exception):
         pass
 
-    def make_task(run, directory, tokenizer):
+    def make_task(run, directory, tokenizer, data):
         letters = train_tokenizer("characters", LATIN, 40)
         describe_unknown("a", side(letters, GREEK))
         raise MadeError
 
+    monkeypatch.setattr(driver, "make_task", make_task)
     with pytest.raises(DataError, match="unknown"):
-        training.train(run, directory, make_task)
+        driver.train(run, directory, None)
     allowed = dataclasses.replace(run.tokenizer, allow_unknown=True)
     with pytest.raises(MadeError):
-        training.train(dataclasses.replace(run, tokenizer=allowed), directory, make_task)
+        driver.train(dataclasses.replace(run, tokenizer=allowed), directory, None)

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import language_run
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.flags import positional
-from transformer_jax.runs import language
+from transformer_jax.recipes.ngram import Ngram
 from transformer_jax.training.loop import FitResult
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.trainer import Trainer
@@ -168,7 +168,7 @@ def begin(folder, tmp_path, monkeypatch, capfdbinary):
     """
     monkeypatch.setattr(Trainer, "_fit", lambda *_: NOTHING)
     monkeypatch.setattr(Trainer, "_write_results", lambda *_: None)
-    monkeypatch.setattr(language, "count", lambda *_: 0)
+    monkeypatch.setattr(Ngram, "train", lambda *_: 0)
 
     def check(program, flag, value):
         monkeypatch.chdir(tempfile.mkdtemp(dir=tmp_path))

@@ -10,8 +10,9 @@ import transformer_jax
 from transformer_jax.chat.template import find_template, named_template
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
-from transformer_jax.runs import instruct
+from transformer_jax.recipes import driver
 from transformer_jax.training.metrics import read_metrics
+from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import load_params
 from transformer_jax.training.trainer import Trainer
 
@@ -160,8 +161,8 @@ def test_conversations_that_the_assistant_begins_are_learnt(tmp_path, first):
 def test_only_answers_have_weight_in_batches(run):
     """The weights of every batch that the trainer gets are those of answers."""
     seen = []
-    directory = instruct.RunDirectory.open(run)
-    task = instruct.make_task(instruct.read(directory), directory, directory.load_tokenizer())
+    directory = RunDirectory.open(run)
+    task = driver.make_task(driver.read(directory), directory, directory.load_tokenizer(), None)
     for step in range(task.train.plan.steps_per_epoch):
         batch = task.train.make_batch(task.train.plan.batch(step))
         seen += batch["targets"][batch["weights"] > 0].tolist()

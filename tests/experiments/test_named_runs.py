@@ -10,10 +10,8 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_run_directory import model_of
 from transformer_jax.model_presets import PRESETS
-from transformer_jax.runs.checks import with_warmup
-from transformer_jax.runs.denoising_settings import RUNS as DENOISING_RUNS
-from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
-from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
+from transformer_jax.recipes.checks import with_warmup
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.sizing import (
     VOCABULARY,
     changed_settings,
@@ -21,8 +19,13 @@ from transformer_jax.runs.sizing import (
     from_size,
     vocabulary_for,
 )
-from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
 from transformer_jax.training.schedules import check_warmup
+
+DENOISING_RUNS = named_runs("denoising")
+PRETRAIN_RUNS = named_runs("masked_lm")
+TASK_RUNS = named_runs("finetuning")
+LANGUAGE_RUNS = named_runs("language_model", "ngram")
+TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 
 # How transformers calls what each is exported as; None is no family, and the message says why.
 EXPORTS = {

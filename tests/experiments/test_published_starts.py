@@ -18,7 +18,7 @@ from transformer_jax.cli import main as program
 from transformer_jax.cli import seq2seq
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 from transformer_jax.predictors.runs import open_directory
-from transformer_jax.runs import denoising
+from transformer_jax.recipes import driver
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import load_params
 from transformer_jax.training.trees import flatten_dict
@@ -204,9 +204,9 @@ def test_denoising_goes_on_from_a_published_model(folder, data, tmp_path, name, 
     moved = {key for key in here if not np.array_equal(here[key], np.asarray(there[key]))}
     assert "embedding/table" not in moved
     assert {key.split("/")[0] for key in moved} >= {"encoder", "decoder"}
-    run = denoising.read(RunDirectory.open(path))
+    run = driver.read(RunDirectory.open(path))
     tokenizer = RunDirectory.open(path).load_tokenizer()
-    task = denoising.make_task(run, RunDirectory.open(path), tokenizer, denoising.open_run(run))
+    task = driver.make_task(run, RunDirectory.open(path), tokenizer, driver.open_data(run))
     batch = task.train.make_batch(task.train.plan.batch(0))
     rows = batch["lengths"] > 0
     first = batch["target"][rows][:, 0]

@@ -16,11 +16,13 @@ from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.runs import load
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.freezing import partition_of
 from transformer_jax.runs.initial import parameter_shapes
-from transformer_jax.runs.translation_settings import RUNS
 from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
+
+RUNS = named_runs("translation", "recurrent_translation")
 
 STILL = ["--optimizer.learning-rate", "0"]
 TRANSLATE = [

@@ -22,11 +22,12 @@ from transformer_jax.data.token_file import build_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
-from transformer_jax.runs.begin import token_cache
+from transformer_jax.recipes.driver import keep_learned
+from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.texts import token_cache
+from transformer_jax.recipes.translation import SmoothedTraining as TrainingConfig
 from transformer_jax.runs.memory import memory
 from transformer_jax.runs.sizing import from_size
-from transformer_jax.runs.train import keep_learned
-from transformer_jax.runs.translation_settings import RUNS, TrainingConfig
 from transformer_jax.tasks.settings import EvaluationConfig
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer
@@ -35,6 +36,8 @@ from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.task import Data, Task
 from transformer_jax.training.trainer import Trainer
+
+RUNS = named_runs("translation", "recurrent_translation")
 
 
 class Asked(BucketPlan):
@@ -121,7 +124,7 @@ def test_what_flags_said_when_a_run_resumed_is_not_written_to_it(tmp_path, begun
     learned = dataclasses.replace(run, evaluation=EvaluationConfig(max_len_a=3.5, max_len_b=10))
     train = Data(plan, lambda items: items)
     task = Task(model=lambda rngs: rngs, train=train, objective=lambda *_: {}, settings=learned)
-    keep_learned(sized, directory, task)
+    keep_learned(directory, task)
     config = directory.read_config()
     if begun:
         assert config == before

@@ -19,13 +19,16 @@ from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.config_dict import from_dict
 from transformer_jax.processes import machine, process_started
-from transformer_jax.runs.translation_settings import RUNS, Run
+from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.translation import Run
 from transformer_jax.training import manifest, trainer
 from transformer_jax.training.lock import LOCK
 from transformer_jax.training.loop import FitResult
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.trainer import Trainer
+
+RUNS = named_runs("translation", "recurrent_translation")
 
 NOTHING = FitResult(TrainState(0, {}, {}), 0, None, None, False, 0)
 # Compiling for all devices takes longer.

@@ -29,10 +29,12 @@ from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from transformer_jax.predictors.loading import load as load_predictor
 from transformer_jax.predictors.runs import load
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.initial import load_pretrained, with_new_rows
-from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
+
+LANGUAGE_RUNS = named_runs("language_model", "ngram")
 
 STILL = ["--optimizer.learning-rate", "0"]
 PROGRAMS = {"decoder": decoder_only, "encoder-decoder": seq2seq}

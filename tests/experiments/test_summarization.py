@@ -9,10 +9,12 @@ import pytest
 
 import transformer_jax
 from transformer_jax.cli import families, seq2seq
-from transformer_jax.runs.encoder_settings import TASK_RUNS
-from transformer_jax.runs.summarization_settings import RUNS
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training.stored import load_params
 from transformer_jax.training.trees import flatten_dict
+
+TASK_RUNS = named_runs("finetuning")
+RUNS = named_runs("summarization")
 
 SIZES = [
     "--model.d-model", "16", "--model.encoder-layers", "1", "--model.decoder-layers", "1",

@@ -12,7 +12,7 @@ from tests import published_translators as published
 from tests.experiments.test_published_starts import COMMON, DENOISE, PREFIX, SUMMARIZE
 from transformer_jax.cli import seq2seq
 from transformer_jax.predictors.runs import load
-from transformer_jax.runs import denoising
+from transformer_jax.recipes import driver
 from transformer_jax.training.run_directory import RunDirectory
 
 torch = pytest.importorskip("torch")
@@ -106,8 +106,8 @@ def test_the_first_loss_of_denoising(folder, data, tmp_path, name):
     assert seq2seq.main([*given, "--init-from", str(folder(name)), "--output", str(path)]) == 0
     (graph, params), tokenizer = load(path, "last")
     directory = RunDirectory.open(path)
-    run = denoising.read(directory)
-    task = denoising.make_task(run, directory, tokenizer, denoising.open_run(run))
+    run = driver.read(directory)
+    task = driver.make_task(run, directory, tokenizer, driver.open_data(run))
     batch = task.train.make_batch(task.train.plan.batch(0))
     source, lengths = batch["inputs"]["source"], batch["inputs"]["source_lengths"]
     keep = lengths > 0

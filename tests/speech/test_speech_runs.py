@@ -24,9 +24,9 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.predictors.runs import family, open_directory
 from transformer_jax.predictors.speech import load_transcriber
+from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.speech import RecurrentSpeechRun, SpeechRun
 from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
-from transformer_jax.runs.speech_settings import SPEECH_RUNS, RecurrentSpeechRun, SpeechRun
-from transformer_jax.runs.translation_settings import RUNS
 from transformer_jax.speech.audio import AudioConfig
 from transformer_jax.speech.recordings import (
     SpeechReadOptions,
@@ -38,6 +38,9 @@ from transformer_jax.speech.store import build_speech_store, make_speech_batch
 from transformer_jax.speech.transcriber import Recording
 from transformer_jax.tasks.settings import SpeechDataSettings
 from transformer_jax.training.metrics import read_metrics
+
+SPEECH_RUNS = named_runs("speech", "recurrent_speech")
+RUNS = named_runs("translation", "recurrent_translation")
 
 ALONE = ["--distributed.num-local-devices", "1"]
 SETTINGS = [

@@ -3,7 +3,9 @@
 import dataclasses
 
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.runs.language_settings import RUNS
+from transformer_jax.recipes.registry import named_runs
+
+RUNS = named_runs("language_model", "ngram")
 
 TOKENIZER = train_tokenizer("characters", ["abcdefgh"], 12)
 _NAMED = RUNS["in-context"][1].model

@@ -10,9 +10,10 @@ import pytest
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.model_presets import PRESETS
-from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
-from transformer_jax.runs.language_settings import LanguageRun
-from transformer_jax.runs.translation_settings import Run
+from transformer_jax.recipes.finetuning import FinetuneRun
+from transformer_jax.recipes.language_model import LanguageRun
+from transformer_jax.recipes.masked_lm import PretrainRun
+from transformer_jax.recipes.translation import Run
 from transformer_jax.training import manifest
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.sealed import changed_config, differences, leaves

@@ -25,13 +25,11 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.making import make_model
 from transformer_jax.predictors.runs import model_config, open_directory
+from transformer_jax.recipes import driver
+from transformer_jax.recipes.checks import checked
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
-from transformer_jax.runs import instruct, pretraining
-from transformer_jax.runs.checks import checked
-from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.initial import load_pretrained
-from transformer_jax.runs.instruct_settings import RUNS as INSTRUCT_RUNS
-from transformer_jax.runs.translation_settings import RUNS
 from transformer_jax.tasks.fit import allowing
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import load_params
@@ -44,6 +42,11 @@ from transformer_jax.word_vectors.initialization import (
     vectors_of_tokens,
     words_of_tokens,
 )
+
+PRETRAIN_RUNS = named_runs("masked_lm")
+TASK_RUNS = named_runs("finetuning")
+INSTRUCT_RUNS = named_runs("instruct")
+RUNS = named_runs("translation", "recurrent_translation")
 
 TEXT = ["the house and the mouse", "a mouse in the house", "the café and a house"] * 4
 WORDS = ("house", "mouse", "café", "the", "nowhere")
@@ -256,9 +259,9 @@ def test_runs_of_every_kind_begin_with_word_vectors(folder, file):
     )
     directory = RunDirectory.create(str(folder / "run"))
     tokenizer.save(directory.tokenizer)
-    made = [pretraining.make_task(encoder, directory, tokenizer, pretraining.open_run(encoder))]
+    made = [driver.make_task(encoder, directory, tokenizer, driver.open_data(encoder))]
     with allowing(unknown=True):  # the words of the template
-        made.append(instruct.make_task(answers, directory, tokenizer))
+        made.append(driver.make_task(answers, directory, tokenizer, None))
     for task in made:
         before = nnx.to_pure_dict(nnx.state(task.model(nnx.Rngs(0))))
         after = task.initial(before)

@@ -16,40 +16,13 @@ its task on validation and test examples.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import tyro
 
 from transformer_jax.cli import training
-from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
 
-__all__ = ["Evaluate", "main"]
-
-PROGRAM = "python -m experiments.encoder_only"
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluate(PredictionCommand):
-    """Evaluate a run: MLM and sentence pairs of a text, or the task of a labeled file."""
-
-    run: tyro.conf.Positional[str]
-    """The run directory."""
-    data: str | None = None
-    """A text file or folder, or a labeled file; None is the test (or else validation) data."""
-    checkpoint: str = "best"
-    """best, last, a step, or average:N (the mean of the last N)."""
-    output: str | None = None
-    """JSON file for the results."""
-
-
-def evaluate(arguments: Sequence[str], program: str) -> int:
-    """Prints a row for each text or file."""
-    asked = parse_flags(Evaluate, program, arguments)
-    from transformer_jax.runs import encoder_evaluation
-
-    with asked.loading():
-        return encoder_evaluation.evaluate(asked)
+__all__ = ["main"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,62 +42,11 @@ def glue(arguments: Sequence[str], program: str) -> int:
     return 0
 
 
-def _pretrain_runs() -> dict[str, tuple[str, Any]]:
-    from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
-
-    return PRETRAIN_RUNS
-
-
-def _task_runs() -> dict[str, tuple[str, Any]]:
-    from transformer_jax.runs.encoder_settings import TASK_RUNS
-
-    return TASK_RUNS
-
-
-def _part(run: Any) -> Any:
-    """The module that trains a run of this type."""
-    from transformer_jax.runs.encoder_settings import PretrainRun
-
-    if isinstance(run, PretrainRun):
-        from transformer_jax.runs import pretraining
-
-        return pretraining
-    from transformer_jax.runs import finetuning
-
-    return finetuning
-
-
-def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
-    return _part(run).begin(run, named)
-
-
-def _read(directory: Any) -> tuple[Any, Any]:
-    from transformer_jax.runs.encoder_settings import read
-
-    run = read(directory)
-    return run, lambda: _part(run).open_run(run)
-
-
-def _anew(run: Any) -> Any:
-    """Without labels, which come from the training file."""
-    if not hasattr(run, "task"):
-        return run
-    return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
-
-
-def _train(run: Any, *parts: Any, **how: Any) -> int:
-    return _part(run).train(run, *parts, **how)
-
-
 FAMILY = training.TrainingProgram(
-    PROGRAM,
+    "python -m experiments.encoder_only",
     __doc__ or "",
-    {"pretrain": _pretrain_runs, "finetune": _task_runs},
-    _begin,
-    _read,
-    _train,
-    anew=_anew,
-    others={"evaluate": evaluate, "glue": glue},
+    {"pretrain": ("masked_lm",), "finetune": ("finetuning",)},
+    {"glue": glue},
 )
 
 

@@ -16,6 +16,7 @@ from transformer_jax.cli.errors import guarded
 from transformer_jax.cli.help import kinds_help, runs_help
 from transformer_jax.cli.run_flags import near
 from transformer_jax.errors import ConfigError, no_such_run
+from transformer_jax.recipes.registry import named_runs, recipe_of
 from transformer_jax.storage.urls import url_of
 
 __all__ = ["COMMANDS", "flag_kinds", "main", "training_runs"]
@@ -37,15 +38,6 @@ _TITLES = {
     "seq2seq": "encoder-decoders",
     "decoder_only": "language models",
     "encoder_only": "encoders",
-}
-_OF_MODELS = {
-    "encoder-decoder": "seq2seq",
-    "speech": "seq2seq",
-    "decoder": "decoder_only",
-    "ngram": "decoder_only",
-    "encoder": "encoder_only",
-    "encoder-task": "encoder_only",
-    "decoder-task": "encoder_only",
 }
 
 
@@ -125,17 +117,18 @@ def _by_name(
 ) -> training.TrainingProgram:
     """The family with the named run of the first argument, or with the file after --config."""
     families = [_family(module) for module in modules]
-    names = [family.begins[command]() for family in families]
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    for family, runs in zip(families, names, strict=True):
-        if name in runs:
-            return family
+    if name is not None:
+        # Recipes are imported one after another, up to the one that has the named run.
+        for family in families:
+            if any(name in named_runs(recipe) for recipe in family.commands[command]):
+                return family
     for i, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag == "--config":
             file = value if equals else next(iter(arguments[i + 1 :]), "")
             return _family(_of_run(Path(file)))
-    known = {run: about for runs in names for run, about in runs.items()}
+    known = named_runs(*(recipe for family in families for recipe in family.commands[command]))
     if name is not None:
         raise ConfigError(f"no configuration is called {name}: {near(name, known)}")
     raise ConfigError(
@@ -146,14 +139,12 @@ def _by_name(
 
 def _of_run(path: Path) -> str:
     """The family of the run of a directory or a ``config.json``."""
-    from transformer_jax.predictors.alignment import aligned_method
-    from transformer_jax.predictors.runs import family, open_directory
+    from transformer_jax.predictors.runs import open_directory
     from transformer_jax.training.run_directory import ConfigFile
 
     run = open_directory(path) if url_of(path) or path.is_dir() else ConfigFile(path)
-    kind = family(run)
-    if aligned_method(run) is not None:  # reward models too, which are else fine-tuned decoders
-        return "decoder_only"
-    if kind not in _OF_MODELS:
-        raise ConfigError(f"{path}: no command trains or evaluates a model of the kind {kind}")
-    return _OF_MODELS[kind]
+    recipe = recipe_of(run)
+    for module in COMMANDS["resume"]:
+        if recipe.name in _family(module).recipes:
+            return module
+    raise ConfigError(f"{path}: no command trains or evaluates {recipe.title}")

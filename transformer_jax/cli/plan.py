@@ -66,12 +66,14 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
             nearest settings that do.
     """
     from transformer_jax.parallel.target import plan_target
+    from transformer_jax.recipes.checks import checked
+    from transformer_jax.recipes.registry import get_recipe
     from transformer_jax.runs import plan
     from transformer_jax.runs.begin import for_device
-    from transformer_jax.runs.checks import checked
-    from transformer_jax.runs.planned import PlannedRun, mesh_on
+    from transformer_jax.runs.planned import mesh_on
 
-    if not isinstance(run, PlannedRun):
+    recipe = get_recipe(run.recipe)
+    if not recipe.has_plan:
         raise ConfigError(
             f"--plan: {name} has no plan: there are plans of translators, language models and "
             f"encoders"
@@ -82,7 +84,7 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
             "--distributed flags out"
         )
     found = plan_target(target)
-    run, vocabulary = _with_vocabulary(checked(run, named), named)
+    run, vocabulary = _with_vocabulary(recipe, checked(run, named), named)
     run = for_device(run, found.device)
     mesh = mesh_on(run, found).shape
     sizes = " x ".join(f"{axis} {size}" for axis, size in mesh.items())
@@ -123,19 +125,15 @@ def _left(found: Any, most: int | float) -> str:
     return f", by an estimate, which leaves {1 - most / found.usable:.0%} free"
 
 
-def _with_vocabulary(run: Any, named: Any) -> tuple[Any, str]:
+def _with_vocabulary(recipe: Any, run: Any, named: Any) -> tuple[Any, str]:
     """The run with the vocabulary of its tokenizer, unless the model's size was given.
 
     Tokens that the run adds count, those of its chat template among them. The text says where the
     size is from: that of a tokenizer to come is at most what it is asked.
     """
-    from transformer_jax.runs.instruct import with_template_tokens
-    from transformer_jax.runs.instruct_settings import InstructRun
-
     size, source = run.model.vocab_size, "as given"
     if size == named.model.vocab_size:
-        if isinstance(run, InstructRun) and run.chat.template is not None:
-            run = with_template_tokens(run)
+        run = recipe.for_plan(run)
         before, size, source = _vocabulary(run.tokenizer)
         if more := size - before:
             source += f", and {plural(more, 'token')} that the run adds"

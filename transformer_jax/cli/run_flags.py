@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +43,6 @@ class AskedRun(NamedTuple):
 def asked_run(
     program: str,
     runs: Runs,
-    read: Callable[[Any], tuple[Any, Any]],
-    anew: Callable[[Any], Any],
     arguments: Sequence[str],
 ) -> AskedRun:
     """The run that arguments ask for.
@@ -52,8 +50,6 @@ def asked_run(
     Args:
         program: The command up to the name, for messages.
         runs: Named runs, each with a line about it.
-        read: A function from a run directory to its run.
-        anew: A function that clears the settings that follow from the data of a run.
         arguments: The name, ``--config FILE`` instead of it or beside it, and flags.
 
     Raises:
@@ -62,13 +58,15 @@ def asked_run(
     given, file = _config_file(list(arguments))
     command = program.rpartition(" ")[2]
     if file is not None:
-        config = _configured(command, runs, read, file)
+        config = _configured(command, runs, file)
         if not given or given[0].startswith("-"):
             runs = {**runs, _name_of(file): ("", config)}
             given = [_name_of(file), *given]
     name = _named(command, runs, given)
     if file is not None:
-        runs = {name: (f"The run that {file} describes.", anew(config))}
+        from transformer_jax.recipes.driver import reset_derived
+
+        runs = {name: (f"The run that {file} describes.", reset_derived(config))}
     if name in ("-h", "--help"):
         print(runs_help(program, {"named runs": runs}))
         raise SystemExit(0)
@@ -153,14 +151,13 @@ def _config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
     return arguments, None
 
 
-def _configured(
-    command: str, runs: Runs, read: Callable[[Any], tuple[Any, Any]], file: Path
-) -> Any:
+def _configured(command: str, runs: Runs, file: Path) -> Any:
     """The run that a ``config.json`` describes."""
+    from transformer_jax.recipes.driver import read
     from transformer_jax.training.run_directory import ConfigFile
 
     try:
-        run, _ = read(ConfigFile(file))
+        run = read(ConfigFile(file))
     except CheckpointError as error:
         raise ConfigError(f"--config {error}") from None
     if type(run) not in {type(named) for _, named in runs.values()}:

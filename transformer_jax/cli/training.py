@@ -13,6 +13,7 @@ import tyro
 from transformer_jax import __version__
 from transformer_jax.allocator import retain_freed_memory
 from transformer_jax.cli.errors import guarded, run_and_leave, run_log, terminated
+from transformer_jax.cli.evaluation import evaluate
 from transformer_jax.cli.flags import flags_of
 from transformer_jax.cli.plan import plan_run, take_plan
 from transformer_jax.cli.run_command import RunCommand
@@ -20,6 +21,7 @@ from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
 from transformer_jax.compilation_cache import enable_compilation_cache
 from transformer_jax.errors import ConfigError
 from transformer_jax.old_names import current_flags
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.storage.urls import working_copy
 
 __all__ = ["Command", "TrainingProgram", "main", "resume_flags", "run_as_program"]
@@ -33,18 +35,24 @@ Other = Callable[[Sequence[str], str], int]
 
 
 class TrainingProgram(NamedTuple):
-    """The training program of one family. Slow imports come after the flags are checked."""
+    """The training program of some recipes. Slow imports come after the flags are checked.
 
-    program: str  # the command, for messages
-    doc: str  # the text of --help
-    # Named runs by command, each with a line about it.
-    begins: Mapping[str, Callable[[], dict[str, tuple[str, Any]]]]
-    # (run, its named run) -> (run with all settings, directory, texts).
-    begin: Callable[[Any, Any], tuple[Any, Any, Any]]
-    read: Callable[[Any], tuple[Any, Any]]  # directory -> run, and a function to its texts
-    train: Callable[..., int]
-    anew: Callable[[Any], Any] = lambda run: run  # clears settings that follow from the data
-    others: Mapping[str, Other] = {}  # further commands by name
+    Attributes:
+        program: The command, for messages.
+        doc: The text of ``--help``.
+        commands: Names of recipes by the command that begins their runs.
+        others: Further commands by name.
+    """
+
+    program: str
+    doc: str
+    commands: Mapping[str, Sequence[str]]
+    others: Mapping[str, Other] = {}
+
+    @property
+    def recipes(self) -> list[str]:
+        """The names of all recipes."""
+        return [name for names in self.commands.values() for name in names]
 
 
 def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> int:
@@ -56,9 +64,7 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
     resumes, arguments = "--resume" in arguments, [one for one in arguments if one != "--resume"]
     name, run, named, given = asked_run(
         f"{family.program} {command}",
-        family.begins[command](),
-        family.read,
-        family.anew,
+        named_runs(*family.commands[command]),
         arguments,
     )
     if target is not None and named is not None:
@@ -75,16 +81,18 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
     initialize(run.distributed)
     _check_same(command, run)
     if resumes and broadcast_json(_has_begun(run.output)) and hasattr(run, "loop"):
-        return _resume_as_asked(family, run, named)
+        return _resume_as_asked(run, named)
     from transformer_jax.runs.settings import settings_given, start_config
 
     if start_config(run).init_from is None:  # else its model is another; checked when it is known
         _check_room(run)
     # Refused before the data are read, which takes minutes; `begin` checks again.
     with _writing_alone(run.output, lambda: _check_output(run)), settings_given(given):
-        run, directory, texts = family.begin(run, named)
+        from transformer_jax.recipes import driver
+
+        run, directory, data = driver.begin(run, named)
         run_log(directory.log)
-        return family.train(run, directory, texts)
+        return driver.train(run, directory, data)
 
 
 def _check_same(command: str, asked: Any) -> None:
@@ -186,7 +194,7 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
     with changed_config(first is not None and first.allow_changed_config):
         default = None
         if first is not None:
-            run = _unfinished(family, open_directory(first.run))[0]
+            run = _unfinished(open_directory(first.run))
             default = Resume(first.run, run.loop, run.mesh, DistributedConfig())
         asked = parse_flags(Resume, prog, arguments, default)
     assert asked is not None
@@ -194,23 +202,23 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
         initialize(asked.distributed)
         _check_same("resume", asked)
         changes = {name: getattr(asked, name) for name in ("loop", "mesh", "distributed")}
-        return _continue(family, asked.run, lambda run: dataclasses.replace(run, **changes))
+        return _continue(asked.run, lambda run: dataclasses.replace(run, **changes))
 
 
-def _continue(family: TrainingProgram, path: str, change: Callable[[Any], Any]) -> int:
+def _continue(path: str, change: Callable[[Any], Any]) -> int:
     """Trains a run that has begun, with some of its settings changed, to its end."""
+    from transformer_jax.recipes import driver
     from transformer_jax.training.run_directory import RunDirectory
 
     with _writing_alone(path):
         directory = RunDirectory.open(path)
         run_log(directory.log)
-        run, texts = _unfinished(family, directory)
-        run = change(run)
+        run = change(_unfinished(directory))
         _check_room(run)
-        return family.train(run, directory, texts())
+        return driver.train(run, directory, driver.open_data(run))
 
 
-def _resume_as_asked(family: TrainingProgram, asked: Any, named: Any) -> int:
+def _resume_as_asked(asked: Any, named: Any) -> int:
     """Resumes the run that ``train --resume`` would else begin.
 
     Its intervals, mesh and processes are those that flags give now.
@@ -246,20 +254,21 @@ def _resume_as_asked(family: TrainingProgram, asked: Any, named: Any) -> int:
             distributed=asked.distributed,
         )
 
-    return _continue(family, asked.output, change)
+    return _continue(asked.output, change)
 
 
-def _unfinished(family: TrainingProgram, directory: Any) -> tuple[Any, Any]:
-    """A run with steps, and a function that reads its texts."""
+def _unfinished(directory: Any) -> Any:
+    """Returns the settings of a run with steps."""
+    from transformer_jax.recipes.driver import read
     from transformer_jax.training.sealed import refuse_weights_alone
 
     refuse_weights_alone(directory.path)
-    run, texts = family.read(directory)
+    run = read(directory)
     if not hasattr(run, "loop"):
         raise ConfigError(
             f"{directory.path}: an n-gram model is trained in one go, there is nothing to resume"
         )
-    return run, texts
+    return run
 
 
 def _other(command: Other, program: str, arguments: Sequence[str]) -> int:
@@ -268,8 +277,11 @@ def _other(command: Other, program: str, arguments: Sequence[str]) -> int:
 
 def _run(family: TrainingProgram, arguments: list[str]) -> int:
     commands: dict[str, Command] = {
-        **{name: functools.partial(_train, family, name) for name in family.begins},
+        **{name: functools.partial(_train, family, name) for name in family.commands},
         "resume": functools.partial(_resume, family),
+        "evaluate": functools.partial(
+            evaluate, family.recipes, program=f"{family.program} evaluate"
+        ),
         **{
             name: functools.partial(_other, command, f"{family.program} {name}")
             for name, command in family.others.items()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError, command
-from transformer_jax.predictors.alignment import aligned_method
 from transformer_jax.predictors.runs import (
     ENCODERS,
     FINE_TUNED,
@@ -21,6 +20,7 @@ from transformer_jax.predictors.runs import (
     task_of,
 )
 from transformer_jax.predictors.text_starts import first_token
+from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def load_task(
     from transformer_jax.encoding.task_runner import TaskRunner
 
     model, tokenizer = loaded or load(path, checkpoint, kind=FINE_TUNED)
-    if aligned_method(run) == "reward":
+    if recipe_of(run).name == "reward_model":
         prepare = as_trained(path, trim=False)
         return _rewards(run, model, tokenizer, tokens, prepare), task, prepare
     predictor = TaskRunner(

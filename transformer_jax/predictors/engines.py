@@ -21,12 +21,12 @@ from transformer_jax.interop.ctranslate2_language import CTranslate2LanguageMode
 from transformer_jax.interop.ctranslate2_translator import CTranslate2Translator
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.hf_run_directory import model_of
-from transformer_jax.predictors.alignment import has_ends
 from transformer_jax.predictors.runs import (
     chosen_checkpoint,
     load,
     open_directory,
     refuse_others,
+    text_format,
 )
 from transformer_jax.predictors.text_starts import text_start
 
@@ -105,7 +105,7 @@ def load_engine_language(
     return CTranslate2LanguageModel(
         *loaded[:3],
         start=text_start(loaded.run, loaded.tokenizer),
-        ends=has_ends(loaded.run),
+        ends=text_format(loaded.run).ends,
         shapes=shapes,
     )
 

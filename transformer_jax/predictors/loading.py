@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,27 +9,14 @@ from jax.sharding import Mesh
 
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.inference import loading_mesh, loading_on
-from transformer_jax.predictors.alignment import aligned_method
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.checkpoint_names import of_training
-from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor
-from transformer_jax.predictors.images import ImagePredictor
 from transformer_jax.predictors.runs import (
-    FINE_TUNED,
     chosen_checkpoint,
     family,
     open_directory,
-    task_of,
 )
-from transformer_jax.predictors.speech import SpeechPredictor
-from transformer_jax.predictors.texts import (
-    ClassificationPredictor,
-    EncoderPredictor,
-    QuestionAnsweringPredictor,
-    RegressionPredictor,
-    RewardPredictor,
-    TaggingPredictor,
-)
+from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.storage.copies import fetched
 from transformer_jax.storage.urls import url_of
 from transformer_jax.training.sealed import changed_config
@@ -38,24 +24,7 @@ from transformer_jax.training.sealed import changed_config
 if TYPE_CHECKING:
     from transformer_jax.training.task import Task
 
-__all__ = ["PREDICTORS", "load"]
-
-# By the family of a model, or the task of a fine-tuned one.
-PREDICTORS: dict[str, Callable[[Path, str], Predictor]] = {
-    "encoder-decoder": TranslationPredictor,
-    "speech": SpeechPredictor,
-    "decoder": LanguageModelPredictor,
-    "ngram": LanguageModelPredictor,
-    "encoder": EncoderPredictor,
-    "image": ImagePredictor,
-    "classify": ClassificationPredictor,
-    "multi_label": ClassificationPredictor,
-    "pair": ClassificationPredictor,
-    "regress": RegressionPredictor,
-    "tag": TaggingPredictor,
-    "replaced": TaggingPredictor,
-    "qa": QuestionAnsweringPredictor,
-}
+__all__ = ["load"]
 
 
 def load(
@@ -120,10 +89,7 @@ def load(
             if mesh is not None:
                 raise ConfigError("mesh: CTranslate2 computes on one CPU: leave it out")
             return _in_engine(folder, kind, str(checkpoint), compute, engine_cache)
-        if aligned_method(run) == "reward":
-            return RewardPredictor(folder, str(checkpoint))
-        predictor = PREDICTORS[task_of(run)["kind"] if kind in FINE_TUNED else kind]
-        return predictor(folder, str(checkpoint))
+        return recipe_of(run).predictor(folder, str(checkpoint))
 
 
 def _in_engine(
@@ -135,6 +101,7 @@ def _in_engine(
 ) -> Predictor:
     """The predictor of a translator or decoder that CTranslate2 computes."""
     from transformer_jax.predictors.engines import EngineConfig
+    from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor
 
     if cache is not None and (url := url_of(cache)) is not None:
         raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")

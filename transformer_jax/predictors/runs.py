@@ -10,8 +10,8 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, command, plural
-from transformer_jax.predictors.alignment import aligned_method, has_ends
 from transformer_jax.predictors.checkpoint_names import chosen_checkpoint, of_training
+from transformer_jax.recipes.registry import recipe_name, recipe_of
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.decoding.ngram import NgramLanguageModel
     from transformer_jax.decoding.options import BatchingConfig
+    from transformer_jax.recipes.recipe import TextFormat
     from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "refuse_others",
     "source_as_trained",
     "task_of",
+    "text_format",
 ]
 
 ENCODERS = ("encoder", "encoder-task")  # pre-trained, fine-tuned
@@ -142,44 +144,32 @@ def family(run: "RunDirectory") -> str:
     Raises:
         CheckpointError: ``config.json`` is damaged or describes no model of this library.
     """
-    if is_ngram_run(run):
-        return "ngram"
-    config = model_config(run)
-    if config.features.num_features:
-        return "speech"
-    if isinstance(config, RecurrentConfig):
-        return "encoder-decoder"
-    if config.image.image_size:
-        return "image"
-    if config.encoder_layers and config.decoder_layers:
-        return "encoder-decoder"
-    side = "encoder" if config.encoder_layers else "decoder"
-    return (
-        f"{side}-task" if "task" in run.read_config() or aligned_method(run) == "reward" else side
-    )
+    recipe = recipe_of(run)
+    if recipe.family != "ngram":
+        model_config(run)  # refuses one that is damaged
+    return recipe.family_of(run.read_config())
 
 
 def task_of(run: "RunDirectory") -> dict[str, Any]:
-    """The settings of a fine-tuned model's task: kind, labels, length of examples ...
-
-    A reward model has one number for each text.
+    """Returns the settings of a fine-tuned model's task: kind, labels, length of examples ...
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
     """
-    fields = run.read_config()
-    task = fields.get("task")
-    if aligned_method(run) == "reward":
-        length = fields["align"].get("max_length")
-        task = {
-            "kind": "regress",
-            "labels": [],
-            "max_length": length or model_config(run).max_length,
-        }
+    task = recipe_of(run).task_fields(run.read_config())
     task = task if isinstance(task, dict) else {}
     if task.get("kind") not in TASKS or not isinstance(task.get("labels", []), list):
         raise CheckpointError(f"{run.config}: its task is none of {', '.join(TASKS)}: damaged?")
     return task
+
+
+def text_format(run: "RunDirectory") -> "TextFormat":
+    """Returns how the texts of a decoder begin and end.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged.
+    """
+    return recipe_of(run).text_format(run.read_config())
 
 
 def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
@@ -217,8 +207,7 @@ def is_ngram_run(run: "RunDirectory") -> bool:
     Raises:
         CheckpointError: ``config.json`` is damaged.
     """
-    model = run.read_config().get("model")
-    return isinstance(model, dict) and model.get("kind") == "ngram"
+    return recipe_name(run.read_config()) == "ngram"
 
 
 def load(
@@ -300,22 +289,10 @@ def abstract_model(run: "RunDirectory", config: ModelConfig) -> Any:
     """The model of a run with shapes instead of parameters, with the head of its training."""
     from flax import nnx
 
-    from transformer_jax.models.making import make_model
-
-    kind, fields = family(run), run.read_config()
-    kind = {"speech": "encoder-decoder"}.get(kind, kind)
-    how: dict[str, Any] = {"valued": True} if aligned_method(run) == "ppo" else {}
-    if kind == "encoder":
-        masking = fields.get("masking", {})
-        objective = masking.get("sentence_objective", "nsp") if isinstance(masking, dict) else ""
-        how = {"mlm_head": masking is not None, "next_sentence": objective not in ("", "none")}
-    elif kind in FINE_TUNED:
-        task = task_of(run)
-        how = {"task": task["kind"], "labels": len(task.get("labels", []))}
-    elif kind == "image" and fields.get("task"):
-        how = {"task": "classify", "labels": len(task_of(run).get("labels", []))}
-    make: Any = lambda: make_model(kind, config, **how, rngs=nnx.Rngs(0))  # type: ignore[arg-type]
-    return nnx.eval_shape(make)
+    recipe, fields = recipe_of(run), run.read_config()
+    if recipe.family_of(fields) in FINE_TUNED:
+        task_of(run)  # refuses one that is damaged
+    return nnx.eval_shape(lambda: recipe.model(config, fields, nnx.Rngs(0)))
 
 
 def load_language(
@@ -372,7 +349,7 @@ def load_language(
         model,
         tokenizer,
         start=text_start(run, tokenizer),
-        ends=has_ends(run),
+        ends=text_format(run).ends,
         shapes=shapes,
         dtype=dtype,
         context=context,
@@ -380,5 +357,5 @@ def load_language(
     )
     for name, folder in adapters.items():
         adapter = open_directory(run.path if is_peft_folder(folder) else folder)
-        language.set_texts(name, text_start(adapter, tokenizer), has_ends(adapter))
+        language.set_texts(name, text_start(adapter, tokenizer), text_format(adapter).ends)
     return language

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from transformer_jax.predictors.runs import text_format
+
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.decoding.context import TextStart
@@ -16,7 +18,7 @@ def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
     A model that was published without one has the token that ends texts.
     """
     published = _reads_as_published(run)
-    first = run.read_config().get("first", "bos")
+    first = text_format(run).first
     if first == "newline":
         [[line_end]] = tokenizer.encode_batch(["\n"])
         return line_end

@@ -1,10 +1,8 @@
 """The start of a run: its tokenizer, its directory, and settings that follow from both."""
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, Literal
 
 from transformer_jax.data.added_tokens import add_tokens
@@ -12,12 +10,10 @@ from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, t
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
 from transformer_jax.recurrent_config import ModelConfig
-from transformer_jax.runs.any_run import NewRunType
 from transformer_jax.runs.freezing import with_new_tokens
 from transformer_jax.runs.sizing import vocabulary_for
-from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.activity import log, working
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.run_directory import RunDirectory, describe_run
 from transformer_jax.word_vectors.initialization import vectors_of_tokens
 
 __all__ = [
@@ -26,7 +22,6 @@ __all__ = [
     "for_device",
     "learn_tokenizer",
     "no_record",
-    "token_cache",
     "with_dtype",
 ]
 
@@ -62,12 +57,12 @@ def no_record(run: Any) -> None:
 
 
 def begin(
-    run: NewRunType,
+    run: Any,
     learn: Callable[[], Tokenizer],
-    resolve: Callable[[NewRunType, Tokenizer], NewRunType],
+    resolve: Callable[[Any, Tokenizer], Any],
     *,
     vocab_given: bool,
-    published: Callable[[NewRunType], dict[str, Any] | None] = no_record,
+    published: Callable[[Any], dict[str, Any] | None] = no_record,
 ) -> RunDirectory:
     """Create a run directory with everything but the training state.
 
@@ -112,7 +107,7 @@ def begin(
         # In this order: a run that is killed in between counts as empty.
         kept = {"special": tokenizer.special or None, "published": published(run)}
         known = {name: value for name, value in kept.items() if value is not None}
-        directory.write(directory.config, dataclasses.asdict(run) | known)
+        directory.write(directory.config, describe_run(run) | known)
         tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
     return RunDirectory.open(output)
@@ -128,7 +123,7 @@ def _grown(tokenizer: Tokenizer, settings: Any) -> Tokenizer:
     return grown
 
 
-def for_device(run: NewRunType, device: Any) -> NewRunType:
+def for_device(run: Any, device: Any) -> Any:
     """The run with the settings that follow from the kind of a device, where they are not given.
 
     The compute dtype (:func:`with_dtype`), and ``training.pad_to_multiple_of``: fused kernels of
@@ -148,7 +143,7 @@ def for_device(run: NewRunType, device: Any) -> NewRunType:
     )
 
 
-def with_dtype(run: NewRunType, device: Any) -> NewRunType:
+def with_dtype(run: Any, device: Any) -> Any:
     """The run with the compute dtype of a device (:func:`dtype_of`), if its own is ``auto``.
 
     Args:
@@ -178,17 +173,3 @@ def dtype_of(device: Any) -> Literal["float32", "bfloat16"]:
     # AMD's names, such as gfx90a, are no numbers.
     early = capability.replace(".", "").isdecimal() and float(capability) < 8.0
     return "float32" if device.platform == "cpu" or early else "bfloat16"
-
-
-def token_cache(run: Any, directory: RunDirectory) -> TokenCache:
-    """The cache of the token ids of a run's texts.
-
-    It is in the run directory, unless the run has a cache. For a run that is only read, missing
-    ids are kept in memory.
-    """
-    if run.cache is not None:
-        return TokenCache(Path(run.cache))
-    store = directory.path / "store"
-    there = store.exists()
-    writes = os.access(store if there else directory.path, os.W_OK)
-    return TokenCache(store if there or writes else None, writes)

@@ -14,7 +14,8 @@ from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import perplexity
 from transformer_jax.errors import plural
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel
-from transformer_jax.runs.language_settings import LanguageEvaluation, NgramConfig
+from transformer_jax.recipes.language_model import LanguageEvaluation
+from transformer_jax.recipes.ngram import NgramConfig
 
 __all__ = ["DocumentScorer", "Report", "TextMetrics", "baselines", "evaluate_texts", "train_ngram"]
 

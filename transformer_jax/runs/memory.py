@@ -8,6 +8,7 @@ import jax
 from transformer_jax import accounting
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of
+from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.runs.settings import start_config
 
@@ -58,13 +59,7 @@ def check_room(run: Any) -> None:
         f"{'alone' if frozen else 'with their gradients'} take",
         "lower model.d_model, the layers or the vocabulary",
     )
-    training = run.training
-    if hasattr(run, "sample_tokens"):
-        tokens = run.sample_tokens
-    elif hasattr(training, "batch_size"):
-        tokens = training.batch_size * training.sequence_length
-    else:
-        tokens = training.max_tokens
+    training, tokens = run.training, get_recipe(run.recipe).batch_tokens(run)
     _refuse(
         limit,
         2 * tokens * run.model.d_model * _FLOAT // training.gradient_accumulation_steps,

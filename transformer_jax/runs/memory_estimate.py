@@ -24,8 +24,7 @@ from transformer_jax.parallel.sharding import num_batch_shards, shardings, shard
 from transformer_jax.parallel.target import Target
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recurrent_costs import cache_bytes
-from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
-from transformer_jax.runs.planned import STEPS, PlannedRun, Shape, mesh_on, parts_of
+from transformer_jax.runs.planned import STEPS, Parts, Shape, mesh_on, parts_of
 from transformer_jax.runs.planned_decoding import decoding_shape
 from transformer_jax.runs.planned_kernels import attention_kernels
 from transformer_jax.training.optimizers import make_optimizer
@@ -82,7 +81,7 @@ class Estimate:
         return round(self.arguments) + self.temporaries
 
 
-def estimate(run: PlannedRun, target: Target, what: str, shape: Shape) -> Estimate:
+def estimate(run: Any, target: Target, what: str, shape: Shape) -> Estimate:
     """The memory of one program of a run on each device of a target.
 
     Args:
@@ -113,7 +112,7 @@ def estimate(run: PlannedRun, target: Target, what: str, shape: Shape) -> Estima
     part = Shape(shape.rows // steps, shape.length)
     kernels = attention_kernels(run, target, part, training=training)
     blocks = _blocks(run, local, shape.length, kernels)
-    loss = _loss_bytes(run, local, shape, target.type.platform, training=training)
+    loss = _loss_bytes(run, parts, local, shape.length, target.type.platform, training=training)
     split = mesh.shape["fsdp"] > 1
     table = run.model.vocab_size * run.model.embedding_size
     unsharded = 2 * item * (whole - table) / max(layers, 1) / local.tensor if split else 0.0
@@ -139,7 +138,7 @@ def estimate(run: PlannedRun, target: Target, what: str, shape: Shape) -> Estima
     )
 
 
-def _decoding(run: PlannedRun, target: Target, local: Local, state: "_State") -> Estimate:
+def _decoding(run: Any, target: Target, local: Local, state: "_State") -> Estimate:
     """Parameters as they decode beside the state of training, the cache, one reading of prompts."""
     shape = decoding_shape(run, target.type.platform, 1)
     assert shape is not None
@@ -167,18 +166,16 @@ class _State(NamedTuple):
     gradients: float
 
 
-def _plain(run: PlannedRun) -> PlannedRun:
+def _plain(run: Any) -> Any:
     """The run without what does not change the size of its state."""
-    made: Any = run
     compute = dataclasses.replace(run.model.compute, remat=False)
-    training = dataclasses.replace(made.training, gradient_accumulation_steps=1)
+    training = dataclasses.replace(run.training, gradient_accumulation_steps=1)
     model = dataclasses.replace(run.model, compute=compute)
-    plain: PlannedRun = dataclasses.replace(made, model=model, training=training)
-    return plain
+    return dataclasses.replace(run, model=model, training=training)
 
 
 @functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
-def _state_bytes(run: PlannedRun, mesh: Mesh | AbstractMesh) -> _State:
+def _state_bytes(run: Any, mesh: Mesh | AbstractMesh) -> _State:
     """Bytes of a device's part of the training state."""
     parts = parts_of(run, mesh, Shape(num_batch_shards(mesh), 8))
     declared, frozen = abstract_parts(parts.model, parts.partition)
@@ -213,7 +210,7 @@ class _Blocks(NamedTuple):
     read: float  # bytes that a forward pass works with
 
 
-def _blocks(run: PlannedRun, local: Local, length: int, kernels: Mapping[str, Choice]) -> _Blocks:
+def _blocks(run: Any, local: Local, length: int, kernels: Mapping[str, Choice]) -> _Blocks:
     config = run.model
     if isinstance(config, RecurrentConfig):
         return _recurrent(config, local, length)
@@ -250,22 +247,20 @@ def _recurrent(config: RecurrentConfig, local: Local, length: int) -> _Blocks:
 
 
 def _loss_bytes(
-    run: PlannedRun, local: Local, shape: Shape, platform: str, *, training: bool
+    run: Any, parts: Parts, local: Local, length: int, platform: str, *, training: bool
 ) -> float:
     """A chunk of logits, and in training its gradient, and the gradient of the table."""
     config: ModelConfig = run.model.decoder() if run.model.decoder_layers else run.model
-    if isinstance(run, FinetuneRun):
+    if not parts.scored:
         return 0.0
-    rows = local.tokens(shape.length)
-    if isinstance(run, PretrainRun):
-        rows *= run.masking.mlm_probability
+    rows = local.tokens(length) * parts.scored
     columns = config.vocab_size / local.tensor
     chunks = max(1, math.ceil(4 * rows * columns / LARGE))
     width = config.hidden_size if isinstance(config, RecurrentConfig) else config.embedding_size
     table = columns * width * itemsize(config)
     chunk = rows / chunks * columns
     if not training:
-        return chunk * 4 * (2 if isinstance(run, PretrainRun) else 1) + table
+        return chunk * 4 * (2 if parts.ranked else 1) + table
     gradient = 4 * columns * width
     if platform == "tpu":
         # XLA:TPU adds the gradient of the table into another array. In a loop over chunks it makes
@@ -274,14 +269,14 @@ def _loss_bytes(
     return chunk * (4 + itemsize(config)) + gradient + table
 
 
-def _cache_bytes(run: PlannedRun, local: Local, length: int) -> float:
+def _cache_bytes(run: Any, local: Local, length: int) -> float:
     """What decoding keeps of earlier positions: keys and values, or what a mixer leaves there."""
     if run.model.mixer.kind == "attention":
         return _attended_bytes(run, local, length)
     return local.rows * length * run.model.decoder_layers * slot_bytes(run.model.decoder())
 
 
-def _attended_bytes(run: PlannedRun, local: Local, length: int) -> float:
+def _attended_bytes(run: Any, local: Local, length: int) -> float:
     """Keys and values of so many positions."""
     config = run.model.decoder()
     sizes = head_sizes(config)

@@ -21,7 +21,6 @@ from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.runs.memory_estimate import Estimate, estimate
 from transformer_jax.runs.planned import (
     STEPS,
-    PlannedRun,
     Shape,
     buckets,
     check_planned,
@@ -75,7 +74,7 @@ class Program(NamedTuple):
     estimate: Estimate | None = None
 
 
-def programs(run: PlannedRun, target: Target) -> list[tuple[What, Shape]]:
+def programs(run: Any, target: Target) -> list[tuple[What, Shape]]:
     """What a run compiles: training and evaluation of every bucket, and decoding."""
     check_planned(run)
     mesh = mesh_on(run, target)
@@ -88,7 +87,7 @@ def programs(run: PlannedRun, target: Target) -> list[tuple[What, Shape]]:
     return found
 
 
-def plan(run: PlannedRun, target: Target) -> Iterator[Program]:
+def plan(run: Any, target: Target) -> Iterator[Program]:
     """The programs of a run, one after another: compiled, or estimated where that is not possible.
 
     Raises:
@@ -99,22 +98,20 @@ def plan(run: PlannedRun, target: Target) -> Iterator[Program]:
         yield measure(run, target, what, shape)
 
 
-def measure(run: PlannedRun, target: Target, what: What, shape: Shape) -> Program:
+def measure(run: Any, target: Target, what: What, shape: Shape) -> Program:
     """One program of a run: compiled, or estimated where there is no compiler."""
     if target.compiles:
         return compile_program(run, target, what, shape)
     return estimate_program(run, target, what, shape)
 
 
-def estimate_program(run: PlannedRun, target: Target, what: What, shape: Shape) -> Program:
+def estimate_program(run: Any, target: Target, what: What, shape: Shape) -> Program:
     """The estimate of one program of a run; nothing is compiled."""
     found = estimate(run, target, what, shape)
     return Program(what, shape, found.memory, None, 0.0, found)
 
 
-def compile_program(
-    run: PlannedRun, target: Target, what: What, shape: Shape | None = None
-) -> Program:
+def compile_program(run: Any, target: Target, what: What, shape: Shape | None = None) -> Program:
     """One program of a run, compiled for a target.
 
     Args:
@@ -154,7 +151,7 @@ def compile_program(
 Lower = Callable[[str], Any]  # platform -> what compiles
 
 
-def _step(run: PlannedRun, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower, int]:
+def _step(run: Any, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower, int]:
     """A step of training or evaluation, and the bytes of state that it does not use."""
     parts = parts_of(run, mesh, shape)
     trained = abstract_parts(parts.model, parts.partition)[0]
@@ -182,7 +179,7 @@ def _step(run: PlannedRun, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower,
     return _lowering(step, shapes, frozen, parts.batch, key), 0
 
 
-def _decoding(run: PlannedRun, mesh: Mesh) -> tuple[Lower, int]:
+def _decoding(run: Any, mesh: Mesh) -> tuple[Lower, int]:
     """The decoding of a run, and the bytes of what stays beside it: the state of training."""
     made = decoding_program(run, mesh)
     if made is None:
@@ -217,7 +214,7 @@ def _sizes(message: str) -> list[int]:
     return [int(float(n) * units[unit]) for n, unit in re.findall(r"([\d.]+)([KMGT])\b", message)]
 
 
-def kernels(run: PlannedRun, target: Target) -> dict[str, Choice]:
+def kernels(run: Any, target: Target) -> dict[str, Choice]:
     """The kernel of each attention in training, in the longest bucket, and why."""
     shape = next(shape for what, shape in programs(run, target) if what == "training")
     part = Shape(shape.rows // run.training.gradient_accumulation_steps, shape.length)
@@ -234,8 +231,8 @@ def fits(program: Program, target: Target) -> bool:
 
 
 def nearest_that_fits(
-    run: PlannedRun, target: Target, tried: Callable[[str, Program], None] = lambda *_: None
-) -> tuple[str, PlannedRun] | None:
+    run: Any, target: Target, tried: Callable[[str, Program], None] = lambda *_: None
+) -> tuple[str, Any] | None:
     """The least change of settings with which a run fits: its flags, and the run.
 
     Candidates come in the order of what they cost: 2 to 64 times as many micro-batches, which
@@ -270,9 +267,7 @@ def nearest_that_fits(
     return None
 
 
-def _fitting(
-    run: PlannedRun, target: Target, wanted: list[tuple[What, Shape]]
-) -> Iterator[Program]:
+def _fitting(run: Any, target: Target, wanted: list[tuple[What, Shape]]) -> Iterator[Program]:
     """Estimates of programs up to the first that does not fit."""
     for one in wanted:
         program = estimate_program(run, target, *one)
@@ -281,7 +276,7 @@ def _fitting(
         yield program
 
 
-def _candidates(run: PlannedRun, target: Target) -> Iterator[tuple[str, PlannedRun]]:
+def _candidates(run: Any, target: Target) -> Iterator[tuple[str, Any]]:
     for mesh_flags, on in _meshes(run, target):
         # Recurrent translators have no rematerialization.
         again_too = not isinstance(run.model, RecurrentConfig)
@@ -299,7 +294,7 @@ def _candidates(run: PlannedRun, target: Target) -> Iterator[tuple[str, PlannedR
                     yield flags, dataclasses.replace(run, mesh=on, model=model, training=training)
 
 
-def _meshes(run: PlannedRun, target: Target) -> Iterator[tuple[str, MeshConfig]]:
+def _meshes(run: Any, target: Target) -> Iterator[tuple[str, MeshConfig]]:
     """The mesh of a run, then those that split parameters over more devices."""
     yield "", run.mesh
     inner = run.mesh.tensor * run.mesh.context

@@ -14,29 +14,33 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from transformer_jax.data.plan import rows_within
 from transformer_jax.data.shapes import padded_length
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.making import make_model
+from transformer_jax.models.making import Kind, make_model
 from transformer_jax.parallel.mesh import make_mesh, mesh_shape
 from transformer_jax.parallel.sharding import batch_sharding
 from transformer_jax.parallel.target import Target
-from transformer_jax.runs.checks import length_limit
-from transformer_jax.runs.denoising_settings import DenoisingRun
-from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
-from transformer_jax.runs.freezing import partition_of
-from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.recipes.registry import get_recipe
+from transformer_jax.recipes.settings import RowBatches
+from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.runs.settings import start_config
-from transformer_jax.runs.translation_settings import Run as TranslationRun
-from transformer_jax.tasks.labeled import OBJECTIVES
 from transformer_jax.training import objectives
 from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.step import Batch, Objective
 
-__all__ = ["Parts", "PlannedRun", "Shape", "buckets", "check_planned", "mesh_on", "parts_of"]
-
-PlannedRun = TranslationRun | DenoisingRun | LanguageRun | PretrainRun | FinetuneRun
+__all__ = [
+    "BatchShapes",
+    "Parts",
+    "Shape",
+    "buckets",
+    "check_planned",
+    "fresh_model",
+    "mesh_on",
+    "pair_parts",
+    "parts_of",
+    "row_parts",
+]
 
 BOS = 1  # of programs that are compiled only, any token will do
 STEPS = 100_000  # of schedules, which do not change the size of a program
-LABELS = 2  # of tasks, whose labels are in the data: they hardly change the size of a program
 
 
 class Shape(NamedTuple):
@@ -55,16 +59,38 @@ class Parts(NamedTuple):
         evaluation: Of validation.
         batch: Shapes of a batch.
         partition: Which parameters are trained.
+        scored: The share of tokens that have logits.
+        ranked: Whether evaluation ranks them too, for an accuracy.
     """
 
     model: Callable[[], nnx.Module]
     objective: Objective
     evaluation: Objective
     batch: Batch
-    partition: Partition
+    partition: Partition = EVERYTHING
+    scored: float = 1.0
+    ranked: bool = False
 
 
-def mesh_on(run: PlannedRun, target: Target) -> Mesh | AbstractMesh:
+class BatchShapes(NamedTuple):
+    """The shapes of a batch.
+
+    Attributes:
+        rows: Rows.
+        length: Tokens of a row.
+        sharding: How rows are divided over devices.
+    """
+
+    rows: int
+    length: int
+    sharding: Any
+
+    def array(self, *shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+        """Returns the shape of an array of the batch, from the axes behind its rows."""
+        return jax.ShapeDtypeStruct((self.rows, *shape), dtype, sharding=self.sharding)
+
+
+def mesh_on(run: Any, target: Target) -> Mesh | AbstractMesh:
     """The mesh of a run over the devices of a target; without devices, its shape alone.
 
     Raises:
@@ -76,7 +102,7 @@ def mesh_on(run: PlannedRun, target: Target) -> Mesh | AbstractMesh:
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * 4)
 
 
-def check_planned(run: PlannedRun) -> None:
+def check_planned(run: Any) -> None:
     """Refuses settings that a plan does not follow.
 
     Raises:
@@ -94,7 +120,7 @@ def check_planned(run: PlannedRun) -> None:
         )
 
 
-def buckets(run: PlannedRun, sizes: Mapping[str, int]) -> list[Shape]:
+def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
     """The shapes of the batches of a run, the longest texts first.
 
     The lengths of buckets follow from the data, which are not read: here they are spread evenly.
@@ -110,7 +136,7 @@ def buckets(run: PlannedRun, sizes: Mapping[str, int]) -> list[Shape]:
     """
     training, shards = run.training, sizes["data"] * sizes["fsdp"]
     parts = shards * training.gradient_accumulation_steps
-    if isinstance(run, LanguageRun):
+    if isinstance(training, RowBatches):
         rows = run.training.batch_size
         if rows % parts:
             raise ConfigError(
@@ -120,58 +146,45 @@ def buckets(run: PlannedRun, sizes: Mapping[str, int]) -> list[Shape]:
             )
         return [Shape(rows, run.training.sequence_length)]
     count = run.training.num_buckets
-    even = np.ceil(length_limit(run)[1] / count * np.arange(1, count + 1)).astype(int)
-    unit = run.training.pad_to_multiple_of or (
-        8 if isinstance(run, PretrainRun | DenoisingRun) else 4
-    )
+    even = np.ceil(
+        get_recipe(run.recipe).length_limit(run)[1] / count * np.arange(1, count + 1)
+    ).astype(int)
+    unit = training.pad_to_multiple_of or training.cpu_multiple
     lengths = set(padded_length(even, unit).tolist())
     multiple = math.lcm(run.training.required_batch_size_multiple, parts)
     fitting = functools.partial(rows_within, run.training.max_tokens, multiple=multiple)
     return [Shape(fitting(length), length) for length in sorted(lengths, reverse=True)]
 
 
-def parts_of(run: PlannedRun, mesh: Mesh | AbstractMesh, shape: Shape) -> Parts:
-    """What a step is made of, with the shapes of a batch."""
-    config, (rows, length) = run.model, shape
+def parts_of(run: Any, mesh: Mesh | AbstractMesh, shape: Shape) -> Parts:
+    """Returns what a step is made of, with the shapes of a batch."""
+    batch = BatchShapes(shape.rows, shape.length, batch_sharding(mesh))
+    return get_recipe(run.recipe).planned_parts(run, batch)
 
-    def array(*shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=batch_sharding(mesh))
 
-    made = lambda kind, **heads: lambda: make_model(kind, config, rngs=nnx.Rngs(0), **heads)
-    if isinstance(run, TranslationRun | DenoisingRun):
-        batch: Batch = {
-            "inputs": {"source": array(length), "source_lengths": array()},
-            "target": array(length),
-            "lengths": array(),
-        }
-        smoothed = objectives.sequence_to_sequence(BOS, run.training.label_smoothing)
-        plain = objectives.sequence_to_sequence(BOS)
-        return Parts(made("encoder-decoder"), smoothed, plain, batch, EVERYTHING)
-    if isinstance(run, LanguageRun):
-        names = ["tokens", "targets"]
-        names += ["segments", "positions"] * (run.training.layout == "packed")
-        batch = {name: array(length) for name in names}
-        batch["weights"] = array(length, dtype=jnp.float32)
-        objective = objectives.language_model()
-        return Parts(made("decoder"), objective, objective, batch, EVERYTHING)
-    batch = {"tokens": array(length), "types": array(length), "lengths": array()}
-    if isinstance(run, FinetuneRun):
-        kind = run.task.kind
-        labels = {"regress": array(dtype=jnp.float32), "tag": array(length), "qa": array(2)}
-        batch["labels"] = labels.get(kind, array())
-        if kind == "qa":
-            batch["allowed"] = array(length, dtype=jnp.bool_)
-        model = made("encoder-task", task=kind, labels=len(run.task.labels) or LABELS)
-        objective = OBJECTIVES[kind]()
-        return Parts(model, objective, objective, batch, partition_of(run.task.freeze))
-    masked = max(1, round(run.masking.mlm_probability * length))
-    batch |= {
-        "next_sentence_label": array(),
-        "masked_positions": array(masked),
-        "targets": array(masked),
-        "weights": array(masked, dtype=jnp.float32),
+def pair_parts(run: Any, batch: BatchShapes, smoothing: float = 0.0) -> Parts:
+    """Returns the parts of a run of an encoder-decoder on pairs of texts."""
+    array, length = batch.array, batch.length
+    shapes: Batch = {
+        "inputs": {"source": array(length), "source_lengths": array()},
+        "target": array(length),
+        "lengths": array(),
     }
-    pairs = run.masking.sentence_objective
-    of = lambda accuracy: objectives.masked_lm(accuracy=accuracy, sentence_objective=pairs)
-    model = made("encoder", next_sentence=pairs != "none")
-    return Parts(model, of(False), of(True), batch, EVERYTHING)
+    smoothed = objectives.sequence_to_sequence(BOS, smoothing)
+    plain = objectives.sequence_to_sequence(BOS)
+    return Parts(fresh_model("encoder-decoder", run.model), smoothed, plain, shapes)
+
+
+def row_parts(run: Any, batch: BatchShapes) -> Parts:
+    """Returns the parts of a run of a decoder on rows of tokens."""
+    names = ["tokens", "targets"]
+    names += ["segments", "positions"] * (run.training.layout == "packed")
+    shapes = {name: batch.array(batch.length) for name in names}
+    shapes["weights"] = batch.array(batch.length, dtype=jnp.float32)
+    objective = objectives.language_model()
+    return Parts(fresh_model("decoder", run.model), objective, objective, shapes)
+
+
+def fresh_model(kind: Kind, config: ModelConfig, **heads: Any) -> Callable[[], nnx.Module]:
+    """Returns a function that makes a model."""
+    return lambda: make_model(kind, config, rngs=nnx.Rngs(0), **heads)

@@ -21,9 +21,7 @@ from transformer_jax.models.making import make_model
 from transformer_jax.modules.parameters import map_parameters, parameters
 from transformer_jax.modules.replace import prepare_for_decoding, with_attention_kernels
 from transformer_jax.parallel.sharding import num_batch_shards, shardings
-from transformer_jax.runs.language_settings import LanguageRun
-from transformer_jax.runs.planned import PlannedRun
-from transformer_jax.runs.translation_settings import Run as TranslationRun
+from transformer_jax.recipes.registry import get_recipe
 
 __all__ = ["DecodingProgram", "decoding_program", "decoding_shape"]
 
@@ -56,7 +54,7 @@ class DecodingShape(NamedTuple):
     written: int
 
 
-def decoding_shape(run: PlannedRun, platform: str, shards: int) -> DecodingShape | None:
+def decoding_shape(run: Any, platform: str, shards: int) -> DecodingShape | None:
     """The largest decoding of a run, at its own settings; None for a run that generates nothing.
 
     A translator is tested with as many lines at once as :class:`TranslationBatching` allows, a
@@ -68,19 +66,19 @@ def decoding_shape(run: PlannedRun, platform: str, shards: int) -> DecodingShape
         shards: How many groups of devices share the rows.
 
     Example:
-        >>> from transformer_jax.runs.translation_settings import RUNS
-        >>> decoding_shape(RUNS["base"][1], "gpu", 8)
+        >>> decoding_shape(get_recipe("translation").runs["base"][1], "gpu", 8)
         DecodingShape(rows=32, beams=4, read=256, written=522)
     """
     up = lambda rows: -(-rows // shards) * shards
-    if isinstance(run, TranslationRun):
+    decoding = get_recipe(run.recipe).decoding
+    if decoding == "search":
         batching, search = TranslationBatching(), run.evaluation.search(run.evaluation.num_beams)
         most = run.model.max_length
         longest = min(run.data.read.max_length, batching.source_lengths[-1], most)
         read = min(round_up(longest, batching.source_lengths), most)
         rows = up(batching.allowed_rows(read, search.num_beams)[-1])
         return DecodingShape(rows, search.num_beams, read, search.max_length(read, most))
-    if not isinstance(run, LanguageRun) or not run.evaluation.sample:
+    if decoding is None or not run.evaluation.sample:
         return None
     shapes = BatchingConfig().for_platform(platform)
     context = run.model.max_length
@@ -89,14 +87,15 @@ def decoding_shape(run: PlannedRun, platform: str, shards: int) -> DecodingShape
     return DecodingShape(round_up(1, shapes.rows), 1, read, written)
 
 
-def decoding_program(run: PlannedRun, mesh: Mesh) -> DecodingProgram | None:
+def decoding_program(run: Any, mesh: Mesh) -> DecodingProgram | None:
     """The decoding program of a run with the largest shape; None for a run without."""
     device, shards = mesh.devices.flat[0], num_batch_shards(mesh)
     platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
     shape = decoding_shape(run, platform, shards)
     if shape is None:
         return None
-    kind: Any = "encoder-decoder" if isinstance(run, TranslationRun) else "decoder"
+    searches = get_recipe(run.recipe).decoding == "search"
+    kind: Any = "encoder-decoder" if searches else "decoder"
     made = lambda: make_model(kind, run.model, rngs=nnx.Rngs(0))
     with on_mesh(mesh):
         model = nnx.eval_shape(lambda: prepare_for_decoding(with_attention_kernels(made(), device)))
@@ -110,7 +109,7 @@ def decoding_program(run: PlannedRun, mesh: Mesh) -> DecodingProgram | None:
     programs = Programs(nnx.graphdef(model), _SPECIAL)
     number = lambda *shape: jax.ShapeDtypeStruct((shape), jnp.int32)
     rows = shape.rows
-    if isinstance(run, TranslationRun):
+    if searches:
         inputs = {"source": number(rows, shape.read), "source_lengths": number(rows)}
         prompts = SearchPrompts(number(rows, 1), number(rows), number(rows), inputs)
         settings: dict[str, Any] = {"length": shape.written, "special": _SPECIAL}

@@ -17,7 +17,7 @@ from transformer_jax.models.making import make_model
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.target import Target
 from transformer_jax.recurrent_config import RecurrentConfig
-from transformer_jax.runs.planned import PlannedRun, Shape, mesh_on, parts_of
+from transformer_jax.runs.planned import Shape, mesh_on, parts_of
 from transformer_jax.training.step import Objective
 
 __all__ = ["FUSED", "attention_kernels", "model_kernels"]
@@ -26,7 +26,7 @@ FUSED = {"gpu": "cudnn", "tpu": "splash"}  # the fused kernel of each platform
 
 
 def attention_kernels(
-    run: PlannedRun, target: Target, shape: Shape, *, training: bool
+    run: Any, target: Target, shape: Shape, *, training: bool
 ) -> dict[str, Choice]:
     """The kernel of each attention of a step, and why it is not the fused one, if it is not.
 
@@ -41,9 +41,9 @@ def attention_kernels(
     Example:
         >>> from transformer_jax.parallel.target import plan_target
         >>> from transformer_jax.runs.begin import for_device
-        >>> from transformer_jax.runs.language_settings import RUNS
+        >>> from transformer_jax.recipes.registry import named_runs
         >>> target = plan_target("80GiB")
-        >>> run = for_device(RUNS["gpt2-small"][1], target.device)
+        >>> run = for_device(named_runs("language_model")["gpt2-small"][1], target.device)
         >>> attention_kernels(run, target, Shape(64, 1024), training=True)
         {'decoder': Choice(kernel='chunked', why='it takes no segments')}
     """
@@ -105,16 +105,14 @@ def _one_layer(config: TransformerConfig) -> TransformerConfig:
     return dataclasses.replace(config, compute=compute, **one)
 
 
-def _of_one_layer(run: PlannedRun) -> PlannedRun:
-    made: Any = run
-    training = dataclasses.replace(made.training, gradient_accumulation_steps=1)
-    planned: PlannedRun = dataclasses.replace(made, model=_one_layer(run.model), training=training)
-    return planned
+def _of_one_layer(run: Any) -> Any:
+    training = dataclasses.replace(run.training, gradient_accumulation_steps=1)
+    return dataclasses.replace(run, model=_one_layer(run.model), training=training)
 
 
 @functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
 def _traced(
-    run: PlannedRun, target: Target, shape: Shape, training: bool
+    run: Any, target: Target, shape: Shape, training: bool
 ) -> tuple[tuple[str, Choice], ...]:
     # Tracing needs the shape of the mesh alone.
     mesh = mesh_on(run, dataclasses.replace(target, devices=(), number=target.number))

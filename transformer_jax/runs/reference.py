@@ -2,7 +2,7 @@
 
 import zipfile
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from flax import nnx
@@ -16,21 +16,20 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.numpy_files import load_arrays
 from transformer_jax.output_files import draft_file
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
-from transformer_jax.runs import checks
-from transformer_jax.runs.alignment_settings import PreferenceRun
+from transformer_jax.recipes.checks import mesh_of
+from transformer_jax.recipes.posttraining import STARTS
 from transformer_jax.runs.freezing import initial_of
 from transformer_jax.tasks.preference_task import CompletionRows, Encoded, reference_log_probs
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["FAMILIES", "compute_reference", "kept_reference"]
+__all__ = ["compute_reference", "kept_reference"]
 
-FAMILIES = ("decoder",)  # that runs on preferences and rewards start from
 _FILE = "reference.npz"  # in the run directory
 
 
 def kept_reference(
-    run: PreferenceRun,
+    run: Any,
     directory: RunDirectory,
     tokenizer: Tokenizer,
     encoded: Encoded,
@@ -63,7 +62,7 @@ def kept_reference(
 
 
 def compute_reference(
-    run: PreferenceRun, tokenizer: Tokenizer, encoded: Encoded, rows: CompletionRows
+    run: Any, tokenizer: Tokenizer, encoded: Encoded, rows: CompletionRows
 ) -> dict[str, Float[np.ndarray, "n 2"]]:
     """Log-probabilities of the reference, what the run starts from, for each part by name.
 
@@ -78,7 +77,7 @@ def compute_reference(
     """
     make = lambda rngs: Decoder(run.model, rngs=rngs)
     drawn = make(nnx.Rngs(key_for(run.training.seed, "initialization")))
-    initial, mesh = initial_of(run, FAMILIES, tokenizer), checks.mesh_of(run)
+    initial, mesh = initial_of(run, STARTS, tokenizer), mesh_of(run)
     assert initial is not None
     params = initial(nnx.to_pure_dict(nnx.state(drawn)))
     parts: tuple[tuple[Literal["train", "valid"], CompletionStore | None], ...] = (

@@ -9,10 +9,15 @@ from transformer_jax.data.preferences import Preferences, PreferenceSplits, answ
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, command, plural
 from transformer_jax.models.heads import DecoderSequenceClassifier
-from transformer_jax.predictors.alignment import aligned_method
-from transformer_jax.predictors.runs import model_config, open_directory, task_of
-from transformer_jax.runs import checks
-from transformer_jax.runs.alignment_settings import PolicyRun, RewardConfig
+from transformer_jax.predictors.runs import (
+    FINE_TUNED,
+    family,
+    model_config,
+    open_directory,
+    task_of,
+)
+from transformer_jax.recipes.checks import mesh_of
+from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.runs.initial import Initial
 from transformer_jax.tasks.on_policy_task import reward_prompts
 from transformer_jax.tasks.rewards import PythonReward, load_reward, model_reward
@@ -33,7 +38,11 @@ class RewardSource(NamedTuple):
 
 
 def check_reward(
-    run: PolicyRun, start: Initial, first: str, flags: tuple[str, str] = FLAGS
+    run: Any,
+    start: Initial,
+    first: str,
+    limit: tuple[str, int],
+    flags: tuple[str, str] = FLAGS,
 ) -> None:
     """Refuses rewards that cannot be used, before anything is written.
 
@@ -41,6 +50,7 @@ def check_reward(
         run: The settings.
         start: What the policy starts from.
         first: What the texts of the run begin with.
+        limit: The setting that bounds their tokens, and its value.
         flags: Those of a file and of a reward model, for messages.
 
     Raises:
@@ -69,7 +79,7 @@ def check_reward(
             f"{flag} {reward.run}: its texts begin with {theirs}, and those of this run with "
             f"{first}: train both with one --first"
         )
-    most, (setting, length) = model_config(directory).max_length, checks.length_limit(run)
+    most, (setting, length) = model_config(directory).max_length, limit
     if length > most:
         raise ConfigError(
             f"{flag} {reward.run}: has positions for {plural(most, 'token')}, and {setting} "
@@ -78,7 +88,7 @@ def check_reward(
 
 
 def check_form(
-    run: PolicyRun,
+    run: Any,
     start: Initial,
     prompts: Preferences,
     flag: str = FLAGS[1],
@@ -102,7 +112,7 @@ def check_form(
     theirs, data = find_template(directory.path), data or f"data.train {run.data.train}"
     if not prompts.conversational:
         # Of a downloaded reward model nobody knows; a run has a template only of conversations.
-        if theirs is not None and aligned_method(directory) == "reward":
+        if theirs is not None and recipe_of(directory).name == "reward_model":
             raise ConfigError(
                 f"{flag} {run.reward.run}: was trained on conversations, and {data} is a file of "
                 f"texts: train a reward model on texts"
@@ -121,11 +131,10 @@ def check_form(
         )
 
 
-def _reward_directory(reward: RewardConfig, flag: str = FLAGS[1]) -> RunDirectory:
+def _reward_directory(reward: Any, flag: str = FLAGS[1]) -> RunDirectory:
     assert reward.run is not None
     directory = open_directory(reward.run)
-    known = "task" in directory.read_config() or aligned_method(directory) == "reward"
-    if not known or task_of(directory).get("kind") != "regress":
+    if family(directory) not in FINE_TUNED or task_of(directory).get("kind") != "regress":
         raise ConfigError(
             f"{flag} {reward.run}: no reward model: train one, see "
             f"{command('align', 'reward', '--help')}"
@@ -133,7 +142,7 @@ def _reward_directory(reward: RewardConfig, flag: str = FLAGS[1]) -> RunDirector
     return directory
 
 
-def reward_source(run: PolicyRun, tokenizer: Tokenizer, splits: PreferenceSplits) -> RewardSource:
+def reward_source(run: Any, tokenizer: Tokenizer, splits: PreferenceSplits) -> RewardSource:
     """What rewards the samples of a run.
 
     Args:
@@ -155,6 +164,6 @@ def reward_source(run: PolicyRun, tokenizer: Tokenizer, splits: PreferenceSplits
     compute = dataclasses.replace(config.compute, dtype=run.model.compute.dtype)
     config = dataclasses.replace(config, compute=compute)
     make = lambda rngs: DecoderSequenceClassifier(config, labels=1, rngs=rngs)
-    device = checks.mesh_of(run).devices.flat[0]
+    device = mesh_of(run).devices.flat[0]
     params = directory.load_params("best").params
     return RewardSource(model_reward, FrozenModel(make, params, device))

@@ -9,8 +9,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.training.schedules import num_warmup_steps
 
-if TYPE_CHECKING:  # the settings of runs import this module
-    from transformer_jax.runs.any_run import AnyRun, NewRunType, RunType
+if TYPE_CHECKING:
     from transformer_jax.training.task import Task
 
 __all__ = [
@@ -63,7 +62,7 @@ def epochs_for(steps_per_epoch: int) -> int:
     return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS / steps_per_epoch)))
 
 
-def from_size(run: "RunType", steps_per_epoch: int) -> "RunType":
+def from_size(run: Any, steps_per_epoch: int) -> Any:
     """The run with numbers for settings that are None: epochs, warmup, intervals.
 
     Args:
@@ -84,16 +83,15 @@ def from_size(run: "RunType", steps_per_epoch: int) -> "RunType":
     )
 
 
-def from_task(run: "RunType", task: "Task") -> "RunType":
+def from_task(run: Any, task: "Task") -> Any:
     """The run with what its task learned from the data where its evaluation has None.
 
     Args:
         run: The settings of a run of any family.
         task: Its task, whose settings are complete.
     """
-    found: Any = run
     learned: Any = getattr(task.settings, "evaluation", None)
-    own = getattr(found, "evaluation", None)
+    own = getattr(run, "evaluation", None)
     if own is None or type(own) is not type(learned):
         return run
     values = {
@@ -101,11 +99,10 @@ def from_task(run: "RunType", task: "Task") -> "RunType":
         for field in dataclasses.fields(own)
         if getattr(own, field.name) is None
     }
-    made: RunType = dataclasses.replace(found, evaluation=dataclasses.replace(own, **values))
-    return made
+    return dataclasses.replace(run, evaluation=dataclasses.replace(own, **values))
 
 
-def changed_settings(before: "AnyRun", after: "AnyRun") -> str:
+def changed_settings(before: Any, after: Any) -> str:
     """The settings that follow from the data, as ``setting value`` pairs; may be empty."""
     names = (
         "training.epochs",
@@ -129,14 +126,14 @@ def changed_settings(before: "AnyRun", after: "AnyRun") -> str:
 
 
 def with_defaults(
-    runs: Mapping[str, tuple[str, "NewRunType"]],
-) -> dict[str, tuple[str, "NewRunType"]]:
+    runs: Mapping[str, tuple[str, Any]],
+) -> dict[str, tuple[str, Any]]:
     """Named runs whose models have the vocabulary size of their tokenizer, or its maximum.
 
     Their compute dtype is that of the platform.
     """
 
-    def completed(run: "NewRunType") -> "NewRunType":
+    def completed(run: Any) -> Any:
         if not isinstance(run.model, ModelConfig):
             return run  # an n-gram model has no such settings
         compute = dataclasses.replace(run.model.compute, dtype="auto")

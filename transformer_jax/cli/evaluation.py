@@ -1,0 +1,108 @@
+"""The command ``evaluate``: its flags depend on the recipe of the run."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import tyro
+
+from transformer_jax.cli.flags import flags_of
+from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.run_flags import parse_flags
+from transformer_jax.errors import ConfigError, no_such_run
+from transformer_jax.recipes.recipe import Recipe
+from transformer_jax.recipes.registry import get_recipe, recipe_of
+from transformer_jax.storage.urls import url_of
+
+__all__ = ["Evaluate", "evaluate", "evaluation_flags"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate(PredictionCommand):
+    """Evaluate a run; its recipe adds the flags that say on what."""
+
+    run: tyro.conf.Positional[str]
+    """The run directory."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N (the mean of the last N)."""
+    output: str | None = None
+    """Output file: of texts one per line, of scores JSON."""
+
+
+@functools.cache
+def evaluation_flags(recipe: str) -> type:
+    """Returns the dataclass of the flags of ``evaluate`` for a recipe."""
+    own = get_recipe(recipe).evaluation
+    assert own is not None
+    made = type("Evaluate", (own, Evaluate), {"__doc__": own.__doc__, "__module__": own.__module__})
+    return dataclasses.dataclass(frozen=True)(made)
+
+
+def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> int:
+    """Evaluates a run with the flags of its recipe.
+
+    Args:
+        recipes: Names of all recipes of the program.
+        arguments: The run directory and flags.
+        program: The command, for messages.
+
+    Raises:
+        ConfigError: There is no such run, a flag is for runs of another kind, or the run has no
+            evaluation.
+    """
+    from transformer_jax.predictors.runs import open_directory
+    from transformer_jax.training.sealed import changed_config
+
+    paths = [one for one in arguments if not one.startswith("-")]
+    path = next((one for one in paths if url_of(one) or Path(one).is_dir()), None)
+    if path is None:
+        if {"-h", "--help"} & {*arguments}:
+            return _print_flags(recipes, program)
+        raise ConfigError(
+            no_such_run(paths[0]) if paths else "evaluate needs a run directory: evaluate runs/NAME"
+        )
+    with changed_config("--allow-changed-config" in arguments):
+        recipe = recipe_of(open_directory(path))
+    if recipe.evaluation is None:
+        raise ConfigError(
+            f"{path}: the run of {recipe.title}, which has no evaluation: its scores are in "
+            f"results.json"
+        )
+    _refuse_flags_of_others(path, recipe, recipes, arguments)
+    request = parse_flags(evaluation_flags(recipe.name), program, arguments)
+    from transformer_jax.recipes import driver
+
+    with request.loading():
+        return driver.evaluate(request, open_directory(path))
+
+
+def _refuse_flags_of_others(
+    path: str, recipe: Recipe, recipes: Sequence[str], arguments: Sequence[str]
+) -> None:
+    """Refuses flags that are for runs of other recipes, and names these."""
+    own = flags_of(evaluation_flags(recipe.name))
+    given = [one.partition("=")[0][2:].replace("_", "-") for one in arguments if one[:2] == "--"]
+    for flag in given:
+        if flag in own:
+            continue
+        others = [
+            other.title
+            for other in map(get_recipe, recipes)
+            if other.evaluation is not None and flag in flags_of(other.evaluation)
+        ]
+        if others:
+            raise ConfigError(
+                f"--{flag} is for {' or '.join(dict.fromkeys(others))}, and {path} is the run of "
+                f"{recipe.title}: leave it out"
+            )
+
+
+def _print_flags(recipes: Sequence[str], program: str) -> int:
+    """Prints the flags of each kind of run, and returns the exit code."""
+    print(f"{program} RUN [flags]: the flags depend on the kind of the run\n")
+    for recipe in map(get_recipe, recipes):
+        if recipe.evaluation is not None:
+            flags = " ".join(f"--{flag}" for flag in flags_of(evaluation_flags(recipe.name)))
+            print(f"{recipe.title}: {flags}\n")
+    return 0
