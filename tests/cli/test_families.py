@@ -54,7 +54,10 @@ def test_resume_and_evaluate_find_it_by_the_run(tmp_path, module, run):
     if run in [named for module in MODULES.values() for _, named in module.values()]:
         found = families._found("train", ["--config", str(path / "config.json")])
         assert found.commands == module.FAMILY.commands
-        assert families._found("train", [f"--config={path / 'config.json'}"]).commands == found.commands
+        assert (
+            families._found("train", [f"--config={path / 'config.json'}"]).commands
+            == found.commands
+        )
 
 
 def test_pretrain_finds_the_family_by_the_name_of_the_run():

@@ -237,6 +237,6 @@ def test_mistakes_are_one_line(chats, tmp_path, capfd, monkeypatch, given, messa
 
 def test_other_commands_know_the_run(run, chats, capfd):
     assert main(["evaluate", str(run), "--text", str(chats)]) == 2
-    assert "trained on conversations" in capfd.readouterr().err
+    assert "the run of a model tuned on conversations" in capfd.readouterr().err
     assert main(["verify", str(run)]) == 0
     assert main(["describe", str(run)]) == 0

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_fields import Amount, Configuration, Count, NotNegative
@@ -12,7 +12,7 @@ from transformer_jax.data.summaries import SummaryOptions
 from transformer_jax.decoding.lengths import LengthLimit
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.evaluation.words import Tokenize, choose_tokenize
-from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.speech.audio import AudioConfig
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.recordings import SpeechReadOptions
@@ -34,6 +34,9 @@ __all__ = [
     "SummarySettings",
     "TranslationSettings",
 ]
+
+
+_RECURRENT = "recurrent_"  # before the name of the recipe of a Transformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +122,11 @@ class TranslationSettings:
     data: PairSettings
     evaluation: EvaluationConfig = EvaluationConfig()
 
+    @property
+    def recipe(self) -> str:
+        """The recipe that uses such a run."""
+        return f"{_RECURRENT * isinstance(self.model, RecurrentConfig)}translation"
+
 
 @dataclasses.dataclass(frozen=True)
 class SummarySettings:
@@ -134,6 +142,8 @@ class SummarizationSettings:
     model: ModelConfig
     data: SummarySettings
     evaluation: SummaryEvaluation = SummaryEvaluation()
+
+    recipe: ClassVar[str] = "summarization"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +163,11 @@ class SpeechSettings:
     data: SpeechDataSettings
     evaluation: EvaluationConfig = EvaluationConfig()
 
+    @property
+    def recipe(self) -> str:
+        """The recipe that uses such a run."""
+        return f"{_RECURRENT * isinstance(self.model, RecurrentConfig)}speech"
+
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelSettings(Configuration, group=""):
@@ -160,6 +175,8 @@ class LanguageModelSettings(Configuration, group=""):
 
     model: TransformerConfig
     first: Literal["bos", "eos", "newline"]  # what every text begins with
+
+    recipe: ClassVar[str] = "language_model"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +201,8 @@ class MaskedLMSettings:
     masking: SentenceObjectiveSettings
     training: LengthSettings
 
+    recipe: ClassVar[str] = "masked_lm"
+
 
 @dataclasses.dataclass(frozen=True)
 class DenoisingSettings:
@@ -192,6 +211,8 @@ class DenoisingSettings:
     model: TransformerConfig
     noise: NoiseConfig
     training: LengthSettings
+
+    recipe: ClassVar[str] = "denoising"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,3 +231,5 @@ class LabeledSettings:
 
     model: TransformerConfig
     task: ExampleSettings
+
+    recipe: ClassVar[str] = "finetuning"

@@ -37,7 +37,7 @@ from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.monitoring import Rates, writing_log
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.run_directory import RunDirectory, describe_run
 from transformer_jax.training.sealed import refuse_weights_alone, sealed
 from transformer_jax.training.shared_directory import check_shared
 from transformer_jax.training.state import (
@@ -210,7 +210,7 @@ class Trainer(Configuration, group="training"):
         if is_main_process():
             run.path.mkdir(parents=True, exist_ok=True)
             if not run.config.exists():
-                stored = {} if task.settings is None else dataclasses.asdict(task.settings)
+                stored = {} if task.settings is None else describe_run(task.settings)
                 run.write(run.config, stored)
             if task.tokenizer is not None and not run.tokenizer.exists():
                 task.tokenizer.save(run.tokenizer)
