@@ -401,7 +401,10 @@ def test_a_reward_model_of_another_form_or_template_is_refused(conversations, ba
 
 def test_a_run_without_a_start_says_what_it_needs(capsys):
     assert decoder_only.main(["align", "dpo", *ONE]) == 2
-    assert "align needs --init-from RUN_OR_FOLDER" in capsys.readouterr().err
+    assert (
+        "a decoder trained on preferences needs --init-from RUN_OR_FOLDER"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import shutil
 import chex
 import numpy as np
 import pytest
-from transformer_jax.runs.language_settings import read
 
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
@@ -21,6 +20,7 @@ from transformer_jax.config_dict import from_dict
 from transformer_jax.data.tokenizer import load_tokenizer
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.predictors.runs import load_language
+from transformer_jax.recipes.driver import read
 from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training.metrics import read_metrics

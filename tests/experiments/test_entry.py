@@ -10,6 +10,7 @@ import pytest
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq, training
 from transformer_jax.cli.run_flags import asked_run
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK
@@ -44,7 +45,7 @@ def en_run(folder, run, **fields):
     ],
     ids=["after", "before", "between"],
 )
-def test_what_a_resumed_run_is_not_told_stays_as_it_was(tmp_path, given):
+def test_what_a_resumed_run_is_not_told_stays_as_it_was(tmp_path, monkeypatch, given):
     loop = LoopConfig(evaluate_every=123, checkpoint_every=77, patience=4)
     en_run(tmp_path, RUNS["small"][1], loop=loop)
     seen = []
@@ -53,19 +54,19 @@ def test_what_a_resumed_run_is_not_told_stays_as_it_was(tmp_path, given):
         seen.append(run)
         return 0
 
-    read = lambda directory: (seq2seq._read(directory)[0], lambda: None)
-    family = seq2seq.FAMILY._replace(read=read, train=train)
-    assert training.main(family, ["resume", *(word.format(run=tmp_path) for word in given)]) == 0
+    monkeypatch.setattr(driver, "open_data", lambda run: None)
+    monkeypatch.setattr(driver, "train", train)
+    assert seq2seq.main(["resume", *(word.format(run=tmp_path) for word in given)]) == 0
     [run] = seen
     assert run.loop == dataclasses.replace(loop, keep_last=5)
 
 
-def test_an_earlier_flag_of_resume_is_named_once(tmp_path, caplog):
+def test_an_earlier_flag_of_resume_is_named_once(tmp_path, monkeypatch, caplog):
     en_run(tmp_path, RUNS["small"][1])
-    read = lambda directory: (seq2seq._read(directory)[0], lambda: None)
-    family = seq2seq.FAMILY._replace(read=read, train=lambda run, directory, texts: 0)
+    monkeypatch.setattr(driver, "open_data", lambda run: None)
+    monkeypatch.setattr(driver, "train", lambda run, directory, texts: 0)
     with caplog.at_level(logging.WARNING):
-        assert training.main(family, ["resume", str(tmp_path), "--loop.max-skipped", "5"]) == 0
+        assert seq2seq.main(["resume", str(tmp_path), "--loop.max-skipped", "5"]) == 0
     named = [record.getMessage() for record in caplog.records]
     assert named.count("--loop.max-skipped is now --loop.max-nonfinite-steps") == 1
 
@@ -81,8 +82,7 @@ def test_help_of_resume_needs_no_run(tmp_path, capsys, given):
 
 
 def en_asked(family, *arguments):
-    runs = family.begins["train"]()
-    return asked_run("program train", runs, family.read, family.anew, arguments)[1]
+    return asked_run("program train", named_runs(*family.commands["train"]), arguments)[1]
 
 
 def test_a_repeated_flag_of_several_values_has_all_of_them():

@@ -14,6 +14,7 @@ from tests.cli.conftest import language_run
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.flags import positional
 from transformer_jax.recipes.ngram import Ngram
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training.loop import FitResult
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.trainer import Trainer
@@ -108,7 +109,7 @@ def hf_flags(kind, prefix=""):
 
 def hf_cases():
     for program in PROGRAMS:
-        run = program.module.FAMILY.begins[program.command]()[program.name][1]
+        run = named_run(program)
         for flag, kinds in hf_flags(type(run)):
             for value in NUMBERS if kinds & {int, float} else TEXTS:
                 yield program, flag, value
@@ -122,6 +123,11 @@ FIRST = {value: i for i, (*_, value) in reversed(list(enumerate(CASES)))}
 def hf_quick(i):
     """The quick tests: a prime step meets every program, and every value is among them."""
     return i % 137 == 0 or i in FIRST.values()
+
+
+def named_run(program):
+    """The named run that a program begins."""
+    return named_runs(*program.module.FAMILY.commands[program.command])[program.name][1]
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +196,7 @@ def hf_check(program, flag, value, folder, capfdbinary):
     assert "unexpected" not in err, case
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(errors) == (code != 0), case
-    kinds = dict(hf_flags(type(program.module.FAMILY.begins[program.command]()[program.name][1])))
+    kinds = dict(hf_flags(type(named_run(program))))
     if value in MEANINGLESS and kinds[flag] & {int, float} and str not in kinds[flag]:
         assert code == 2, case
 

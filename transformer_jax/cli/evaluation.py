@@ -59,9 +59,10 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
     if path is None:
         if {"-h", "--help"} & {*arguments}:
             return _print_flags(recipes, program)
-        raise ConfigError(
-            no_such_run(paths[0]) if paths else "evaluate needs a run directory: evaluate runs/NAME"
-        )
+        if not paths:
+            raise ConfigError("evaluate needs a run directory: evaluate runs/NAME")
+        _parse_by_any(recipes, arguments, program)
+        raise ConfigError(no_such_run(paths[0]))
     with changed_config("--allow-changed-config" in arguments):
         recipe = recipe_of(open_directory(path))
     if recipe.evaluation is None:
@@ -77,15 +78,25 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
         return driver.evaluate(request, open_directory(path))
 
 
+def _parse_by_any(recipes: Sequence[str], arguments: Sequence[str], program: str) -> None:
+    """Parses flags by the first recipe that has all of them, which refuses a wrong value."""
+    given = _flags_in(arguments)
+    for recipe in map(get_recipe, recipes):
+        if recipe.evaluation and given <= {*flags_of(evaluation_flags(recipe.name))}:
+            parse_flags(evaluation_flags(recipe.name), program, arguments)
+            return
+
+
+def _flags_in(arguments: Sequence[str]) -> set[str]:
+    return {one.partition("=")[0][2:].replace("_", "-") for one in arguments if one[:2] == "--"}
+
+
 def _refuse_flags_of_others(
     path: str, recipe: Recipe, recipes: Sequence[str], arguments: Sequence[str]
 ) -> None:
     """Refuses flags that are for runs of other recipes, and names these."""
     own = flags_of(evaluation_flags(recipe.name))
-    given = [one.partition("=")[0][2:].replace("_", "-") for one in arguments if one[:2] == "--"]
-    for flag in given:
-        if flag in own:
-            continue
+    for flag in sorted(_flags_in(arguments) - {*own}):
         others = [
             other.title
             for other in map(get_recipe, recipes)

@@ -69,7 +69,7 @@ def with_batch_multiple(run: Any) -> Any:
     )
 
 
-def checked(run: Any, named: Any) -> Any:
+def checked(run: Any, named: Any, start: Any = None) -> Any:
     """Returns the run with a warmup that fits, after refusing what needs no text to be refused.
 
     A tokenizer that is loaded decides whether text is composed.
@@ -77,6 +77,7 @@ def checked(run: Any, named: Any) -> Any:
     Args:
         run: The settings.
         named: The settings before flags changed them.
+        start: What the run starts from, or None.
 
     Raises:
         ConfigError: A model of features for text, a metric of checkpoints that the run does not
@@ -90,7 +91,6 @@ def checked(run: Any, named: Any) -> Any:
         raise ConfigError(
             f"model.features.num_features is {features}: this run reads text: leave it out"
         )
-    recipe.check(run)
     best, allowed = run.loop.best_checkpoint_metric, ("valid_loss", *recipe.metrics_of(run))
     if best not in (None, *allowed):
         raise ConfigError(
@@ -100,6 +100,7 @@ def checked(run: Any, named: Any) -> Any:
     _check_adapters(run)
     run = with_warmup(run, named)
     _check_length(recipe, run)
+    recipe.check(run, start)
     return with_loaded_tokenizer(run)
 
 

@@ -68,7 +68,7 @@ class Denoising(Recipe):
     """Texts restored from noise."""
 
     name = "denoising"
-    title = "a denoising run"
+    title = "a denoising encoder-decoder"
     config = DenoisingRun
     family = "encoder-decoder"
     starts = ("encoder-decoder",)

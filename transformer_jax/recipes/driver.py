@@ -107,13 +107,13 @@ def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
         run = start.settings(run, named, recipe.start_model(run, start))
     elif recipe.needs_start:
         raise ConfigError(
-            f"{own.prefix}init_from is missing: give --{own.prefix}init-from RUN_OR_FOLDER, a "
-            f"trained language model to start from"
+            f"{recipe.title} needs --{own.prefix}init-from RUN_OR_FOLDER, a trained language model "
+            f"to start from"
         )
     run = recipe.prepare(run, named, start)
     if start is not None:  # it counts tokens that the recipe has added
         check_layers(run, start)
-    return checks.checked(run, named), start
+    return checks.checked(run, named, start), start
 
 
 # --- A run is read -------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ class Instruct(Recipe):
             return run
         return _with_tokens(run, special_tokens(run_template(run)))
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Any, start: Any) -> None:
         """Refuses files that are no conversations, before anything is written."""
         for path, flag in _files(run):
             next(read_conversations(path, flag), None)

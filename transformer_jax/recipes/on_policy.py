@@ -184,14 +184,16 @@ class OnPolicyLearning(Recipe):
         return with_defaults({"ppo": (ppo, run("ppo")), "grpo": (grpo, run("grpo"))})
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with lengths that its model has positions for; refuses its reward."""
+        """Returns the run with lengths that its model has positions for."""
+        return _within_positions(run, named)
+
+    def check(self, run: Any, start: Any) -> None:
+        """Refuses rows that devices cannot share, and a reward that the policy cannot use."""
         from transformer_jax.recipes.checks import check_rows
         from transformer_jax.runs.rewarding import check_reward
 
         check_rows(run)
-        run = _within_positions(run, named)
         check_reward(run, start, resolve_first(run, start).first, self.length_limit(run))
-        return run
 
     def length_limit(self, run: Any) -> tuple[str, int]:
         """Returns the limit of prompts with their completions."""

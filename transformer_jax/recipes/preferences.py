@@ -176,7 +176,7 @@ class Preferences(Recipe):
         align = dataclasses.replace(run.align, max_length=min(LONGEST, run.model.max_length))
         return dataclasses.replace(run, align=align)
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Any, start: Any) -> None:
         """Refuses methods of another recipe, parts of batches of KTO, and another precision."""
         self._check_method(run.align.method)
         _check_whole_batches(run)

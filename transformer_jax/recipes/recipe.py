@@ -88,8 +88,8 @@ class Recipe:
         """
         return run
 
-    def check(self, run: Any) -> None:
-        """Refuses settings that do not fit each other.
+    def check(self, run: Any, start: Any) -> None:
+        """Refuses settings that do not fit each other or the start of the run.
 
         Raises:
             ConfigError: It names them.

@@ -94,9 +94,9 @@ class Speech(Recipe):
         fields |= {"tokenizer": TokenizerConfig("characters", vocab_size=None)}
         return self.config(**fields)
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Any, start: Any) -> None:
         """Refuses words of scores that nothing installed splits."""
-        self.like.check(run)
+        self.like.check(run, start)
 
     def length_limit(self, run: Any) -> tuple[str, int]:
         """Returns the limit of recordings and texts."""

@@ -138,7 +138,7 @@ class Translation(Recipe):
         note_prefix(run, start)
         return dataclasses.replace(run, data=with_languages(run.data))
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Any, start: Any) -> None:
         """Refuses words of scores that nothing installed splits."""
         if run.evaluation.tokenize not in (None, "latin"):
             check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")

@@ -1,0 +1,117 @@
+"""``config.json`` names the recipe of a run; for files that name none a table tells it."""
+
+import dataclasses
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.cli import decoder_only, encoder_only, seq2seq
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_dict import from_dict
+from transformer_jax.data.denoising import NoiseConfig
+from transformer_jax.data.sources import ReadOptions
+from transformer_jax.data.summaries import SummaryOptions
+from transformer_jax.errors import CheckpointError
+from transformer_jax.recipes.inferred import infer_recipe
+from transformer_jax.recipes.registry import RECIPES, get_recipe, named_runs, recipe_of
+from transformer_jax.recurrent_config import RecurrentConfig
+from transformer_jax.tasks import settings
+from transformer_jax.training.run_directory import RunDirectory, describe_run
+from transformer_jax.training.sealed import differences
+
+PROGRAMS = (seq2seq.FAMILY, decoder_only.FAMILY, encoder_only.FAMILY)
+NAMED = [(recipe, name) for recipe in RECIPES if recipe != "captioning"
+         for name in get_recipe(recipe).runs]  # fmt: skip
+BOTH = TransformerConfig()
+DECODER = dataclasses.replace(BOTH, encoder_layers=0)
+ENCODER = dataclasses.replace(BOTH, decoder_layers=0)
+PAIRS, LENGTH = settings.PairSettings(ReadOptions()), settings.LengthSettings(9)
+LIBRARY = {
+    "translation": settings.TranslationSettings(BOTH, PAIRS),
+    "recurrent_translation": settings.TranslationSettings(RecurrentConfig(), PAIRS),
+    "summarization": settings.SummarizationSettings(
+        BOTH, settings.SummarySettings(SummaryOptions())
+    ),
+    "denoising": settings.DenoisingSettings(BOTH, NoiseConfig(), LENGTH),
+    "language_model": settings.LanguageModelSettings(DECODER, "bos"),
+    "masked_lm": settings.MaskedLMSettings(
+        ENCODER, settings.SentenceObjectiveSettings("nsp"), LENGTH
+    ),
+    "finetuning": settings.LabeledSettings(ENCODER, settings.ExampleSettings("tag", ("a",), 9, 2)),
+}
+
+
+def stored(value):
+    return json.loads(json.dumps(dataclasses.asdict(value)))
+
+
+@pytest.mark.parametrize(("recipe", "name"), NAMED)
+def test_a_named_run_is_told_from_its_settings_and_read_back(recipe, name, tmp_path):
+    run = get_recipe(recipe).runs[name][1]
+    assert run.recipe == recipe
+    assert infer_recipe(stored(run)) == recipe
+    assert from_dict(get_recipe(recipe).config, stored(run)) == run
+    directory = RunDirectory(tmp_path)
+    directory.write(directory.config, describe_run(run))
+    assert directory.read_config()["recipe"] == recipe
+    assert "recipe" not in directory.settings()
+    assert recipe_of(directory) is get_recipe(recipe)
+
+
+@pytest.mark.parametrize("recipe", LIBRARY)
+def test_a_task_of_the_library_names_its_recipe(recipe):
+    assert describe_run(LIBRARY[recipe])["recipe"] == recipe
+    assert infer_recipe(stored(LIBRARY[recipe])) == recipe
+
+
+def test_runs_of_an_earlier_version_are_told_from_their_settings(tmp_path):
+    wanted = {
+        "translation": "translation", "contiguous": "language_model", "packed": "language_model",
+        "pretraining": "masked_lm", "classification": "finetuning", "pairs": "finetuning",
+        "regression": "finetuning", "tagging": "finetuning", "answers": "finetuning",
+        "bigram": "ngram",
+    }  # fmt: skip
+    with tarfile.open(Path(__file__).parents[1] / "stored/runs.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    found = {
+        path.parent.name: recipe_of(RunDirectory.open(path.parent)).name
+        for path in tmp_path.glob("runs/*/config.json")
+    }
+    assert len(found) > 10
+    for run, recipe in found.items():
+        assert recipe == wanted[run.partition("-")[0]], run
+
+
+def test_every_recipe_has_a_name_of_its_own_and_a_command():
+    begun = [name for program in PROGRAMS for name in program.recipes]
+    assert len(set(begun)) == len(begun)
+    assert {*begun} == {*RECIPES} - {"images", "captioning"}
+    for name in begun:
+        recipe = get_recipe(name)
+        assert (recipe.name, recipe.config.recipe) == (name, name)
+    for program in PROGRAMS:
+        for recipes in program.commands.values():
+            assert len(named_runs(*recipes)) == sum(len(get_recipe(one).runs) for one in recipes)
+
+
+def test_an_unknown_recipe_is_refused(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.write(directory.config, {"recipe": "painting", "model": {}})
+    with pytest.raises(CheckpointError, match="recipe is painting: there are translation,"):
+        recipe_of(directory)
+    directory.write(directory.config, {"layers": 3})
+    with pytest.raises(CheckpointError, match="describes no model of this library"):
+        recipe_of(directory)
+
+
+def test_a_recipe_that_was_changed_after_training_is_seen():
+    seal = {"schema": 2, "config": {"recipe": "denoising", "seed": 1}}
+    assert differences({"recipe": "denoising", "seed": 1}, seal) == []
+    assert differences({"seed": 1}, seal) == []
+    assert (
+        differences({"recipe": "denoising", "seed": 1}, {"schema": 2, "config": {"seed": 1}}) == []
+    )
+    [said] = differences({"recipe": "translation", "seed": 1}, seal)
+    assert said == 'recipe is "translation" ("denoising" in training)'
