@@ -60,7 +60,7 @@ def parse(code):
         if "--config" in rest:  # whose file is not there
             return None
         runs = families.training_runs(name)
-        return asked_run(f"{PROGRAM} {name}", runs, lambda _: None, lambda run: run, rest)
+        return asked_run(f"{PROGRAM} {name}", runs, rest)
     kinds = flags_after(words)
     assert kinds, code
     skipped = 2 if name == "laboratory" or " ".join(words[:2]) in PROGRAMS else 1

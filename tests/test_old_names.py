@@ -18,7 +18,7 @@ from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.masked_lm import PretrainRun
 from transformer_jax.recipes.on_policy import PolicyRun
 from transformer_jax.recipes.preferences import PreferenceRun
-from transformer_jax.recipes.registry import get_recipe, named_runs
+from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.translation import Run
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
@@ -116,9 +116,8 @@ def test_earlier_flags_and_commands_lead_to_ones_that_exist():
     assert set(old_names.COMMANDS.values()) <= set(COMMANDS)
     assert not set(old_names.COMMANDS) & set(COMMANDS)
     programs = (seq2seq.FAMILY, decoder_only.FAMILY, encoder_only.FAMILY)
-    recipes = [name for program in programs for name in program.recipes]
-    evaluable = [name for name in recipes if get_recipe(name).evaluation is not None]
-    evaluate = [flag for name in evaluable for flag in flags_of(evaluation_flags(name))]
+    kinds = [kind for one in programs for kind in evaluation_kinds(one.recipes).values()]
+    evaluate = [flag for kind in kinds for flag in flags_of(kind)]
     for command, flags in old_names.FLAGS.items():
         found = evaluate if command == "evaluate" else flags_of(COMMANDS[command])
         known = {f"--{name}" for name in found}

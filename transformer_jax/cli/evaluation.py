@@ -8,6 +8,7 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.flags import flags_of
+from transformer_jax.cli.help import kinds_help
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
 from transformer_jax.errors import ConfigError, no_such_run
@@ -15,7 +16,7 @@ from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe, recipe_of
 from transformer_jax.storage.urls import url_of
 
-__all__ = ["Evaluate", "evaluate", "evaluation_flags"]
+__all__ = ["Evaluate", "evaluate", "evaluation_kinds"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,12 @@ def evaluation_flags(recipe: str) -> type:
     return dataclasses.dataclass(frozen=True)(made)
 
 
+def evaluation_kinds(recipes: Sequence[str]) -> dict[str, type]:
+    """Returns the dataclasses of the flags of ``evaluate`` by what the runs of recipes are."""
+    evaluable = [recipe for recipe in map(get_recipe, recipes) if recipe.evaluation is not None]
+    return {recipe.title: evaluation_flags(recipe.name) for recipe in evaluable}
+
+
 def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> int:
     """Evaluates a run with the flags of its recipe.
 
@@ -58,7 +65,8 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
     path = next((one for one in paths if url_of(one) or Path(one).is_dir()), None)
     if path is None:
         if {"-h", "--help"} & {*arguments}:
-            return _print_flags(recipes, program)
+            print(kinds_help(program, evaluation_kinds(recipes)))
+            return 0
         if not paths:
             raise ConfigError("evaluate needs a run directory: evaluate runs/NAME")
         _parse_by_any(recipes, arguments, program)
@@ -107,13 +115,3 @@ def _refuse_flags_of_others(
                 f"--{flag} is for {' or '.join(dict.fromkeys(others))}, and {path} is the run of "
                 f"{recipe.title}: leave it out"
             )
-
-
-def _print_flags(recipes: Sequence[str], program: str) -> int:
-    """Prints the flags of each kind of run, and returns the exit code."""
-    print(f"{program} RUN [flags]: the flags depend on the kind of the run\n")
-    for recipe in map(get_recipe, recipes):
-        if recipe.evaluation is not None:
-            flags = " ".join(f"--{flag}" for flag in flags_of(evaluation_flags(recipe.name)))
-            print(f"{recipe.title}: {flags}\n")
-    return 0

@@ -13,6 +13,7 @@ from transformer_jax.cli import training
 from transformer_jax.cli.commands import COMMANDS as _TEXTS
 from transformer_jax.cli.commands import PROGRAM
 from transformer_jax.cli.errors import guarded
+from transformer_jax.cli.evaluation import evaluation_kinds
 from transformer_jax.cli.help import kinds_help, runs_help
 from transformer_jax.cli.run_flags import near
 from transformer_jax.errors import ConfigError, no_such_run
@@ -68,17 +69,15 @@ def flag_kinds(command: str) -> dict[str, Any]:
         return {"runs": training.resume_flags()}
     if command != "evaluate":
         return {}
-    modules = COMMANDS[command]
-    return {_TITLES[one]: importlib.import_module(f"{_CLI}.{one}").Evaluate for one in modules}
+    return evaluation_kinds([name for one in COMMANDS[command] for name in _family(one).recipes])
 
 
 def _runs(command: str) -> dict[str, dict[str, tuple[str, Any]]]:
     """The named runs of a command by what they train."""
     found = {}
     for module in COMMANDS[command]:
-        begins = _family(module).begins
-        if command in begins:
-            found[_TITLES[module]] = dict(begins[command]())
+        if recipes := _family(module).commands.get(command):
+            found[_TITLES[module]] = named_runs(*recipes)
     return found
 
 

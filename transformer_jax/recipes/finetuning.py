@@ -31,7 +31,7 @@ from transformer_jax.training.schedules import ScheduleConfig
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.encoding.predictor import Predictor
+    from transformer_jax.encoding.task_runner import TaskRunner
     from transformer_jax.runs.initial import Initial
     from transformer_jax.runs.planned import BatchShapes, Parts
     from transformer_jax.training.run_directory import RunDirectory
@@ -316,13 +316,13 @@ def _all_texts(part: "Labeled") -> list[str]:
     return [*part.texts, *(part.text_pairs or ())]
 
 
-def _predictor(model: tuple[Any, Any], tokenizer: "Tokenizer", run: FinetuneRun) -> "Predictor":
+def _predictor(model: tuple[Any, Any], tokenizer: "Tokenizer", run: FinetuneRun) -> "TaskRunner":
     """Returns the predictor of labels of texts with a model of the run."""
     from transformer_jax.data.examples import decoder_template
-    from transformer_jax.encoding.predictor import Predictor
+    from transformer_jax.encoding.task_runner import TaskRunner
 
     task = run.task
-    return Predictor(
+    return TaskRunner(
         model,
         tokenizer,
         kind=task.kind,

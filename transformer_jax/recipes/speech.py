@@ -213,6 +213,7 @@ class RecurrentSpeech(Speech):
     """Recordings and their texts, recurrent layers."""
 
     name = "recurrent_speech"
+    title = "a recurrent speech recognizer"
     config: ClassVar[type] = RecurrentSpeechRun
     like = RecurrentTranslation()
 

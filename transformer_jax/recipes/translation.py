@@ -219,6 +219,7 @@ class RecurrentTranslation(Translation):
     """Sentence pairs, recurrent layers."""
 
     name = "recurrent_translation"
+    title = "a recurrent translator"
     config: ClassVar[type] = RecurrentRun
     starts: ClassVar[tuple[str, ...]] = ("recurrent",)
 
