@@ -76,7 +76,7 @@ class CaptionRun(RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateCaptions:
+class EvaluateCaptions(Configuration, group="--"):
     """Print the share of captions that are exactly right."""
 
     pictures: int = 8

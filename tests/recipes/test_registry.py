@@ -71,7 +71,7 @@ def test_runs_of_an_earlier_version_are_told_from_their_settings(tmp_path):
         "translation": "translation", "contiguous": "language_model", "packed": "language_model",
         "pretraining": "masked_lm", "classification": "finetuning", "pairs": "finetuning",
         "regression": "finetuning", "tagging": "finetuning", "answers": "finetuning",
-        "bigram": "ngram",
+        "bigram": "ngram", "ngram": "ngram",
     }  # fmt: skip
     with tarfile.open(Path(__file__).parents[1] / "stored/runs.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Count, NotNegative, Range
+from transformer_jax.config_fields import Configuration, Count, NotNegative, Range
 from transformer_jax.data.labeled import (
     LabeledData,
     Questions,
@@ -46,7 +46,7 @@ _LABELS = 2  # of a plan, as labels are in the data: they hardly change the size
 class TaskConfig(StartConfig, group="task"):
     """The task of labeled examples, and the initialization."""
 
-    kind: LabeledTask = "classify"
+    kind: LabeledTask = "classify"  # what labels are of
     max_length: Annotated[int, Range(8)] = 128  # most tokens of an example, with [CLS] and [SEP]
     doc_stride: Count = 64  # qa: tokens that windows over a long context share
     labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
@@ -80,7 +80,7 @@ class FinetuneRun(Adapted, Trained):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateTask:
+class EvaluateTask(Configuration, group="--"):
     """Print the scores of a task on labeled examples."""
 
     data: str | None = None

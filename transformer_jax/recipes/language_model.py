@@ -76,7 +76,7 @@ class LanguageRun(Cached, Adapted, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateLanguageModels:
+class EvaluateLanguageModels(Configuration, group="--"):
     """Compare language models on a text: loss, perplexity, bits per character and per byte."""
 
     text: str | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.config_fields import Configuration
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.predictors.runs import ENCODERS
@@ -50,7 +51,7 @@ class PretrainRun(Cached, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateEncoder:
+class EvaluateEncoder(Configuration, group="--"):
     """Print the accuracy of masked tokens and sentence pairs of a text."""
 
     data: str | None = None

@@ -25,9 +25,9 @@ __all__ = ["RECIPES", "NgramConfig", "NgramRun"]
 class NgramConfig(Configuration, group="model"):
     """An n-gram model."""
 
-    kind: Literal["ngram"] = "ngram"
+    kind: Literal["ngram"] = "ngram"  # tells an n-gram model from others
     order: Count = 5  # 1 is a bag of words
-    smoothing: Literal["kneser-ney", "add-k"] = "kneser-ney"
+    smoothing: Literal["kneser-ney", "add-k"] = "kneser-ney"  # of counts
     k: NotNegative = 1.0  # of add-k
 
 

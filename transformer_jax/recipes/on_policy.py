@@ -61,7 +61,7 @@ __all__ = ["RECIPES", "PolicyConfig", "PolicyRun", "RewardConfig"]
 class PolicyConfig(Configuration, group="align"):
     """The method of learning from rewards of the policy's own samples."""
 
-    method: Literal["ppo", "grpo"] = "grpo"
+    method: Literal["ppo", "grpo"] = "grpo"  # with a value head, or by groups of samples
     max_prompt_length: Count = 64  # most tokens of a prompt; a longer one loses its beginning
     max_new_tokens: Count = 32  # most tokens of a completion, its end included
     group_size: Count = 4  # completions of each prompt
@@ -115,6 +115,7 @@ class RewardConfig(Configuration, group="reward"):
 class PromptBatches(TrainingConfig):
     """Training settings: duration, batches of prompts, seed."""
 
+    # Passes over the prompts; None is as many as give 1000 steps, 10 to 50.
     epochs: Count | None = None
     batch_size: Count = 8  # prompts of a step, over all devices
 

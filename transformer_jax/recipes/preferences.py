@@ -63,6 +63,7 @@ Reference: TypeAlias = Callable[[Any, Any, Any, Any, Any], dict[str, Any]]
 class AlignConfig(Configuration, group="align"):
     """The method of learning from preferences."""
 
+    # The loss: of pairs, of labels (kto), or of a reward model.
     method: Literal["dpo", "ipo", "kto", "simpo", "reward"] = "dpo"
     # Weight of the KL divergence from the reference; of simpo the scale of rewards. None is 0.1,
     # and 2 of simpo.

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.config_fields import Configuration
 from transformer_jax.errors import ConfigError
 from transformer_jax.training.activity import log
 
@@ -15,7 +16,7 @@ __all__ = ["SearchFlags", "beam_search", "choose_words", "required", "write_line
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchFlags:
+class SearchFlags(Configuration, group="--"):
     """The flags of a search for texts."""
 
     num_beams: int = 4

@@ -103,7 +103,7 @@ class Trained(Configuration):
     """The settings of a run with steps; recipes narrow ``model``, ``data`` and ``training``."""
 
     model: TransformerConfig = TransformerConfig()
-    data: Any = None
+    data: Any = None  # where examples come from
     tokenizer: TokenizerConfig = TokenizerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()

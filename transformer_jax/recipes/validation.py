@@ -5,13 +5,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from transformer_jax.config_fields import Configuration
 from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["ValidationFlags", "answer_scores", "plain_scores", "print_scores", "validate"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ValidationFlags:
+class ValidationFlags(Configuration, group="--"):
     """Print the metrics that training validates."""
 
     data: str | None = None
