@@ -20,7 +20,8 @@ from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
-RUN = ["train", "pictures", "--training.steps", "8", "--data.train", "48", "--loop.evaluate-every",
+ALONE = ["--distributed.num-local-devices", "1"]
+RUN = ["train", "pictures", *ALONE, "--training.steps", "8", "--data.train", "48", "--loop.evaluate-every",
        "4", "--loop.checkpoint-every", "4", "--loop.best-checkpoint-metric", "exact"]  # fmt: skip
 
 
@@ -51,6 +52,6 @@ def test_a_killed_run_of_a_new_recipe_ends_with_the_same_bits(run, tmp_path):
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
     assert not (path / "results.json").exists()
-    assert captioning.main(["resume", str(path)]) == 0
+    assert captioning.main(["resume", str(path), *ALONE]) == 0
     ends = [json.loads((one / "results.json").read_text())["state_sha256"] for one in (run, path)]
     assert ends[0] == ends[1]
