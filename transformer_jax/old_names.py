@@ -126,7 +126,8 @@ LATER: dict[str, tuple[str, Any]] = {
 # Flags of commands that are no settings of a run: command -> earlier flag -> current flag.
 FLAGS: dict[str, dict[str, str]] = {
     "answer": {
-        "--best": "--top-k",
+        "--best": "--top",
+        "--top-k": "--top",
         "--longest": "--max-answer-len",
     },
     "attention": {
@@ -137,8 +138,10 @@ FLAGS: dict[str, dict[str, str]] = {
     },
     "describe": {
         "--batch": "--batch-size",
+        "--target": "--plan",
     },
     "embed": {
+        "--block": "--buffer-size",
         "--tokens": "--max-tokens",
     },
     "evaluate": {

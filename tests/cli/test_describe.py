@@ -108,12 +108,12 @@ def test_columns_stand_in_line():
 )
 def test_the_kernels_of_a_target_are_named(preset, target, length, line, run_command):
     sizes = ("--batch-size", 8, "--source-length", length, "--target-length", length)
-    code, out, err = run_command("describe", "--preset", preset, "--target", target, *sizes)
+    code, out, err = run_command("describe", "--preset", preset, "--plan", target, *sizes)
     assert (code, err) == (0, "")
     assert [found for found in out if found.startswith(line)]
 
 
 def test_an_unknown_target_is_refused(run_command):
-    code, _, err = run_command("describe", "--preset", "vaswani_base", "--target", "h900")
+    code, _, err = run_command("describe", "--preset", "vaswani_base", "--plan", "h900")
     assert (code, err.count("\n")) == (2, 1)
     assert "there is no target 'h900'" in err

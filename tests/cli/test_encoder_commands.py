@@ -235,7 +235,7 @@ def test_answer_is_a_piece_of_the_text(tasks, run_command, tmp_path):
     context = tmp_path / "context.txt"
     context.write_text("I sat on the Bank\nof the river. " * 3)
     command = ("answer", tasks("qa"), "who ran", "Who sat", "--context", context)
-    code, out, err = run_command(*command, "--top-k", 4)
+    code, out, err = run_command(*command, "--top", 4)
     assert code == 0
     head, *rows = tsv(out)
     assert head == ["question", "answer", "score", "start"]
@@ -281,7 +281,7 @@ def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_p
     [
         (["who"], 2, "--context is missing"),
         (["who", "--context", "none"], 3, "--context none: no such file"),
-        (["who", "--context", "-", "--top-k", "0"], 2, "--top-k is 0: at least 1"),
+        (["who", "--context", "-", "--top", "0"], 2, "--top is 0: at least 1"),
         (["--context", "-"], 2, "give the questions as arguments"),
         (["who", "--context", "-"], 3, "no text: it is empty"),
     ],
@@ -299,7 +299,7 @@ def test_embed_writes_what_vectors_are(pretrained, run_command, lines, tmp_path)
     """B36, H21: in blocks as whole, in both kinds of files, from a file as from a pipe."""
     how = ("--pool", "none", "--layers", "all")
     code, out, err = run_command(
-        "embed", pretrained, lines, *how, "--block", 2, "--output", tmp_path / "a.npz"
+        "embed", pretrained, lines, *how, "--buffer-size", 2, "--output", tmp_path / "a.npz"
     )
     assert (code, out) == (0, [""])
     assert err.startswith(f"wrote {tmp_path / 'a.npz'}: vectors ")
@@ -444,7 +444,7 @@ def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
         ("embed", ["{lines}", "--output", "a.csv"], 2, "the name ends in .npz or .safetensors"),
         ("embed", ["{lines}", "--layers", "sum"], 2, "--layers sum: allowed are last, all"),
         ("embed", ["{lines}", "--layers", "3"], 2, "layers 3: allowed are"),
-        ("embed", ["{lines}", "--block", "0"], 2, "--block is 0: at least 1"),
+        ("embed", ["{lines}", "--buffer-size", "0"], 2, "--buffer-size is 0: at least 1"),
         ("embed", ["none.txt"], 3, "embed none.txt: no such file"),
         ("embed", ["-"], 3, "no lines: it is empty"),
         ("semantic-search", ["{lines}", " "], 2, "the query is empty"),

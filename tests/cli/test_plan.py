@@ -40,7 +40,7 @@ def test_a_plan_needs_a_target(arguments, message):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("b200:8", "there is no target 'b200:8': allowed are h200:8 (GPUs), a TPU slice"),
+        ("b200:8", "there is no target 'b200:8': allowed are h200:8 (GPUs), h200:2x8"),
         ("h200:0", "there is no target 'h200:0'"),
         ("v5e:8", "there is no target 'v5e:8'"),
         ("v5e:3x5", "target v5e:3x5: there is no such slice of v5e: there are 1x1, 2x2, 2x4"),

@@ -175,3 +175,16 @@ def test_the_command_prints_the_file(capsys):
     assert main(["launch", "--nodes", "2", "--", "train", "small"]) == 2
     assert "--nodes is for the file of a cluster: give --render too" in capsys.readouterr().err
     assert set(KINDS) == {"slurm", "jobset", "tpu-vm", "skypilot"}
+
+
+def test_a_plan_of_several_machines_is_one_of_train_too():
+    """What ``train --plan`` takes, ``launch --plan`` takes, with the same devices."""
+    from transformer_jax.parallel.target import plan_target
+
+    words = ["train", "small"]
+    assert render("slurm", words, Cluster("h200:2x8")) == render(
+        "slurm", words, Cluster("h200:8", 2)
+    )
+    assert plan_target("h200:2x8").number == plan_target("h200:16").number == 16
+    with pytest.raises(ConfigError, match=r"--nodes is 3: h200:2x8 is 2 machines"):
+        render("slurm", words, Cluster("h200:2x8", 3))

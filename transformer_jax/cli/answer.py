@@ -28,7 +28,7 @@ class Answer(PredictionCommand):
     """Questions; without any, the lines of standard input."""
     context: Path | None = None
     """Text file with the answers."""
-    top_k: Count = 1
+    top: Count = 1
     """Number of answers to each question, "no answer" included."""
     max_answer_len: Annotated[int, Range(1, 100_000)] = 30
     """Maximum length of an answer in tokens."""
@@ -61,7 +61,7 @@ class Answer(PredictionCommand):
             for name, question in zip(window, asked, strict=True):
                 if not question:
                     raise DataError(f"{name[0]}: no question: it is empty")
-            how = {"best": self.top_k, "longest": self.max_answer_len}
+            how = {"best": self.top, "longest": self.max_answer_len}
             for found in predictor.answers(asked, [read] * len(asked), **how):
                 number += 1
                 none += found[0].start < 0

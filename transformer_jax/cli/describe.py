@@ -46,7 +46,7 @@ class Describe(RunCommand):
     """Tokens of a source, or of a text that an encoder reads."""
     target_length: _Length = 32
     """Tokens of a target, or of a text of a language model."""
-    target: str | None = None
+    plan: str | None = None
     """Devices whose attention kernels are named, such as h200:1 or v5e:2x4."""
     pictures: Path | None = None
     """Folder for plots of positions and masks."""
@@ -69,8 +69,8 @@ class Describe(RunCommand):
             table=_rich_table if sys.stdout.isatty() else plain_table,
         )
         print(text)
-        if self.target is not None and isinstance(config, TransformerConfig):
-            print(self.kernels(config, self.target))
+        if self.plan is not None and isinstance(config, TransformerConfig):
+            print(self.kernels(config, self.plan))
         if self.pictures is not None and isinstance(config, TransformerConfig):
             draw(config, self.pictures, self.target_length)
             wrote(self.pictures)
@@ -83,7 +83,7 @@ class Describe(RunCommand):
             ConfigError: It names the flag.
         """
         for name, lacks in (
-            ("target", "attends with no fused kernel"),
+            ("plan", "attends with no fused kernel"),
             ("pictures", "has neither positions nor masks"),
         ):
             if getattr(self, name) is not None:

@@ -37,8 +37,8 @@ class Embed(PredictionCommand):
     """Text that goes before each line, instead of a prompt of the encoder."""
     max_tokens: Annotated[int, Range(1, 1_000_000)] | None = None
     """Maximum number of tokens in a batch, with padding; None depends on the device."""
-    block: Annotated[int, Range(1, 10_000_000)] = 4096
-    """Number of lines in memory at a time."""
+    buffer_size: Annotated[int, Range(1, 10_000_000)] = 4096
+    """Number of lines that are read at a time, and in memory."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
@@ -69,7 +69,7 @@ class Embed(PredictionCommand):
         lengths, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
         with file:
             lines = map(prepare, file_lines(self.file, "embed"))
-            how: Any = {"layers": layers, "pool": pool, "skip": skip, "block": self.block}
+            how: Any = {"layers": layers, "pool": pool, "skip": skip, "block": self.buffer_size}
             blocks = vectors.embed(lines, **how)
             for made in blocks:
                 file.add(made.vectors)

@@ -51,7 +51,8 @@ class Launch(Configuration, group="--"):
     render: Literal["slurm", "jobset", "tpu-vm", "skypilot"] | None = None
     """Print the file by which a cluster starts the command instead; the flags below are for it."""
     plan: str | None = None
-    """Devices of each machine, such as h200:8, a TPU slice, such as v5e:4x4, or cpu."""
+    """Devices: of each machine, such as h200:8, of several, such as h200:2x8 for two of eight, a
+    TPU slice, such as v5e:4x4, or cpu."""
     nodes: int | None = None
     """Number of machines; a TPU slice has its own."""
     name: str = "transformer-jax"

@@ -192,9 +192,8 @@ def _machines(cluster: Cluster) -> _Machines:
             f"where N is the GPUs of a machine or the shape of a TPU slice, such as v5e:4x4"
         )
     if found.platform == "gpu":
-        if not size.isdecimal() or not 1 <= int(size) <= 16:
-            raise ConfigError(f"--plan {cluster.plan}: {device}:1 to {device}:16, on each machine")
-        return _Machines(device, "gpu", cluster.nodes or 1, int(size), "")
+        nodes, each = _gpus(cluster, device, size)
+        return _Machines(device, "gpu", nodes, each, "")
     if not re.fullmatch(r"\d+(x\d+){1,2}", size):
         raise ConfigError(
             f"--plan {cluster.plan}: the shape of a slice is needed, such as {device}:4x4"
@@ -207,6 +206,22 @@ def _machines(cluster: Cluster) -> _Machines:
             f"--nodes is {cluster.nodes}: the slice {cluster.plan} has {nodes}; leave --nodes out"
         )
     return _Machines(device, "tpu", nodes, chips // nodes, size)
+
+
+def _gpus(cluster: Cluster, device: str, size: str) -> tuple[int, int]:
+    """The machines of a plan of GPUs, ``8`` or ``2x8``, and the GPUs of each."""
+    match = re.fullmatch(r"(?:(\d+)x)?(\d+)", size)
+    nodes, each = match.groups() if match else (None, "0")
+    if not 1 <= int(each) <= 16 or nodes == "0":
+        raise ConfigError(
+            f"--plan {cluster.plan}: {device}:1 to {device}:16, on each machine, or {device}:2x8 "
+            f"for two machines"
+        )
+    if nodes is not None and cluster.nodes not in (None, int(nodes)):
+        raise ConfigError(
+            f"--nodes is {cluster.nodes}: {cluster.plan} is {nodes} machines; leave --nodes out"
+        )
+    return int(nodes or cluster.nodes or 1), int(each)
 
 
 def _slurm(cluster: Cluster, machines: _Machines) -> dict[str, str]:

@@ -51,12 +51,12 @@ DEVICES: dict[str, DeviceType] = {
     "v6e": DeviceType("tpu", int(31.25 * _GIB), 918 * _T, 1.64 * _T, ("TPU v6 lite", "TPU v6e")),
 }
 
-_GPU, _TPU = re.compile(r"(\w+):(\d+)"), re.compile(r"(\w+):(\d+(?:x\d+)+)")
+_GPU, _TPU = re.compile(r"(\w+):(\d+(?:x\d+)?)"), re.compile(r"(\w+):(\d+(?:x\d+)+)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)(GB|GiB)(?::(\d+))?")
 _UNITS = {"GB": _GB, "GiB": _GIB}
 _ALLOWED = (
-    "h200:8 (GPUs), a TPU slice such as v5e:2x4, v5e:4x4, v5p:2x2x2 or v6e:4x4, or the memory of a "
-    "device, such as 80GiB or 80GiB:8"
+    "h200:8 (GPUs), h200:2x8 (two machines of eight), a TPU slice such as v5e:2x4, v5e:4x4, "
+    "v5p:2x2x2 or v6e:4x4, or the memory of a device, such as 80GiB or 80GiB:8"
 )
 _DESCRIBED = ("h200",)  # GPUs with a description for the compiler, targets/NAME.txtpb
 # Slices of TPUs whose chips lie in a plane; the others are cuboids.
@@ -137,7 +137,7 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """The devices of a name: ``h200:8``, or a TPU slice such as ``v5e:4x4``.
+    """The devices of a name: ``h200:8``, ``h200:2x8`` of two machines, or a slice ``v5e:4x4``.
 
     Needs the compilers of the platform, ``pip install transformer_jax[aot]``; no device.
 
@@ -203,7 +203,8 @@ def _named(name: str) -> tuple[str, str, DeviceType]:
         raise ConfigError(f"there is no target {name!r}: allowed are {_ALLOWED}")
     if device.platform == "tpu":
         _check_slice(name, kind, size)
-    return kind, size, device
+        return kind, size, device
+    return kind, str(math.prod(map(int, size.split("x")))), device
 
 
 def _check_slice(name: str, kind: str, size: str) -> None:
