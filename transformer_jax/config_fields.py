@@ -75,7 +75,7 @@ class Range:
             return "a finite number is needed"
         if self.above is not None:
             ends = f" and below {self.below:g}" if self.below is not None else ""
-            if self.most not in (None, math.inf):
+            if self.most is not None and self.most <= _FAR:
                 ends += f" and at most {self.most:g}"
             return f"above {self.above:g}{ends}"
         if self.below is not None:

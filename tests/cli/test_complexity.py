@@ -95,16 +95,16 @@ def test_paths_beyond_the_longest_are_those_of_the_formula_and_say_so(capsys, mo
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--lengths", "0"], "--lengths has 0: at least 1"),
-        (["--lengths", "64", "-3"], "--lengths has -3: at least 1"),
+        (["--lengths", "0"], "--lengths is (0,): 0 in it: at least 1"),
+        (["--lengths", "64", "-3"], "-3 in it: at least 1"),
         (["--lengths", "1000000"], "--lengths is 1000000: at most 16,384 is possible"),
-        (["--sizes", "0"], "--sizes has 0: at least 1"),
-        (["--kernels", "1"], "--kernels has 1: at least 2, or a layer reads one position alone"),
+        (["--sizes", "0"], "--sizes is (0,): 0 in it: at least 1"),
+        (["--kernels", "1"], "--kernels is (1,): 1 in it: at least 2"),
         (["--windows", "8"], "--windows has 8: an odd number is needed, with the position itself in"
          " the middle: 7 or 9"),
-        (["--windows", "1"], "--windows has 1: at least 3"),
+        (["--windows", "1"], "--windows is (1,): 1 in it: at least 3"),
         (["--repetitions", "-1"], "--repetitions is -1: at least 0"),
-        (["--layers", "attention"], "'self-attention'"),
+        (["--layers", "attention"], "did you mean self-attention?"),
         (["--output", "x.bmp"], "--output x.bmp: the name ends in .png, .svg, .html"),
         (["--json", "x.txt"], "--json x.txt: the name ends in .json"),
         (["--json", "/proc/x.json"], "--json /proc/x.json: cannot be written"),

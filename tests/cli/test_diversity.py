@@ -55,8 +55,8 @@ def test_the_picture_is_written_and_repeatable(decoder_run, run_command, tmp_pat
     ("flags", "code", "said"),
     [
         (["--number", 1], 2, "--number is 1: at least 2"),
-        (["--top-p", 1.5], 2, "--top-p is 1.5: above 0, at most 1"),
-        (["--temperatures", 0], 2, "--temperatures 0"),
+        (["--top-p", 1.5], 2, "--top-p is 1.5: above 0 and at most 1"),
+        (["--temperatures", 0], 2, "--temperatures is (0.0,): 0.0 in it: above 0"),
         (["--output", "x.bmp"], 2, "the name ends in .png, .svg, .html"),
         (["--json", "x"], 2, "the name ends in .json"),
     ],

@@ -201,7 +201,7 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         (("--examples", "table.tsv"), 2, "--queries missing: give two files"),
         (("--task", "in-context", "--queries", "table.tsv"), 2, "--task and --queries exclude"),
         ((*of_files(), "--num-shots"), 2, "--num-shots"),
-        ((*of_files(), *TEMPLATE, "--num-shots", "1", "-1"), 2, "each 0 or more"),
+        ((*of_files(), *TEMPLATE, "--num-shots", "1", "-1"), 2, "-1 in it: at least 0"),
         ((*of_files(), *TEMPLATE, "--num-shots", "6"), 2,
          "--num-shots 6: table.tsv has 5 examples"),
         ((*of_files(), *TEMPLATE, "--num-shots", "5"), 3, "5 examples are asked for and the pool"),

@@ -55,7 +55,7 @@ def test_the_picture_is_written_and_repeatable(tmp_path, capsys, flags):
     ("arguments", "code", "says"),
     [
         ([], 2, "Missing from transformer-jax report: {bleu}"),
-        (["rouge"], 2, "'bleu'"),
+        (["rouge"], 2, "table is rouge: allowed are bleu"),
         (["bleu", "--results", "none"], 3, "none: no such folder of results"),
         (["bleu", "none"], 4, "none: no such run directory"),
         (["bleu", "--output", "x.bmp"], 2, "--output x.bmp: the name ends in .png, .svg, .html"),

@@ -51,7 +51,7 @@ def test_train_and_resume(tmp_path, capfd, monkeypatch):
         (["train", "none.txt"], 3, "none.txt: no such file"),
         (["train", "x", "--training.siez", "3"], 2, "did you mean --training.size"),
         (["train", "x", "--training.size", "0"], 2, "training.size is 0: at least 1"),
-        (["train", "x", "--text.min-count", "0"], 2, "text.min_count is 0: at least 1"),
+        (["train", "x", "--text.min-count", "0"], 2, "--text.min-count is 0: at least 1"),
         (["resume", "nowhere"], 4, "nothing to resume"),
     ],
 )
