@@ -231,6 +231,8 @@ class Configuration:
     """
 
     group: ClassVar[str] = ""
+    # Fields whose flags have no group, since the same setting of other runs has none.
+    ungrouped: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, group: str | None = None, **more: Any) -> None:
         super().__init_subclass__(**more)

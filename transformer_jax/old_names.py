@@ -151,6 +151,14 @@ FLAGS: dict[str, dict[str, str]] = {
     "export": {
         "--shard-gigabytes": "--max-shard-size",
     },
+    "finetune": {
+        "--task.init": "--init-from",
+        "--task.init-from": "--init-from",
+        "--task.freeze": "--freeze",
+        "--task.trainable-tokens": "--trainable-tokens",
+        "--task.reinit-last": "--reinit-last",
+        "--task.reinit-head": "--reinit-head",
+    },
     "generate": {
         "--tokens": "--max-new-tokens",
         "--batch": "--batch-size",

@@ -99,6 +99,8 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
         limits = range_of(cls, field.name)
         text = f"{texts[field.name]} ({limits})" if limits else texts[field.name]
         reader = _with_reader(kinds[field.name])
+        if field.name in cls.ungrouped:
+            reader = Annotated[reader, tyro.conf.arg(prefix_name=False)]
         fields.append(
             StructFieldSpec(field.name, reader, _default(info, field), text.strip() or None)
         )
@@ -214,7 +216,9 @@ def _flag(kind: Any, path: str, arguments: Sequence[str]) -> str:
     if path.startswith("--"):
         places = [field.name for field in dataclasses.fields(kind) if positional(field)]
         return next((name for name in places if path == f"--{name.replace('_', '-')}"), path)
-    flags = [f for f in flags_of(kind) if f".{f}".replace("-", "_").endswith(f".{path}")]
+    known = {flag: f".{flag}".replace("-", "_") for flag in flags_of(kind)}
+    flags = [flag for flag, name in known.items() if name.endswith(f".{path}")]
+    flags = flags or [flag for flag, name in known.items() if path.endswith(name)]
     given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
     named = [f"--{flag}" for flag in flags if f"--{flag}" in given] or [f"--{f}" for f in flags]
     return named[0] if named else path

@@ -55,7 +55,8 @@ def flag_types(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for field in dataclasses.fields(kind):
         if positional(field):
             continue
-        flag, hint = prefix + field.name.replace("_", "-"), hints[field.name]
+        group = "" if field.name in getattr(kind, "ungrouped", ()) else prefix
+        flag, hint = group + field.name.replace("_", "-"), hints[field.name]
         if dataclasses.is_dataclass(hint):
             yield from flag_types(typing.cast(type, hint), f"{flag}.")
         else:

@@ -90,7 +90,8 @@ def _flags(kind: Any, prefix: str = "--") -> Iterator[tuple[str, str]]:
     for field in dataclasses.fields(kind):
         if positional(field):
             continue
-        flag, part = prefix + field.name.replace("_", "-"), kinds[field.name]
+        group = "--" if field.name in getattr(kind, "ungrouped", ()) else prefix
+        flag, part = group + field.name.replace("_", "-"), kinds[field.name]
         if dataclasses.is_dataclass(part):
             yield from _flags(part, f"{flag}.")
         else:
@@ -103,10 +104,15 @@ def usual_help(runs: Sequence[Any]) -> str:
     for run in {type(run): run for run in runs}.values():
         for path in _USUAL:
             if (text := _text(run, path)) is not None:
-                texts.setdefault(path, text)
-    shown = [path for path in _USUAL if path in texts][:_SHOWN]
-    rows = [(f"--{path.replace('_', '-')}", texts[path]) for path in shown]
+                texts.setdefault(f"--{_flag(path)}", text)
+    order = [f"--{_flag(path)}" for path in _USUAL]
+    rows = sorted(texts.items(), key=lambda row: order.index(row[0]))[:_SHOWN]
     return f"usual flags:\n{columns([*rows, *_OF_EVERY_RUN])}"
+
+
+def _flag(path: str) -> str:
+    """The flag of a setting."""
+    return path.removeprefix("task.").replace("_", "-")
 
 
 def _text(run: Any, path: str) -> str | None:

@@ -247,7 +247,7 @@ def load_task(
     if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
         raise ConfigError(
             f"{path}: pre-trained encoder with no head for {_HEADS[tasks[0]]}: fine-tune it, see "
-            f"{command('finetune', tasks[0], '--task.init-from', path, '--help')}"
+            f"{command('finetune', tasks[0], '--init-from', path, '--help')}"
         )
     task = task_of(run)
     kind = task["kind"]

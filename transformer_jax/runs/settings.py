@@ -75,6 +75,9 @@ class StartConfig(Configuration, group=""):
 
     # What messages put before the names of these settings, and the parts that freeze may name.
     prefix: ClassVar[str] = ""
+    ungrouped: ClassVar[tuple[str, ...]] = (
+        *("init_from", "freeze", "trainable_tokens", "reinit_last", "reinit_head"),
+    )
     parts: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
