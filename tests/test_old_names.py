@@ -106,21 +106,21 @@ def test_every_earlier_flag_becomes_the_current_one_and_is_named(caplog):
 
 
 def test_earlier_flags_and_commands_lead_to_ones_that_exist():
-    from transformer_jax.cli import decoder_only, encoder_only, seq2seq
     from transformer_jax.cli.commands import with_flags
-    from transformer_jax.cli.evaluation import evaluation_kinds
+    from transformer_jax.cli.families import flag_kinds, training_runs
     from transformer_jax.cli.flags import flags_of
 
     COMMANDS = dict(with_flags())
-
     assert set(old_names.COMMANDS.values()) <= set(COMMANDS)
     assert not set(old_names.COMMANDS) & set(COMMANDS)
-    programs = (seq2seq.FAMILY, decoder_only.FAMILY, encoder_only.FAMILY)
-    kinds = [kind for one in programs for kind in evaluation_kinds(one.recipes).values()]
-    evaluate = [flag for kind in kinds for flag in flags_of(kind)]
     for command, flags in old_names.FLAGS.items():
-        found = evaluate if command == "evaluate" else flags_of(COMMANDS[command])
-        known = {f"--{name}" for name in found}
+        runs = [type(run) for _, run in training_runs("finetune").values()]
+        kinds = {"evaluate": flag_kinds("evaluate").values(), "finetune": runs}
+        known = {
+            f"--{name}"
+            for kind in kinds.get(command) or [COMMANDS[command]]
+            for name in flags_of(kind)
+        }
         assert set(flags.values()) <= known
         assert not set(flags) & known
 

@@ -484,7 +484,7 @@ def test_wrong_arguments_are_one_line(
         ("regress", "fill-mask", "no masked-LM head any more: use the run that it was "
          "initialized from, runs/a"),
         (None, "classify", "no head for classes: fine-tune it, see "
-         "`transformer-jax finetune classify --task.init-from"),
+         "`transformer-jax finetune classify --init-from"),
     ],
 )  # fmt: skip
 def test_a_head_that_is_not_there(pretrained, tasks, run_command, lines, kind, command, says):

@@ -332,7 +332,7 @@ MISTAKES = [
     (["{run}", "a", "--context", "1"], 2, "--context is 1: at least 2"),
     (["{run}", "a", "--rope-interpolation"], 2, "--rope-interpolation needs --context"),
     (["{run}", "a", "--rope-interpolation", "--context", "48"], 2, "needs rotary positions"),
-    (["{run}", "a", "--on-full-context", "halt"], 2, "'slide', 'stop'"),
+    (["{run}", "a", "--on-full-context", "halt"], 2, "allowed are slide, stop"),
     (["{run}", "a", "--tempreture", "1"], 2, "did you mean --temperature?"),
     (["{run}", "a", "--no-jsn"], 2, "did you mean --no-json?"),
     (["{run}", "a", "--checkpoint", "8"], 4, "no checkpoint of step 8: there are 7"),

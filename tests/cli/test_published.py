@@ -389,7 +389,7 @@ def test_fine_tuning_begins_from_a_folder(published, tmp_path, capfd):
     rows = "".join(f"the river ran {i}\t{'ab'[i % 2]}\n" for i in range(40))
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + rows)
     code = encoder_only.main(
-        ["finetune", "classify", "--task.init-from", str(published("bert")), "--task.freeze",
+        ["finetune", "classify", "--init-from", str(published("bert")), "--freeze",
         "encoder",
          "--data.train", str(tmp_path / "train.tsv"), "--training.steps", "2", "--task.max-length",
          "24", "--training.max-tokens", "256", "--training.num-buckets", "1",

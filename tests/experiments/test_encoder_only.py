@@ -120,7 +120,7 @@ def finetune(data, start, kind, output, *more):
     code = encoder_only.main(
         ["finetune", kind, *SHORT, *ALONE, "--data.train", str(data / FILES[kind]), *windows,
          "--training.max-tokens", "256", "--task.max-length", "24",
-         *(["--task.init-from", str(start)] if start else SIZES), "--output", str(output), *more]
+         *(["--init-from", str(start)] if start else SIZES), "--output", str(output), *more]
     )  # fmt: skip
     assert code == 0
     return output
@@ -132,10 +132,10 @@ def pretrained(data, shared):
 
 
 ASKED = {
-    "classify": ["--task.freeze", "1", "--task.reinit-last", "1", "--training.seed", "5",
+    "classify": ["--freeze", "1", "--reinit-last", "1", "--training.seed", "5",
                  "--model.norm.residual-dropout", "0.2"],
-    "pair": ["--task.freeze", "embeddings", "--optimizer.layer-decay", "0.5"],
-    "regress": ["--task.freeze", "encoder"],
+    "pair": ["--freeze", "embeddings", "--optimizer.layer-decay", "0.5"],
+    "regress": ["--freeze", "encoder"],
     "tag": [],
     "qa": ["--training.ema-decay", "0.9", "--loop.best-checkpoint-metric", "valid_f1"],
 }  # fmt: skip
@@ -334,14 +334,14 @@ def test_a_fine_tuned_head_is_kept_or_drawn_anew(pretrained, tuned, data, tmp_pa
     """Row B38: of as many labels it goes on, of others it is refused."""
     before = flatten_dict(load_params(tuned["classify"], "best").params)
     still = ("--optimizer.learning-rate", "0", "--training.seed", "9")
-    for name, more in (("kept", ()), ("anew", ("--task.reinit-head",))):
+    for name, more in (("kept", ()), ("anew", ("--reinit-head",))):
         run = finetune(data, tuned["classify"], "classify", tmp_path / name, *still, *more)
         after = flatten_dict(load_params(run, "last").params)
         same = {name for name in before if before[name].tobytes() == after[name].tobytes()}
         fresh = {"labels/kernel", "labels/bias"} if more else set()
         assert before.keys() - same == fresh
     file = str(data / FILES["classify"])
-    given = ["finetune", "classify", "--data.train", file, "--task.reinit-head", "--task.init-from",
+    given = ["finetune", "classify", "--data.train", file, "--reinit-head", "--init-from",
              str(pretrained), "--task.max-length", "24", "--output",
              str(tmp_path / "none")]  # fmt: skip
     assert encoder_only.main(given) == 2
@@ -350,11 +350,11 @@ def test_a_fine_tuned_head_is_kept_or_drawn_anew(pretrained, tuned, data, tmp_pa
     rows = "".join(f"a text {i}\t{i % 3}\n" for i in range(30))
     (tmp_path / "three.tsv").write_text("text\tlabel\n" + rows)
     code = encoder_only.main(
-        ["finetune", "classify", "--task.init-from", str(tuned["classify"]), "--data.train",
+        ["finetune", "classify", "--init-from", str(tuned["classify"]), "--data.train",
          str(tmp_path / "three.tsv"), "--task.max-length", "24", "--output", str(tmp_path / "run")]
     )  # fmt: skip
     assert code == 2
-    assert "has a head of 2 outputs, and this run needs 3: add --task.reinit-head" in (
+    assert "has a head of 2 outputs, and this run needs 3: add --reinit-head" in (
         capfd.readouterr().err
     )
 
@@ -411,20 +411,20 @@ MISTAKES = [
     (["finetune", "qa", "--data.train", "{data}/wrong.json"], 3, "dog"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.labels", "a", "b"], 2,
      "task.labels are read from the training file"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.freeze", "some"], 2,
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--freeze", "some"], 2,
      "task.freeze is some"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.freeze", "1"], 2,
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--freeze", "1"], 2,
      "without task.init_from"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
-      "{start}", "--task.reinit-last", "3", "--task.max-length", "24"], 2, "there are 2 layers"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
-      "{start}", "--task.freeze", "2", "--task.reinit-last", "1", "--task.max-length", "24"], 2,
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--init-from",
+      "{start}", "--reinit-last", "3", "--task.max-length", "24"], 2, "there are 2 layers"),
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--init-from",
+      "{start}", "--freeze", "2", "--reinit-last", "1", "--task.max-length", "24"], 2,
      "never be trained"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--init-from",
       "{start}", "--tokenizer.kind", "bpe"], 2, "tokenizer"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--init-from",
       "{start}", "--model.d-model", "32", "--task.max-length", "24"], 2, "model settings"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--init-from",
       "{data}/none"], 4, "none: no such run"),
     (["finetune", "tag", "--data.train", "{data}/tag.conllu", "--loop.best-checkpoint-metric",
      "valid_f1"], 2,

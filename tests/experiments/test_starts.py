@@ -307,7 +307,7 @@ def test_a_decoder_learns_to_classify(start, texts, tmp_path, capfd):
     """Row H24: start, delimiter and extract are new tokens, and the text is learnt beside."""
     there = start("decoder")
     command = [word.format(texts=texts) for word in LABELED]
-    given = ["--task.init-from", str(there), "--output", f"{tmp_path}/run"]
+    given = ["--init-from", str(there), "--output", f"{tmp_path}/run"]
     assert encoder_only.main([*command, *given]) == 0
     err = capfd.readouterr().err
     assert "newly initialized: labels; 3 new tokens near the mean" in err
@@ -334,7 +334,7 @@ def test_a_decoder_learns_to_classify(start, texts, tmp_path, capfd):
 def test_layers_of_a_decoder_of_classes_are_frozen(start, texts, tmp_path):
     there = start("decoder")
     command = [word.format(texts=texts) for word in LABELED]
-    given = ["--task.init-from", str(there), "--task.freeze", "1", "--output", f"{tmp_path}/run"]
+    given = ["--init-from", str(there), "--freeze", "1", "--output", f"{tmp_path}/run"]
     assert encoder_only.main([*command, *given]) == 0
     before, after = parameters(there, "best"), parameters(tmp_path / "run")
     assert same(before["embedding/table"], after["embedding/table"][:-3])
@@ -348,7 +348,7 @@ def test_adapters_of_a_decoder_of_classes_are_trained_with_its_head(start, texts
     """Rows H24, B39: and so are its start, delimiter and extract, which are new tokens."""
     there = start("decoder")
     command = [word.format(texts=texts) for word in LABELED]
-    given = ["--task.init-from", str(there), "--lora.rank", "2", "--output", f"{tmp_path}/run"]
+    given = ["--init-from", str(there), "--lora.rank", "2", "--output", f"{tmp_path}/run"]
     assert encoder_only.main([*command, *given]) == 0
     names = flatten_dict(load_parts(tmp_path / "run", "last").params)
     own = {"labels/kernel", "embedding/table_rows"}
@@ -364,7 +364,7 @@ def test_adapters_of_a_decoder_of_classes_are_trained_with_its_head(start, texts
 @pytest.mark.slow
 def test_the_same_command_resumes_a_run_whose_template_added_tokens(start, texts, tmp_path, capfd):
     command = [word.format(texts=texts) for word in LABELED]
-    given = ["--task.init-from", str(start("decoder")), "--output", str(tmp_path / "run")]
+    given = ["--init-from", str(start("decoder")), "--output", str(tmp_path / "run")]
     added = ["--tokenizer.add-special-tokens"]
     assert encoder_only.main([*command, *given, *added, "<|user|>"]) == 0
     assert encoder_only.main([*command, *given, *added, "<|user|>", "--resume"]) == 0
@@ -373,7 +373,7 @@ def test_the_same_command_resumes_a_run_whose_template_added_tokens(start, texts
 
 
 OF_CLASSES = [
-    (["--task.freeze", "encoder"], "task.freeze is encoder: the model of"),
+    (["--freeze", "encoder"], "task.freeze is encoder: the model of"),
     (["--task.kind", "tag"], "task.kind is tag: a decoder sees nothing behind a word"),
 ]
 
@@ -383,7 +383,7 @@ def test_a_mistake_about_a_decoder_of_classes_is_one_line(
     start, texts, tmp_path, capfd, more, said
 ):
     command = [word.format(texts=texts) for word in LABELED]
-    given = ["--task.init-from", str(start("decoder")), "--output", str(tmp_path / "run")]
+    given = ["--init-from", str(start("decoder")), "--output", str(tmp_path / "run")]
     assert encoder_only.main([*command, *given, *more]) == 2
     [line] = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
     assert said in line

@@ -315,7 +315,7 @@ def trained(base, tmp_path):
         if kind == "bert":
             rows = [f"um {a}\t{b}\n" for a, b in zip("abcdef" * 4, "xyz" * 8, strict=True)]
             (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(rows))
-            flags = [*flags, "--task.init-from", folder, "--data.train", tmp_path / "train.tsv"]
+            flags = [*flags, "--init-from", folder, "--data.train", tmp_path / "train.tsv"]
         else:
             (tmp_path / "texts.txt").write_text("um dois três quatro\ncinco seis um dois\n" * 20)
             flags = [*flags, "--init-from", folder, "--data.text", tmp_path / "texts.txt"]
