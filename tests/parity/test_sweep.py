@@ -76,8 +76,8 @@ def _padding(patch):
 
     right = bert.config_of
 
-    def wrong(fields, head, positions):
-        return right(fields, head, dataclasses.replace(positions, skip_padding=False))
+    def wrong(fields, settings):
+        return right(fields, settings | {"positions.skip_padding": False})
 
     patch.setattr(bert, "config_of", wrong)
 
@@ -99,7 +99,7 @@ def _number(key, change):
 
 
 def _activation(patch):
-    from transformer_jax.interop.family import ACTIVATIONS
+    from transformer_jax.interop.key_table import ACTIVATIONS
 
     for name in ACTIVATIONS:
         patch.setitem(ACTIVATIONS, name, "gelu")

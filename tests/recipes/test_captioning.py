@@ -22,7 +22,8 @@ from transformer_jax.training.run_directory import RunDirectory
 ROOT = Path(__file__).parents[2]
 ALONE = ["--distributed.num-local-devices", "1"]
 RUN = ["train", "pictures", *ALONE, "--training.steps", "8", "--data.train", "48",
-       "--loop.evaluate-every", "4", "--loop.checkpoint-every", "4", "--loop.best-checkpoint-metric", "exact"]  # fmt: skip
+       "--loop.evaluate-every", "4", "--loop.checkpoint-every", "4",
+       "--loop.best-checkpoint-metric", "exact"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

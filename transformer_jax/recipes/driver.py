@@ -1,4 +1,4 @@
-"""What all recipes have in common: a run begins, is read, and trains."""
+"""The common work of recipes: a run is created, read and trained."""
 
 import dataclasses
 from typing import Any

@@ -262,7 +262,7 @@ class Finetuning(Recipe):
 
 
 def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:
-    """The run with the special tokens and the loss of a decoder (Radford et al. 2018; row H24)."""
+    """The run with the special tokens and the loss of a decoder (Radford et al. 2018)."""
     task = run.task
     if task.kind not in ("classify", "pair", "regress"):
         raise ConfigError(

@@ -60,7 +60,7 @@ _SAMPLED = 20_000  # messages that a tokenizer is learned from, at most
 
 @dataclasses.dataclass(frozen=True)
 class ChatOptions(Configuration, group="data.read"):
-    """How conversations are read."""
+    """Options of reading conversations."""
 
     lowercase: bool = False  # lower-case every message
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
@@ -68,7 +68,7 @@ class ChatOptions(Configuration, group="data.read"):
 
 @dataclasses.dataclass(frozen=True)
 class ChatData(Configuration, group="data"):
-    """Where conversations come from."""
+    """The source of conversations."""
 
     train: str | None = None  # a file of JSON lines with "messages" (.gz is unpacked)
     valid: str | None = None  # likewise; None holds out some of train
@@ -81,7 +81,7 @@ class ChatData(Configuration, group="data"):
 
 @dataclasses.dataclass(frozen=True)
 class ChatConfig(Configuration, group="chat"):
-    """How conversations are written."""
+    """The text form of conversations."""
 
     # A built-in chat template (chatml, llama-3, ...), a file or a folder; None is that of
     # init_from.

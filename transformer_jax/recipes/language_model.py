@@ -71,7 +71,7 @@ class LanguageRun(Cached, Adapted, RunConfig):
 
     @property
     def ends(self) -> bool:
-        """Whether texts end with the end token; a single text has none, as in nanoGPT."""
+        """Returns whether texts end with the end token; a single text has none, as in nanoGPT."""
         return self.first != "newline"
 
 
@@ -165,7 +165,7 @@ class LanguageModel(Recipe):
 
 
 def _several(texts: "DocumentStream") -> bool:
-    """Whether there is more than one document."""
+    """Returns whether there is more than one document."""
     ended = False
     for piece in texts:
         if ended:

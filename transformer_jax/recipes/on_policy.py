@@ -98,13 +98,13 @@ class PolicyConfig(Configuration, group="align"):
 
     @property
     def control(self) -> KLControl:
-        """How the weight of the KL penalty changes."""
+        """Returns the control of the weight of the KL penalty."""
         return KLControl(self.kl_coefficient, self.kl_target, self.kl_horizon)
 
 
 @dataclasses.dataclass(frozen=True)
 class RewardConfig(Configuration, group="reward"):
-    """What samples are rewarded by; give one of them."""
+    """The source of rewards of samples; give one of them."""
 
     # A Python file with reward(prompt, completion) -> float. It is run: use files that you trust.
     file: str | None = None

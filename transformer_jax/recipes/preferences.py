@@ -98,12 +98,12 @@ class AlignConfig(Configuration, group="align"):
 
     @property
     def has_reference(self) -> bool:
-        """Whether the method compares with a reference."""
+        """Returns whether the method compares with a reference."""
         return self.method in ("dpo", "ipo", "kto")
 
     @property
     def kind(self) -> PreferenceKind:
-        """What a line of the data holds."""
+        """Returns the kind of the lines of the data."""
         return "labels" if self.method == "kto" else "pairs"
 
     @property
@@ -135,7 +135,7 @@ class PreferenceRun(Adapted, RunConfig):
 
     @property
     def precomputes_reference(self) -> bool:
-        """Whether log-probabilities of the reference are computed before the first step."""
+        """Returns whether log-probabilities of the reference are computed before the first step."""
         return self.align.has_reference and self.align.reference != "frozen"
 
 

@@ -21,7 +21,7 @@ Named = Mapping[str, tuple[str, Any]]  # named runs, each with a line about it
 
 
 class TextFormat(NamedTuple):
-    """How the texts of a decoder begin and end.
+    """The first and last tokens of a decoder's texts.
 
     Attributes:
         first: What comes before a text: ``bos``, ``eos`` (the end of the text before it) or

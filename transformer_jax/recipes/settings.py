@@ -58,7 +58,7 @@ class TokenBatches(TrainingConfig):
 
     @property
     def batching(self) -> Batching:
-        """How texts become batches."""
+        """Returns the rules by which texts become batches."""
         multiple = self.required_batch_size_multiple
         return Batching(
             self.max_tokens, self.num_buckets, multiple, self.seed, self.pad_to_multiple_of

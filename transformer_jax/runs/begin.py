@@ -53,7 +53,7 @@ def learn_tokenizer(
 
 
 def no_record(run: Any) -> None:
-    """What a run without a published start keeps of it."""
+    """Returns nothing: a run without a published start keeps no record."""
 
 
 def begin(

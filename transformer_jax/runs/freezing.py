@@ -1,4 +1,4 @@
-"""What of a started run is trained, and what of it is newly initialized (row B38)."""
+"""Freezing and re-initialization for fine-tuning."""
 
 import dataclasses
 import functools
@@ -80,7 +80,7 @@ def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
 
 
 def _recurrent_parts(freeze: str, model: RecurrentConfig) -> tuple[str, ...]:
-    """What the paths of frozen parameters of a recurrent translator begin with."""
+    """Returns the prefixes of the paths of frozen parameters of a recurrent translator."""
     shared = model.embedding.share_encoder_decoder_embeddings
     table = "decoder/embedding/"  # of both sides, where they share it
     if freeze in ("encoder", "decoder"):
@@ -90,7 +90,7 @@ def _recurrent_parts(freeze: str, model: RecurrentConfig) -> tuple[str, ...]:
 
 
 def _layer_names(i: int) -> tuple[str, ...]:
-    """What the paths of layer ``i`` of a recurrent translator begin with."""
+    """Returns the prefixes of the paths of layer ``i`` of a recurrent translator."""
     ways = ("encoder/layers/forward", "encoder/layers/backward", "decoder/layers/forward")
     return tuple(f"{way}/{i}/" for way in ways)
 
@@ -113,7 +113,7 @@ def _without_tokens(run: Any) -> Partition:
 
 
 def _freezes_table(run: Any) -> bool:
-    """Whether some table of tokens is frozen as a whole."""
+    """Returns whether some table of tokens is frozen as a whole."""
     adapters = getattr(run, "lora", None)
     if adapters is not None and adapters.rank:
         return True

@@ -87,7 +87,7 @@ class Initial:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Returns the name for messages."""
         return _NAMES[self.family]
 
     @functools.cached_property
@@ -100,7 +100,7 @@ class Initial:
         return self.directory.load_tokenizer()
 
     def published(self, run: Any) -> dict[str, Any] | None:
-        """What a run of the whole model keeps of its publication; None where there is nothing.
+        """Returns the publication record of a run of the whole model; None without one.
 
         Args:
             run: The settings of the run, with its model.

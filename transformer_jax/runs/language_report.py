@@ -88,7 +88,7 @@ def train_ngram(
 def baselines(
     store: TextStore, tokenizer: Tokenizer, evaluation: LanguageEvaluation
 ) -> Iterator[tuple[str, NgramLanguageModel]]:
-    """The n-gram baselines of every neural model, over the same tokens (row B24)."""
+    """The n-gram baselines of every neural model, over the same tokens."""
     for order in evaluation.ngram_orders:
         config = NgramConfig(order=order, smoothing="add-k" if order == 1 else "kneser-ney")
         name = "unigram, add-1" if order == 1 else f"{order}-gram, Kneser-Ney"

@@ -235,7 +235,7 @@ def _blocks(run: Any, local: Local, length: int, kernels: Mapping[str, Choice]) 
 
 
 def _recurrent(config: RecurrentConfig, local: Local, length: int) -> _Blocks:
-    """What layers keep is traced; they work with the products of one layer and their gradient."""
+    """Counts the saved arrays of recurrent layers by tracing."""
     vectors = local.tokens(length) * config.d_model * itemsize(config)
     kept = translator_bytes(config, local.rows, length)
     products = vectors * CELLS[config.cell].inputs
@@ -270,7 +270,7 @@ def _loss_bytes(
 
 
 def _cache_bytes(run: Any, local: Local, length: int) -> float:
-    """What decoding keeps of earlier positions: keys and values, or what a mixer leaves there."""
+    """Returns the bytes of the decoding cache: keys and values, or the state of a mixer."""
     if run.model.mixer.kind == "attention":
         return _attended_bytes(run, local, length)
     return local.rows * length * run.model.decoder_layers * slot_bytes(run.model.decoder())

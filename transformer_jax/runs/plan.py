@@ -75,7 +75,7 @@ class Program(NamedTuple):
 
 
 def programs(run: Any, target: Target) -> list[tuple[What, Shape]]:
-    """What a run compiles: training and evaluation of every bucket, and decoding."""
+    """Returns the programs of a run: training, evaluation of every bucket, and decoding."""
     check_planned(run)
     mesh = mesh_on(run, target)
     shapes = buckets(run, mesh.shape)
@@ -222,7 +222,7 @@ def kernels(run: Any, target: Target) -> dict[str, Choice]:
 
 
 def fits(program: Program, target: Target) -> bool:
-    """Whether a device of the target has the memory that a program needs.
+    """Returns whether a device of the target has the memory that a program needs.
 
     Where nothing can be compiled, the estimate has to leave :data:`MARGIN` of itself free.
     """

@@ -1,4 +1,4 @@
-"""What a run compiles: the shapes of its batches, its model, its objectives; no data is read."""
+"""Programs that a run compiles: shapes of batches, model, objectives; no data is read."""
 
 import functools
 import math
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What the programs of a run are made of.
+    """The parts of the programs of a run.
 
     Attributes:
         model: Makes the model.

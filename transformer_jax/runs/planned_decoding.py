@@ -30,7 +30,7 @@ _FIRST_CACHE = 256  # positions that a short prompt begins with
 
 
 class DecodingProgram(NamedTuple):
-    """What generates texts.
+    """A program that generates texts.
 
     Attributes:
         jitted: A jitted function.

@@ -1,4 +1,4 @@
-"""What rewards the samples of a run: a function in a Python file, or a reward model."""
+"""Rewards of the samples of a run: a function in a Python file, or a reward model."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ FLAGS = ("--reward.file", "--reward.run")
 
 
 class RewardSource(NamedTuple):
-    """What rewards samples, and the frozen model that it needs."""
+    """A reward of samples, and the frozen model that it needs."""
 
     reward: Reward
     model: FrozenModel | None = None
@@ -143,7 +143,7 @@ def _reward_directory(reward: Any, flag: str = FLAGS[1]) -> RunDirectory:
 
 
 def reward_source(run: Any, tokenizer: Tokenizer, splits: PreferenceSplits) -> RewardSource:
-    """What rewards the samples of a run.
+    """Returns the reward of the samples of a run.
 
     Args:
         run: The settings.

@@ -59,7 +59,7 @@ class TokenizerConfig(Configuration, group="tokenizer"):
 
 @dataclasses.dataclass(frozen=True)
 class StartConfig(Configuration, group=""):
-    """What a run starts from, and which of its parameters are trained or drawn anew."""
+    """The starting model of a run, and its parameters that are trained or drawn anew."""
 
     # A run of this package or a Hugging Face folder to start from: its parameters, its sizes and
     # its tokenizer; None starts from nothing.
@@ -119,7 +119,7 @@ def settings_given(names: frozenset[str]) -> Iterator[None]:
 
 
 def was_given(name: str) -> bool:
-    """Whether the command gave a setting, such as ``model.norm.residual_dropout``.
+    """Returns whether the command gave a setting, such as ``model.norm.residual_dropout``.
 
     Example:
         >>> with settings_given(frozenset({"model.d_model"})):

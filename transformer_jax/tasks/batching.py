@@ -1,4 +1,4 @@
-"""Where tokens of texts are kept, and whether a model has dropout."""
+"""The cache of token ids of texts, and the test for dropout in a model."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,14 +9,14 @@ __all__ = ["TokenCache", "has_dropout"]
 
 
 class TokenCache(NamedTuple):
-    """Where the ids of texts are kept, to be mapped into memory."""
+    """The folder of the ids of texts, to be mapped into memory."""
 
     cache: Path | None = None  # None keeps them in memory
     writes: bool = True  # whether what is missing there is written
 
 
 def has_dropout(config: ModelConfig) -> bool:
-    """Whether training a model drops anything.
+    """Returns whether training a model drops anything.
 
     Example:
         >>> has_dropout(RecurrentConfig(dropout=0.0)), has_dropout(RecurrentConfig(dropout=0.1))

@@ -1,4 +1,4 @@
-"""How well a reward model's probabilities are calibrated, on pairs."""
+"""Calibration of a reward model's probabilities on pairs."""
 
 from typing import Any
 

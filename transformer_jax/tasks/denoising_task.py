@@ -1,4 +1,4 @@
-"""Denoising: pre-training an encoder-decoder to restore texts (BART, T5; row T16)."""
+"""Denoising: pre-training an encoder-decoder to restore texts (BART, T5)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -36,7 +36,7 @@ __all__ = ["MaskingConfig", "build_sentence_store", "masked_lm", "pretraining_pl
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig(Configuration, group="masking"):
-    """What is masked, and what is predicted of sentence pairs."""
+    """Settings of masking, and of predictions about sentence pairs."""
 
     # Of the tokens of a text that are masked.
     mlm_probability: Annotated[float, Range(above=0, below=1)] = 0.15
@@ -54,7 +54,7 @@ def masked_lm(
     length: int = 128,
     cache: TokenCache = TokenCache(),
 ) -> Task:
-    """Pre-training of an encoder as BERT: masked tokens, and sentence pairs (rows H18, H19).
+    """Pre-training of an encoder as BERT: masked tokens, and sentence pairs (Devlin et al. 2019).
 
     Validation measures losses and accuracies of both, on masks that stay the same.
 

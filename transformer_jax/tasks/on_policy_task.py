@@ -1,4 +1,4 @@
-"""A policy that learns from its own samples by PPO or GRPO, as a task, row B40."""
+"""A policy that learns from its own samples by PPO or GRPO, as a task."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ __all__ = ["Learning", "PromptRows", "from_samples", "reward_prompts"]
 
 @dataclasses.dataclass(frozen=True)
 class PromptRows:
-    """How prompts become the rows of batches, all of one shape."""
+    """The conversion of prompts to rows of batches, all of one shape."""
 
     first: int  # the start token of texts; conversations begin as their template has it
     batch_size: int = 8  # prompts of a batch, over all devices
@@ -98,13 +98,13 @@ def _asked(prompts: Preferences, i: int, chats: ChatEncoder) -> list[int]:
 
 
 def reward_prompts(data: PreferenceSplits) -> list[str]:
-    """What a reward of texts is given as prompts, by their numbers in :func:`from_samples`."""
+    """Returns the prompts of a text reward, by their numbers in :func:`from_samples`."""
     parts = [data.train] if data.valid is None else [data.train, data.valid]
     return [prompt_text(prompt) for part in parts for prompt in part.prompts]
 
 
 class Learning(NamedTuple):
-    """How a policy learns.
+    """Settings of a policy's learning.
 
     Attributes:
         how: The method and its numbers.
@@ -130,7 +130,7 @@ def from_samples(
     *,
     partition: Partition | None = None,
 ) -> Task:
-    """A policy that learns from rewards of its own samples (row B40).
+    """A policy that learns from rewards of its own samples.
 
     Validation samples from held-out prompts and measures ``valid_reward`` and ``valid_kl``; the
     loss is the negative reward. Completions end with EOS, answers to conversations also with the

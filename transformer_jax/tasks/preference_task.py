@@ -52,7 +52,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class CompletionRows(Configuration, group="align"):
-    """How prompts with completions become rows of batches."""
+    """The conversion of prompts with completions to rows of batches."""
 
     first: int  # the start token
     max_length: int = 512  # most tokens of a prompt with its completion
@@ -77,7 +77,7 @@ class Encoded:
     valid: CompletionStore | None
 
     def parts(self) -> dict[str, CompletionStore]:
-        """Those that there are, by name."""
+        """Returns the stores that exist, by name."""
         return {"train": self.train} | ({} if self.valid is None else {"valid": self.valid})
 
     def with_reference(self, found: Mapping[str, Float[np.ndarray, "n 2"]]) -> "Encoded":
@@ -127,7 +127,7 @@ def preference(
     partition: Partition | None = None,
     **how: float,
 ) -> Task:
-    """A policy trained on preferences by DPO, IPO, KTO or SimPO (row B40).
+    """A policy trained on preferences by DPO, IPO, KTO or SimPO.
 
     Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_reward_margin``. The run has
     to start from a trained model: give the task its ``initial``.
@@ -171,7 +171,7 @@ def reward_model(
     *,
     partition: Partition | None = None,
 ) -> Task:
-    """A decoder with one output, the reward of a text, trained on pairs (row B40).
+    """A decoder with one output, the reward of a text, trained on pairs.
 
     Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_calibration_error``; a run
     ends with the reliability table of its best checkpoint.

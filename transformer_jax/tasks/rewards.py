@@ -1,4 +1,4 @@
-"""Rewards of samples: a function in a Python file, or a reward model, row B40."""
+"""Rewards of samples: a function in a Python file, or a reward model."""
 
 import importlib.util
 import math

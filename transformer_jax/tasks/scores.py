@@ -1,4 +1,4 @@
-"""How well a task is done: what is measured of each, on labeled examples."""
+"""Metrics of labeled examples for each task."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

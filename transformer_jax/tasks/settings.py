@@ -1,4 +1,4 @@
-"""What ``config.json`` holds of library tasks: all that ``transformer_jax.load`` needs."""
+"""The ``config.json`` of library tasks: all that ``transformer_jax.load`` needs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ class SummaryEvaluation(Configuration, group="evaluation"):
 
 @dataclasses.dataclass(frozen=True)
 class PairSettings:
-    """How sentence pairs are read."""
+    """Settings of reading sentence pairs."""
 
     read: ReadOptions
 
@@ -130,7 +130,7 @@ class TranslationSettings:
 
 @dataclasses.dataclass(frozen=True)
 class SummarySettings:
-    """How texts and summaries are read."""
+    """Settings of reading texts and summaries."""
 
     read: SummaryOptions
 
@@ -148,7 +148,7 @@ class SummarizationSettings:
 
 @dataclasses.dataclass(frozen=True)
 class SpeechDataSettings:
-    """How recordings are read, and how their features are made and normalized."""
+    """Settings of reading recordings, and of computing and normalizing their features."""
 
     read: SpeechReadOptions = SpeechReadOptions()
     audio: AudioConfig = AudioConfig()

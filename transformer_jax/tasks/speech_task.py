@@ -61,7 +61,7 @@ def speech_recognition(
     evaluation: EvaluationConfig = EvaluationConfig(),
     cache: Path | None = None,
 ) -> Task:
-    """Texts of recordings by an encoder-decoder of features; row T1.
+    """Texts of recordings by an encoder-decoder of features.
 
     Validation measures ``valid_loss`` without label smoothing, and of greedy transcripts ``wer``
     and ``cer`` in percent and ``sacrebleu``; the best checkpoint is tested by beam search.

@@ -1,4 +1,4 @@
-"""Summarization: texts and summaries, an encoder-decoder, and ROUGE of what it writes (row T16)."""
+"""Summarization: texts and summaries, an encoder-decoder, and ROUGE of what it writes."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
