@@ -355,3 +355,11 @@ def test_generated_texts_are_strings():
     again = pickle.loads(pickle.dumps(text))
     assert (again, again.score, again.tokens) == ("a b", -1.0, (1, 2))
     assert text.split() == ["a", "b"]
+
+
+def test_a_task_is_named_and_another_is_refused(trained_run):
+    assert type(tj.load(trained_run, "translation")) is type(tj.load(trained_run))
+    with pytest.raises(ConfigError, match=r"task is regression: the model in .* is for translat"):
+        tj.load(trained_run, "regression")
+    with pytest.raises(ConfigError, match=r"task is translaton: .*; did you mean translation\?"):
+        tj.load("nowhere", "translaton")

@@ -49,8 +49,6 @@ def test_the_rest_of_the_devices_is_data(config, shape):
             MeshConfig(data=2, context=2),
             r"with mesh.fsdp 1, mesh.context 2 and mesh.tensor 1, .* 4",
         ),
-        (MeshConfig(fsdp=0), r"mesh.fsdp is 0: allowed are 1"),
-        (MeshConfig(data=-2), r"mesh.data is -2: allowed are -1"),
     ],
 )
 def test_a_mesh_that_does_not_fit_says_what_would(config, message):
@@ -62,11 +60,8 @@ def test_a_process_alone_uses_as_many_devices_as_it_is_told(monkeypatch):
     few = DistributedConfig(num_local_devices=3)
     assert devices_of(few) == jax.devices()[:3]
     assert devices_of(DistributedConfig()) == jax.devices()
-    for asked in (0, 9):
-        with pytest.raises(
-            ConfigError, match=f"num_local_devices is {asked}: .* allowed are 1 to 8"
-        ):
-            devices_of(DistributedConfig(num_local_devices=asked))
+    with pytest.raises(ConfigError, match="num_local_devices is 9: .* allowed are 1 to 8"):
+        devices_of(DistributedConfig(num_local_devices=9))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert devices_of(few) == jax.devices()
 
@@ -106,7 +101,6 @@ def test_a_single_process_needs_nothing(monkeypatch):
         (DistributedConfig(coordinator_address="a:1"), "without distributed.num_processes, dist"),
         (DistributedConfig(num_processes=2, process_id=0), "without distributed.coordinator_a"),
         (DistributedConfig("a:1", 2, 2), r"distributed.process_id is 2 .* allowed are 0 to 1"),
-        (DistributedConfig("a:1", 0, 0), "distributed.num_processes 0"),
         (DistributedConfig("a", 2, 0), "must be host:port"),
     ],
 )

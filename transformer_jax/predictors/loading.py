@@ -3,7 +3,7 @@
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 from jax.sharding import Mesh
 
@@ -16,20 +16,77 @@ from transformer_jax.predictors.runs import (
     family,
     open_directory,
 )
+from transformer_jax.predictors.task_names import (
+    LoadOptions,
+    TranslatorName,
+    check_task,
+    check_task_name,
+)
 from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.storage.copies import fetched
 from transformer_jax.storage.urls import url_of
 from transformer_jax.training.sealed import changed_config
 
 if TYPE_CHECKING:
+    from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor
+    from transformer_jax.predictors.images import ImagePredictor
+    from transformer_jax.predictors.speech import SpeechPredictor
+    from transformer_jax.predictors.texts import (
+        ClassificationPredictor,
+        EncoderPredictor,
+        QuestionAnsweringPredictor,
+        RegressionPredictor,
+        RewardPredictor,
+        TaggingPredictor,
+    )
     from transformer_jax.training.task import Task
 
 __all__ = ["load"]
 
+Place: TypeAlias = str | os.PathLike[str]
 
+
+@overload
 def load(
-    path: str | os.PathLike[str],
-    task: "Task | None" = None,
+    path: Place, task: TranslatorName, **how: Unpack[LoadOptions]
+) -> "TranslationPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["language_model"], **how: Unpack[LoadOptions]
+) -> "LanguageModelPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["speech_recognition"], **how: Unpack[LoadOptions]
+) -> "SpeechPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["masked_lm"], **how: Unpack[LoadOptions]
+) -> "EncoderPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["sequence_classification"], **how: Unpack[LoadOptions]
+) -> "ClassificationPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["regression"], **how: Unpack[LoadOptions]
+) -> "RegressionPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["token_classification"], **how: Unpack[LoadOptions]
+) -> "TaggingPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["question_answering"], **how: Unpack[LoadOptions]
+) -> "QuestionAnsweringPredictor": ...
+@overload
+def load(path: Place, task: Literal["reward"], **how: Unpack[LoadOptions]) -> "RewardPredictor": ...
+@overload
+def load(path: Place, task: Literal["images"], **how: Unpack[LoadOptions]) -> "ImagePredictor": ...
+@overload
+def load(path: Place, task: "Task | None" = None, **how: Unpack[LoadOptions]) -> Any: ...
+def load(
+    path: Place,
+    task: "Task | str | None" = None,
     *,
     checkpoint: str | int = "best",
     allow_changed_config: bool = False,
@@ -51,8 +108,10 @@ def load(
     Args:
         path: A run directory, or the folder of a Hugging Face checkpoint; local, or on an object
             store: ``s3://bucket/run``.
-        task: The task that the run trained. Runs of the library's tasks need none: their
-            ``config.json`` describes the model.
+        task: Your own task that the run trained. Runs of the library's tasks need none: their
+            ``config.json`` describes the model. A name of ``tj.tasks``, such as ``"translation"``,
+            or ``"reward"`` or ``"images"``, refuses another model, and tells checkers of types
+            what is returned.
         checkpoint: Checkpoint of a run: ``best``, ``last``, a step, or ``average:N``, the mean of
             the last N.
         allow_changed_config: Use a run whose ``config.json`` was changed after training.
@@ -65,11 +124,13 @@ def load(
             that is read-only.
 
     Raises:
-        ConfigError: The checkpoint has no valid name, the task has no predictor, or the engine
-            cannot compute the model.
+        ConfigError: The checkpoint has no valid name, the task has no predictor or is another than
+            the model's, or the engine cannot compute the model.
         CheckpointError: The path holds no trained model, its files are damaged, its family is
             unknown, or the run trained another task.
     """
+    if isinstance(task, str):
+        check_task_name(task)
     folder = fetched(path, of_training)
     if engine not in ("jax", "ctranslate2"):
         raise ConfigError(f"engine is {engine!r}: must be 'jax' or 'ctranslate2'")
@@ -77,7 +138,7 @@ def load(
         raise ConfigError("compute and engine_cache are for engine='ctranslate2': add that")
     changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
     with changed, loading_on(mesh):
-        if task is not None:
+        if task is not None and not isinstance(task, str):
             if engine != "jax":
                 raise ConfigError("engine: your own tasks compute with JAX: leave it out")
             return _of_task(folder, task, str(checkpoint))
@@ -88,8 +149,12 @@ def load(
         if engine == "ctranslate2":
             if mesh is not None:
                 raise ConfigError("mesh: CTranslate2 computes on one CPU: leave it out")
-            return _in_engine(folder, kind, str(checkpoint), compute, engine_cache)
-        return recipe_of(run).predictor(folder, str(checkpoint))
+            predictor = _in_engine(folder, kind, str(checkpoint), compute, engine_cache)
+        else:
+            predictor = recipe_of(run).predictor(folder, str(checkpoint))
+        if task is not None:
+            check_task(path, task, predictor)
+        return predictor
 
 
 def _in_engine(

@@ -1,0 +1,57 @@
+"""A user's program, as checkers of types see it: mypy checks it with --strict."""
+
+from collections.abc import Callable
+from typing import Any, assert_type
+
+import transformer_jax as tj
+from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor
+from transformer_jax.predictors.results import GeneratedText
+from transformer_jax.predictors.speech import SpeechPredictor
+from transformer_jax.predictors.texts import (
+    ClassificationPredictor,
+    EncoderPredictor,
+    QuestionAnsweringPredictor,
+    RegressionPredictor,
+    RewardPredictor,
+    TaggingPredictor,
+)
+
+
+def configure() -> tj.TransformerConfig:
+    """Makes a configuration of the public names."""
+    config = tj.TransformerConfig(
+        d_model=64, mixer=tj.MixerConfig(kind="recurrent"), norm=tj.NormConfig(placement="pre")
+    )
+    assert_type(config.norm.eps, float)
+    assert_type(tj.presets["gpt2_small"], tj.TransformerConfig)
+    return config
+
+
+def use(path: str) -> None:
+    """Loads models by the names of their tasks."""
+    translate = tj.load(path, "translation", checkpoint="last")
+    assert_type(translate, TranslationPredictor)
+    assert_type(translate("a sentence"), GeneratedText)
+    assert_type(translate(["a sentence"], num_beams=2), list[GeneratedText])
+    assert_type(tj.load(path, "summarization"), TranslationPredictor)
+    assert_type(tj.load(path, "language_model"), LanguageModelPredictor)
+    assert_type(tj.load(path, "speech_recognition"), SpeechPredictor)
+    assert_type(tj.load(path, "masked_lm"), EncoderPredictor)
+    assert_type(tj.load(path, "sequence_classification"), ClassificationPredictor)
+    assert_type(tj.load(path, "regression"), RegressionPredictor)
+    assert_type(tj.load(path, "token_classification"), TaggingPredictor)
+    assert_type(tj.load(path, "question_answering"), QuestionAnsweringPredictor)
+    assert_type(tj.load(path, "reward"), RewardPredictor)
+    assert_type(tj.load(path), Any)
+
+
+def mistakes(path: str) -> None:
+    """Each line is refused: mypy reports an ignored error that there is not."""
+    print(tj.TransfomerConfig)  # type: ignore[attr-defined]
+    tj.load(path, "translaton")  # type: ignore[call-overload]
+    tj.load(path, checkpont="best")  # type: ignore[call-overload]
+    tj.NormConfig(placement="prenorm")  # type: ignore[arg-type]
+    tj.load(path, "translation")(3)  # type: ignore[call-overload]
+
+
+PROGRAMS: list[Callable[[str], None]] = [use, mistakes]
