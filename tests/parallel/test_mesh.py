@@ -60,7 +60,7 @@ def test_a_process_alone_uses_as_many_devices_as_it_is_told(monkeypatch):
     few = DistributedConfig(num_local_devices=3)
     assert devices_of(few) == jax.devices()[:3]
     assert devices_of(DistributedConfig()) == jax.devices()
-    with pytest.raises(ConfigError, match="num_local_devices is 9: .* allowed are 1 to 8"):
+    with pytest.raises(ConfigError, match=r"num_local_devices is 9: .* allowed are 1 to 8"):
         devices_of(DistributedConfig(num_local_devices=9))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert devices_of(few) == jax.devices()
