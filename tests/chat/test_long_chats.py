@@ -185,6 +185,7 @@ def grows(work, act):
     return max(totals[1][name] / totals[0][name] for name in work)
 
 
+@pytest.mark.quick("bpe-chatml", "llama-llama-2 without tags")
 @pytest.mark.parametrize("name", ["chatml", "chatml without tags", "llama-2 without tags"])
 @pytest.mark.parametrize("kind", ["bpe", "llama"])
 def test_twice_the_messages_are_twice_the_work(work, tmp_path, name, kind):

@@ -118,6 +118,7 @@ def translator(folder):
     return folder("bart", end), free[: free.index(end) + 1]
 
 
+@pytest.mark.slow
 def test_a_translator_ends_by_any(translator):
     path, wanted = translator
     found = translated(path)
@@ -142,6 +143,7 @@ def test_another_engine_translates_to_any_end(translator):
             assert there.tokens == wanted
 
 
+@pytest.mark.quick("llama")
 @pytest.mark.parametrize("layout", ["llama", "bart"])
 def test_an_exported_program_ends_by_any(decoder, translator, tmp_path, layout):
     pytest.importorskip("flatbuffers")

@@ -79,7 +79,7 @@ def sentences(seed, rows=32):
     }
 
 
-@pytest.mark.quick("10")
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [16, 10])
 def test_a_toy_encoder_learns_with_our_decoder_and_is_searched_by_beams(width):
     """An encoder of another width gets a bridge."""

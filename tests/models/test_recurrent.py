@@ -87,7 +87,7 @@ def test_the_four_steps_of_the_lecture():
 
 @pytest.mark.parametrize("kind", ["all at once", "hidden", "context"])
 @pytest.mark.parametrize("score", [*SCORES, None])
-@pytest.mark.quick("concat-hidden", "None-context", "location-all at once", "general-context")
+@pytest.mark.quick("concat-hidden", "None-context")
 def test_padding_is_invisible_and_later_tokens_are(score, kind):
     model = nnx.merge(*drawn(lambda: make(score, kind=kind, layers=2)))
     inputs, tokens = texts()
@@ -187,7 +187,7 @@ def copies(seed, rows=32):
     ("cell", "kind"), [("lstm", "all at once"), ("gru", "all at once"), ("gru", "context")]
 )
 @pytest.mark.parametrize("score", [*SCORES, None])
-@pytest.mark.quick("concat-gru-context")
+@pytest.mark.slow
 def test_texts_are_copied_and_the_attention_is_diagonal(score, cell, kind):
     if score == "general" and cell == "lstm":
         kind = "hidden"

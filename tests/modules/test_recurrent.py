@@ -82,6 +82,7 @@ def test_a_cell_is_its_formula(cell):
     chex.assert_trees_all_close(last, now, atol=1e-5)
 
 
+@pytest.mark.quick("tanh-None", "lstm-2", "gru_reset_after-2")
 @pytest.mark.parametrize("truncate", [None, 2])
 @pytest.mark.parametrize("cell", CELLS)
 def test_gradients_are_those_of_the_unrolled_loop(cell, truncate):
@@ -128,6 +129,7 @@ def stack(cell, **how):
 run = nnx.jit(lambda model, x, lengths, states=None: model(x, lengths, states))
 
 
+@pytest.mark.quick("lstm", "gru_reset_after")
 @pytest.mark.parametrize("cell", CELLS)
 def test_padding_is_invisible_in_both_directions(cell):
     model, (x, other) = stack(cell), normals((B, T, I), (B, T, I))

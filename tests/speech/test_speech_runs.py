@@ -147,7 +147,7 @@ def test_validation_and_tests_have_error_rates(trained):
     assert results["cer"] >= 0
 
 
-@pytest.mark.quick("trained")
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["trained", "transformer"])
 def test_resumed_is_uninterrupted_bit_for_bit(which, request, tmp_path):
     run = request.getfixturevalue(which)
@@ -161,6 +161,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(which, request, tmp_path):
     assert json.loads((other / "results.json").read_text())["state_sha256"] == wanted
 
 
+@pytest.mark.slow
 def test_other_recordings_are_refused_on_resume(speech, trained, tmp_path, command):
     other, run = tmp_path / "speech", tmp_path / "run"
     shutil.copytree(speech, other)
@@ -228,7 +229,7 @@ def test_commands_write_what_the_function_returns(speech, trained, command, tmp_
 
 
 @pytest.mark.parametrize("which", ["trained", "transformer"])
-@pytest.mark.quick("trained")
+@pytest.mark.slow
 def test_attention_has_a_column_for_each_position(which, request, speech, command, tmp_path):
     run, path = request.getfixturevalue(which), speech / "test3.npy"
     out = tmp_path / "page.html"
@@ -249,6 +250,7 @@ def test_attention_has_a_column_for_each_position(which, request, speech, comman
     assert "the name ends in none of .wav, .npy, .npz" in err
 
 
+@pytest.mark.quick("trained")
 @pytest.mark.parametrize("which", ["trained", "transformer"])
 def test_scores_are_those_of_teacher_forcing(which, request, speech):
     """The score of a text in search equals that of the forward pass over all of it."""
@@ -294,6 +296,7 @@ def test_commands_for_text_refuse_a_speech_run(trained, command, other, monkeypa
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_transcribe_refuses_a_translator(tmp_path, command):
     write = tmp_path / "pairs.tsv"
     write.write_text("".join(f"a {i}\tb {i}\n" for i in range(40)))
