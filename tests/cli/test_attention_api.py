@@ -15,6 +15,7 @@ def translate(trained_run):
     return tj.load(trained_run)
 
 
+@pytest.mark.slow
 def test_a_translator_shows_what_its_command_shows(
     translate, trained_run, lesson, run_command, tmp_path
 ):

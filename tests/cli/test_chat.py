@@ -54,6 +54,7 @@ def test_each_line_is_answered(chat_run, answers, run_command, tmp_path):
     assert rows == [answers, answers[:2]]  # nothing is lost
 
 
+@pytest.mark.slow
 def test_a_full_context_is_told_from_the_limit_of_tokens(chat_run, run_command):
     flags = ("--temperature", 0, "--max-new-tokens", 500)
     code, _, err = run_command("chat", chat_run, *flags, text=f"{'a cab ' * 20}\n")

@@ -126,7 +126,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("kind", ["gpt2", "rotary", "decoder"])
-@pytest.mark.quick("decoder-stop", "rotary-no_repeat_ngram_size")
+@pytest.mark.quick("decoder-stop")
 def test_a_language_model_writes_what_ours_writes(request, kind, name):
     """200 prompts of many lengths, of a start token alone and beyond the context too."""
     run, settings = request.getfixturevalue(f"{kind}_run"), REQUESTS[name]
@@ -174,7 +174,7 @@ SAMPLINGS = {
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-@pytest.mark.quick("all")
+@pytest.mark.slow
 def test_samples_have_the_distribution_of_ours(decoder_run, name):
     """Temperature first, then the most probable tokens, then those that hold a probability."""
     settings, count = {"temperature": 1.0} | SAMPLINGS[name], 2000

@@ -300,7 +300,7 @@ def test_a_run_that_cannot_be_written_is_exported_to_the_cache(
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "marian", "bart", "t5"])
-@pytest.mark.quick("gpt2")
+@pytest.mark.slow
 def test_published_folders_write_what_ours_writes(run_command, tmp_path, name):
     layouts.write(name, tmp_path / name)
     (tmp_path / name / "tokenizer.json").write_text(tokenizer_json(97))

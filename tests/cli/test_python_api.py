@@ -258,6 +258,7 @@ def test_a_generation_config_is_followed_as_by_the_command(published, run_comman
         model.generate("the", generation_config="ours")
 
 
+@pytest.mark.slow
 def test_encoders_give_vectors_and_masked_tokens(published, tmp_path, run_command):
     encoder = tj.load(published("bert"))
     vectors = encoder.embed(TEXT)

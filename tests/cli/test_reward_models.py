@@ -198,6 +198,7 @@ def test_completions_of_one_long_prompt_are_rewarded_after_the_same_tokens(rewar
     np.testing.assert_allclose(shown, wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_texts_and_conversations_may_stand_side_by_side(reward_run, run_command):
     predictor = load(with_template(reward_run, "chatml"))
     found = predictor([GOOD, "a cab", GOOD])

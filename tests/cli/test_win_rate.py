@@ -49,6 +49,7 @@ def test_completions_are_compared_by_the_rule(run_command, runs, files):
     assert "3 prompts; 95 % interval" in err
 
 
+@pytest.mark.slow
 def test_a_model_ties_with_itself(run_command, runs, files):
     code, lines, _, found = compared(run_command, [runs[0], runs[0]], files, "--show", 1)
     assert code == 0
@@ -57,6 +58,7 @@ def test_a_model_ties_with_itself(run_command, runs, files):
     assert sum(line.startswith("1\t") for line in lines) == 2
 
 
+@pytest.mark.slow
 def test_prompts_that_a_model_would_cut_are_skipped_and_counted(run_command, runs, files):
     """Two models would complete two prompts."""
     context = model_config(open_directory(runs[0])).max_length

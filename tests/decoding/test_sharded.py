@@ -128,7 +128,7 @@ def test_many_texts_of_a_vocabulary_that_does_not_divide_are_those_of_one_device
 
 
 @every_mesh
-@pytest.mark.quick("2x2x2")
+@pytest.mark.slow
 def test_scores_are_those_of_one_device(name):
     for found, wanted in zip(*(writer(at).score(LINES) for at in (name, None)), strict=True):
         np.testing.assert_allclose(found.log_probs, wanted.log_probs, atol=1e-5)
@@ -179,6 +179,7 @@ def test_the_loop_gathers_neither_logits_nor_the_cache(name, beams):
     assert max(one.bytes for one in found) < 4 * rows * 20
 
 
+@pytest.mark.slow
 def test_what_validation_measures_runs_on_the_mesh_of_the_run():
     graph, params = sharded(letter_model(), "2x2x2")
 

@@ -58,6 +58,7 @@ def decoder(folder):
     return folder("llama", 9, end), free[: free.index(end) + 1]
 
 
+@pytest.mark.slow
 def test_a_decoder_ends_by_any(decoder, folder, tmp_path):
     path, wanted = decoder
     found = greedy(path)

@@ -83,6 +83,7 @@ def test_python_and_the_command_score_alike(folder, tmp_path, capsysbinary):
     np.testing.assert_allclose(found, scores, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_converted_run_and_a_run_that_starts_there_keep_the_tokenizer_of_targets(
     folder, wanted, tmp_path, capsys
 ):

@@ -41,6 +41,11 @@ UNTIED = [
 ]
 
 
+@pytest.mark.quick(
+    "llama-None-lm_head.weight",
+    "gpt2-False-lm_head.weight",
+    "bert_mlm-False-cls.predictions.decoder.bias",
+)
 @pytest.mark.parametrize(("layout", "flag", "name"), UNTIED)
 def test_an_untied_tensor_is_missing(tmp_path, layout, flag, name):
     folder = folder_of(layout, tmp_path, tensors=without(name), fields=tied(flag))

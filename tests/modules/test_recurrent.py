@@ -145,6 +145,7 @@ def test_padding_is_invisible_in_both_directions(cell):
         chex.assert_trees_all_close(mine, last, atol=1e-6)
 
 
+@pytest.mark.quick("lstm", "gru_reset_after")
 @pytest.mark.parametrize("cell", CELLS)
 def test_one_position_after_the_other_gives_what_all_at_once_give(cell):
     model, [x] = stack(cell, bidirectional=False), normals((B, T, I))
@@ -175,7 +176,7 @@ def test_dropout_is_between_layers_alone(key):
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("sizes", [{"data": 2, "fsdp": 4}, {"data": 2, "fsdp": 2, "tensor": 2}])
-@pytest.mark.quick("sizes1-lstm")
+@pytest.mark.slow
 def test_a_mesh_gives_what_one_device_gives(cell, sizes):
     x, weights = normals((8, T, I), (8, T, 2 * D))
     lengths = jnp.arange(8) % T + 1

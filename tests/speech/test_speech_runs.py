@@ -208,6 +208,7 @@ def test_a_run_is_a_function_of_files_and_of_features(speech, trained):
     assert isinstance(transcribe.model, nnx.Module)
 
 
+@pytest.mark.slow
 def test_commands_write_what_the_function_returns(speech, trained, command, tmp_path):
     paths = [str(speech / name) for name in ("test0.npy", "a.wav")]
     wanted = [str(text) for text in tj.load(trained)(paths)]

@@ -123,7 +123,7 @@ OBJECTIVES = {
 
 
 @pytest.mark.parametrize("case", OBJECTIVES)
-@pytest.mark.quick("shared", "masked")
+@pytest.mark.quick("masked")
 def test_gradients_are_those_of_the_whole_table_at_these_rows(case):
     """Against the table trained as a whole, by the same model without this partition."""
     make, objective = OBJECTIVES[case]
@@ -152,6 +152,7 @@ def test_gradients_are_those_of_the_whole_table_at_these_rows(case):
         assert np.abs(right).max() > 1e-3
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("chunk", [None, 0])
 def test_no_gradient_of_a_whole_table_is_made(chunk):
     """A table of N rows costs 2 B T N D operations; its gradient would cost as many again."""
@@ -196,7 +197,7 @@ def test_few_rows_are_optimized_as_their_table_is():
 
 @pytest.mark.parametrize("size", [V, V + 1], ids=["divides", "does not divide"])
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.quick("tied-does not divide")
+@pytest.mark.slow
 def test_two_by_two_devices_are_as_one(size, tied):
     head = HeadConfig() if tied else UNTIED
     make = lambda: make_model("decoder", small(vocab_size=size, head=head), rngs=nnx.Rngs(0))

@@ -87,6 +87,7 @@ def test_the_loss_is_that_of_the_task_and_of_each_text(model, regress):
     assert regress or float(both["accuracy"][0]) == float(alone["accuracy"][0])
 
 
+@pytest.mark.slow
 def test_batches_may_be_split_and_padded(model):
     rng = np.random.default_rng(1)
     batch = batch_of(rng, [6, 3, 5, 2], np.array([0, 1, 1, 0], "i"))
@@ -119,6 +120,7 @@ def test_the_table_learns_from_the_language_model_too(model):
     assert np.abs(np.asarray(tables[1])[unseen]).all()  # as outputs of the language model
 
 
+@pytest.mark.slow
 def test_dropout_is_that_of_the_key():
     config = dataclasses.replace(CONFIG, norm=NormConfig(placement="pre", residual_dropout=0.5))
     dropping = DecoderSequenceClassifier(config, labels=2, rngs=nnx.Rngs(0))
