@@ -21,8 +21,8 @@ from transformer_jax.cli.translate import Translate
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.stored import load_params
 
 pytest.importorskip("ctranslate2")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.stored import load_params
 
 SAID = "error: the model computed NaN or infinity"
 

@@ -14,7 +14,7 @@ from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main as command
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.loading import load as tj_load
-from transformer_jax.training.stored import load_params, load_parts
+from transformer_jax.training.checkpoint_reader import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
 
 

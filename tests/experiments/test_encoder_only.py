@@ -21,9 +21,9 @@ from transformer_jax.recipes.finetuning import FinetuneRun
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.freezing import partition_of
 from transformer_jax.tasks.scores import measure
+from transformer_jax.training.checkpoint_reader import load_params, load_parts
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
 
 PRETRAIN_RUNS = named_runs("masked_lm")

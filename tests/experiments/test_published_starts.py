@@ -19,8 +19,8 @@ from transformer_jax.cli import seq2seq
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 from transformer_jax.predictors.runs import open_directory
 from transformer_jax.recipes import driver
+from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.stored import load_params
 from transformer_jax.training.trees import flatten_dict
 
 FAMILIES = ["bart", "t5"]

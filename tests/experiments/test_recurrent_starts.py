@@ -19,7 +19,7 @@ from transformer_jax.predictors.runs import load
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.freezing import partition_of
 from transformer_jax.runs.initial import parameter_shapes
-from transformer_jax.training.stored import load_params, load_parts
+from transformer_jax.training.checkpoint_reader import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 RUNS = named_runs("translation", "recurrent_translation")

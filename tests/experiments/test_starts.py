@@ -31,7 +31,7 @@ from transformer_jax.predictors.loading import load as load_predictor
 from transformer_jax.predictors.runs import load
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.initial import load_pretrained, with_new_rows
-from transformer_jax.training.stored import load_params, load_parts
+from transformer_jax.training.checkpoint_reader import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
 
 LANGUAGE_RUNS = named_runs("language_model", "ngram")

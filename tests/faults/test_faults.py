@@ -127,7 +127,7 @@ FIELDS = (
     "model/norm/eps", "model/positions", "model",
 )  # fmt: skip
 # Whether commands compare config.json with the manifest of a run.
-REFUSES_CHANGES = importlib.util.find_spec("transformer_jax.training.sealed") is not None
+REFUSES_CHANGES = importlib.util.find_spec("transformer_jax.training.config_guard") is not None
 # A model could have these; this one has not.
 CHANGES = (
     ("model/attention/num_heads", 4), ("model/feed_forward/activation", "gelu"),

@@ -26,7 +26,7 @@ from transformer_jax.predictors.adapters import load_merged
 from transformer_jax.predictors.loading import load
 from transformer_jax.predictors.merging import write_with_adapter
 from transformer_jax.training.adapters import merge_adapter
-from transformer_jax.training.stored import load_params
+from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 SPECIAL = ("<start>", "<pad>", "<stop>", "<unk>", "</s>")

@@ -18,8 +18,8 @@ from transformer_jax.recipes.inferred import infer_recipe
 from transformer_jax.recipes.registry import RECIPES, get_recipe, named_runs, recipe_of
 from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.tasks import settings
+from transformer_jax.training.config_guard import differences
 from transformer_jax.training.run_directory import RunDirectory, describe_run
-from transformer_jax.training.sealed import differences
 
 PROGRAMS = (seq2seq.FAMILY, decoder_only.FAMILY, encoder_only.FAMILY)
 NAMED = [(recipe, name) for recipe in RECIPES if recipe != "captioning"

@@ -470,7 +470,7 @@ def test_a_moving_average_under_its_earlier_name_is_read_verified_and_scored(run
 
 def test_what_training_removes_meanwhile_confuses_no_reader(tmp_path, monkeypatch, caplog):
     """Checkpoints vanish between listing, reading the manifest, verifying and reading arrays."""
-    from transformer_jax.training import stored
+    from transformer_jax.training import checkpoint_reader
 
     for name in ("read", "find_corruption"):
         run = ck_run(tmp_path / name, at=(1, 2))
@@ -485,7 +485,7 @@ def test_what_training_removes_meanwhile_confuses_no_reader(tmp_path, monkeypatc
         with monkeypatch.context() as patch:
             patch.setattr(manifest, name, vanishing)
             assert load_params(run, "best").step == 1
-    run, whole, listed = ck_run(tmp_path / "arrays", at=(1, 2)), stored.read_item, []
+    run, whole, listed = ck_run(tmp_path / "arrays", at=(1, 2)), checkpoint_reader.read_item, []
 
     def removing(path, leaves):
         if not listed:
@@ -493,7 +493,7 @@ def test_what_training_removes_meanwhile_confuses_no_reader(tmp_path, monkeypatc
             shutil.rmtree(path.parent)
         return whole(path, leaves)
 
-    monkeypatch.setattr(stored, "read_item", removing)
+    monkeypatch.setattr(checkpoint_reader, "read_item", removing)
     assert load_params(run, "best").step == 1
     assert "damaged" not in caplog.text
 

@@ -23,6 +23,7 @@ from transformer_jax.models.valued_decoder import ValuedDecoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.tasks import on_policy_task, preference_task, rewards
 from transformer_jax.training import on_policy
+from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.on_policy import KLControl, OnPolicy
 from transformer_jax.training.preference_objectives import (
@@ -32,7 +33,6 @@ from transformer_jax.training.preference_objectives import (
     token_log_probs,
 )
 from transformer_jax.training.state import split
-from transformer_jax.training.stored import load_params
 from transformer_jax.training.trainer import Trainer
 
 SPECIAL = special_tokens(TOKENIZER, TOKENIZER.vocab_size)

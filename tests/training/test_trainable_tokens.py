@@ -24,6 +24,7 @@ from transformer_jax.modules.parameters import is_projection, layer_depths, para
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
 from transformer_jax.training import manifest, objectives
 from transformer_jax.training.adapters import merge_adapter, of_run
+from transformer_jax.training.checkpoint_reader import load_params, load_parts
 from transformer_jax.training.lora import LoRAConfig, lora
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer, weight_decay_mask
 from transformer_jax.training.partition import EVERYTHING, where
@@ -31,7 +32,6 @@ from transformer_jax.training.preference_objectives import beside_reference
 from transformer_jax.training.schedules import ScheduleConfig
 from transformer_jax.training.state import abstract_parts, create_state, digest, split
 from transformer_jax.training.step import compile_step, make_step
-from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trainable_tokens import put_in, split_rows, trainable_tokens
 from transformer_jax.training.trees import flatten_dict
 

@@ -21,6 +21,7 @@ from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.predictors.loading import load
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.checkpoint_score import CheckpointScore
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.manifest import FROZEN
@@ -28,7 +29,6 @@ from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.partition import EVERYTHING, Partition, merging, overlay, where
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import digest, split
-from transformer_jax.training.stored import load_params
 from transformer_jax.training.task import Data, Metric, Task
 from transformer_jax.training.trainer import Trainer
 from transformer_jax.training.trees import flatten_dict

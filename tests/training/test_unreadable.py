@@ -18,9 +18,9 @@ from tests.training.test_trainer import trainer
 from transformer_jax.cli.errors import guarded, terminated
 from transformer_jax.cli.main import main
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.training.checkpoint_reader import load_params, weights_digest
+from transformer_jax.training.config_guard import latest_manifest
 from transformer_jax.training.manifest import UnreadableError
-from transformer_jax.training.sealed import sealed
-from transformer_jax.training.stored import load_params, weights_digest
 from transformer_jax.training.verification import verify
 
 NEWEST, BEFORE = "checkpoints/step_00000006", "checkpoints/step_00000004"
@@ -105,11 +105,11 @@ def test_the_newest_is_used_though_an_older_one_cannot_be_read(run, deny):
 
 def test_a_run_without_a_readable_manifest_is_not_a_new_run(run, deny):
     deny(run / NEWEST / "manifest.json")
-    assert sealed(run)["step"] == 4
+    assert latest_manifest(run)["step"] == 4
     shutil.rmtree(run / BEFORE)
     shutil.rmtree(run / "checkpoints/step_00000002")
     with pytest.raises(UnreadableError, match="step_00000006"):
-        sealed(run)
+        latest_manifest(run)
 
 
 def test_verify_says_what_it_cannot_read_and_checks_the_rest(run, deny, capsys):
@@ -178,7 +178,7 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, monkeypatch, caps
     def read(*_):
         asyncio.run(stopped()) if inside == "event loop" else os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("transformer_jax.training.stored.read_item", read)
+    monkeypatch.setattr("transformer_jax.training.checkpoint_reader.read_item", read)
     before = contents(run)
     for act in (lambda: load_params(run, "best"), lambda: verify(run)):
         with terminated("stopped by a signal"):

@@ -31,8 +31,8 @@ from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
 from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.tasks.fit import allowing
+from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.stored import load_params
 from transformer_jax.training.trees import flatten_dict
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import load_embeddings, save_embeddings, size_of_vectors

@@ -138,16 +138,16 @@ class Complexity(Configuration, group="--"):
     def measured(self, layers: "list[Layer]") -> "list[Measured]":
         """Counts and measures the layers."""
         from transformer_jax.complexity.measure import Clock, measure
-        from transformer_jax.training.activity import working
+        from transformer_jax.training.task_progress import show_progress
 
-        with working("counting FLOPs and measuring paths", len(layers)) as activity:
+        with show_progress("counting FLOPs and measuring paths", len(layers)) as activity:
             found = []
             for layer in layers:
                 found.append(measure(layer))
                 activity.update()
         if not self.repetitions:
             return found
-        with working("timing", len(layers) + self.repetitions) as activity:
+        with show_progress("timing", len(layers) + self.repetitions) as activity:
             times = Clock(layers, activity.update).medians(self.repetitions)
         return [
             dataclasses.replace(one, times=passes) for one, passes in zip(found, times, strict=True)

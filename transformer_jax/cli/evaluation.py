@@ -59,7 +59,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
             evaluation.
     """
     from transformer_jax.predictors.runs import open_directory
-    from transformer_jax.training.sealed import changed_config
+    from transformer_jax.training.config_guard import changed_config
 
     paths = [one for one in arguments if not one.startswith("-")]
     path = next((one for one in paths if url_of(one) or Path(one).is_dir()), None)

@@ -135,7 +135,7 @@ class _Progress:
         self._shown = 0.0
 
     def __call__(self, report: "EpochReport", corpus: "Corpus") -> None:
-        from transformer_jax.training.activity import duration
+        from transformer_jax.training.task_progress import duration
 
         now = time.monotonic()
         if self._began is None:

@@ -100,7 +100,7 @@ def _check_same(command: str, asked: Any) -> None:
     import jax
 
     from transformer_jax.parallel.agreement import check_same
-    from transformer_jax.training.sealed import leaves
+    from transformer_jax.training.config_guard import leaves
 
     settings = leaves(dataclasses.asdict(asked))
     settings.pop("distributed.process_id", None)
@@ -134,9 +134,9 @@ def _check_output(run: Any) -> None:
 def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Context that holds the lock of a run directory in process 0; ``check`` runs first."""
     from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
-    from transformer_jax.training.activity import log
     from transformer_jax.training.lock import RunLock, is_locked
     from transformer_jax.training.shared_directory import check_shared
+    from transformer_jax.training.task_progress import log
 
     folder = working_copy(path)
     with contextlib.ExitStack() as held:
@@ -174,7 +174,7 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
     """Resumes a run from its newest good checkpoint, on any mesh."""
     from transformer_jax.parallel.mesh import DistributedConfig, initialize
     from transformer_jax.predictors.runs import open_directory
-    from transformer_jax.training.sealed import changed_config
+    from transformer_jax.training.config_guard import changed_config
 
     Resume = resume_flags()
     if not arguments:
@@ -226,7 +226,7 @@ def _resume_as_asked(asked: Any, named: Any) -> int:
     Raises:
         ConfigError: A flag gives another value than the run has.
     """
-    from transformer_jax.training.sealed import leaves
+    from transformer_jax.training.config_guard import leaves
 
     before = leaves(dataclasses.asdict(named))
     flags = {
@@ -260,7 +260,7 @@ def _resume_as_asked(asked: Any, named: Any) -> int:
 def _unfinished(directory: Any) -> Any:
     """Returns the settings of a run with steps."""
     from transformer_jax.recipes.driver import read
-    from transformer_jax.training.sealed import refuse_weights_alone
+    from transformer_jax.training.config_guard import refuse_weights_alone
 
     refuse_weights_alone(directory.path)
     run = read(directory)

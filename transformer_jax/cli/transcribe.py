@@ -50,7 +50,7 @@ class Transcribe(PredictionCommand):
         from transformer_jax.predictors.speech import load_transcriber
         from transformer_jax.speech.features import read_features
         from transformer_jax.speech.transcriber import Recording
-        from transformer_jax.training.activity import tracked, working
+        from transformer_jax.training.task_progress import show_progress, tracked
 
         limit = length_limit(self.run, self.max_len_a, self.max_len_b)
         search = BeamSearchConfig(
@@ -68,7 +68,7 @@ class Transcribe(PredictionCommand):
                 Recording(path, read_features(path, audio)[0])
                 for path in tracked(self.files, "reading recordings")
             ]
-            with working(f"transcribing {len(recordings):,} recordings"):
+            with show_progress(f"transcribing {len(recordings):,} recordings"):
                 for found in transcriber.stream(recordings):
                     row = tsv(found.source, float(found.score), found.text)
                     out.write(row if self.tsv else found.text.encode() + b"\n")

@@ -139,13 +139,13 @@ def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
     Each has a line.
     """
     from transformer_jax.data.files import read_file
+    from transformer_jax.training.config_guard import differences, latest_manifest
     from transformer_jax.training.manifest import UnreadableError
-    from transformer_jax.training.sealed import differences, sealed
 
     strange: list[str] = []
     unread: list[str] = []
     try:
-        said = sealed(run.path) or {}
+        said = latest_manifest(run.path) or {}
     except UnreadableError:  # the line of the checkpoint says so
         said = {}
     for path, name, of in (

@@ -22,8 +22,8 @@ from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
 from transformer_jax.storage.urls import url_of
+from transformer_jax.training.checkpoint_reader import Loaded
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.stored import Loaded
 
 if TYPE_CHECKING:
     import tokenizers

@@ -25,7 +25,7 @@ from transformer_jax.predictors.task_names import (
 from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.storage.copies import fetched
 from transformer_jax.storage.urls import url_of
-from transformer_jax.training.sealed import changed_config
+from transformer_jax.training.config_guard import changed_config
 
 if TYPE_CHECKING:
     from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor

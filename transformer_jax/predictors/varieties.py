@@ -16,7 +16,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import plural
 from transformer_jax.keys import key_for
 from transformer_jax.predictors.runs import load, load_language, open_directory, refuse_others
-from transformer_jax.training.activity import log, working
+from transformer_jax.training.task_progress import log, show_progress
 
 __all__ = ["write_varieties"]
 
@@ -54,7 +54,7 @@ def write_varieties(
         model = load_language(run, checkpoint)
         write = lambda way: _continuations(model, lines, way, max_new_tokens, seed)
     for name, way in ways.items():
-        with working(f"writing: {name}"):
+        with show_progress(f"writing: {name}"):
             texts = write(way)
         every = [one for row in texts for one in row]
         if cut := sum(one.finish_reason == "length" for one in every):

@@ -20,12 +20,12 @@ from transformer_jax.runs.settings import start_config
 from transformer_jax.runs.sizing import changed_settings, from_size
 from transformer_jax.storage.urls import with_urls
 from transformer_jax.tasks.fit import allowing
-from transformer_jax.training.activity import log, working
+from transformer_jax.training.config_guard import latest_manifest
 from transformer_jax.training.partition import EVERYTHING
 from transformer_jax.training.run_directory import RunDirectory, describe_run
 from transformer_jax.training.schedules import check_warmup
-from transformer_jax.training.sealed import sealed
 from transformer_jax.training.task import Task
+from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.training.trainer import Trainer
 
 __all__ = [
@@ -221,14 +221,14 @@ def fit(recipe: Recipe, run: Any, directory: RunDirectory, data: Any) -> int:
     checks.check_rows(run)
     settings = run.tokenizer
     allowed = allowing(unknown=settings.allow_unknown, lossy=settings.allow_lossy)
-    with working("reading and tokenizing the training data"), allowed:
+    with show_progress("reading and tokenizing the training data"), allowed:
         task = make_task(run, directory, tokenizer, data)
     per_epoch = task.train.plan.steps_per_epoch
     unsized, run = run, from_size(recipe.with_task(run, task), per_epoch)
     if run != unsized:
         log(f"from the data: {changed_settings(unsized, run)}")
     steps = run.training.steps or run.training.epochs * per_epoch
-    if sealed(directory.path) is None:  # earlier code began runs whose warmup is longer
+    if latest_manifest(directory.path) is None:  # earlier code began runs whose warmup is longer
         check_warmup(run.optimizer.schedule, steps)
     trainer = make_trainer(run, directory, task)
     _log_summary(recipe, trainer, run, steps)
@@ -265,7 +265,7 @@ def keep_learned(directory: RunDirectory, task: Task) -> None:
 
     This comes before any checkpoint. Flags of a resumed run are not written.
     """
-    if is_main_process() and sealed(directory.path) is None:
+    if is_main_process() and latest_manifest(directory.path) is None:
         recipe = recipe_of(directory)
         kept = from_dict(recipe.config, directory.settings())
         learned = from_size(recipe.with_task(kept, task), task.train.plan.steps_per_epoch)

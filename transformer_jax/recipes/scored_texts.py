@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config_fields import Configuration
 from transformer_jax.errors import ConfigError
-from transformer_jax.training.activity import log
+from transformer_jax.training.task_progress import log
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.options import BeamSearchConfig

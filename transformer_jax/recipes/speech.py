@@ -22,7 +22,7 @@ from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.recordings import SpeechData
-from transformer_jax.training.activity import working
+from transformer_jax.training.task_progress import show_progress
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -115,7 +115,7 @@ class Speech(Recipe):
             ConfigError: The user set another number, or a normalization of another number.
             DataError: The recording cannot be read.
         """
-        with working("reading the first recording"):
+        with show_progress("reading the first recording"):
             width = data.train.read(0, run.data.audio)[0].shape[1]
         asked, usual = run.model.features.num_features, named.model.features.num_features
         if asked not in (usual, width):
@@ -177,7 +177,7 @@ class Speech(Recipe):
         from transformer_jax.speech.transcriber import Recording
         from transformer_jax.tasks.fit import log_scored
         from transformer_jax.tasks.speech_task import score_recordings, shown_scores
-        from transformer_jax.training.activity import tracked
+        from transformer_jax.training.task_progress import tracked
 
         [manifest] = required(request, self.title, "manifest")
         search, prepare = beam_search(request), preparation(directory)

@@ -12,8 +12,8 @@ from transformer_jax.data.documents import TextSplits, open_texts
 from transformer_jax.errors import plural
 from transformer_jax.recipes.settings import TokenBatches
 from transformer_jax.tasks.batching import TokenCache
-from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.task_progress import log
 
 __all__ = ["LengthBatches", "TextEvaluation", "open_texts_of", "token_cache"]
 

@@ -12,8 +12,8 @@ from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_glob
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.runs.freezing import with_new_tokens
 from transformer_jax.runs.sizing import vocabulary_for
-from transformer_jax.training.activity import log, working
 from transformer_jax.training.run_directory import RunDirectory, describe_run
+from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.word_vectors.initialization import vectors_of_tokens
 
 __all__ = [
@@ -32,7 +32,7 @@ def learn_tokenizer(
     """Returns a tokenizer trained on texts by the settings of a run; logs a line about it."""
     settings = run.tokenizer
     began, size, why = time.monotonic(), settings.vocab_size, ""
-    with working("learning the tokenizer"):
+    with show_progress("learning the tokenizer"):
         if size is None:
             texts = list(texts)
             size = vocabulary_for(texts, settings.kind)

@@ -41,9 +41,9 @@ from transformer_jax.predictors.runs import (
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.runs.memory import check_room
 from transformer_jax.runs.settings import start_config, was_given, with_normalization
-from transformer_jax.training.activity import log
+from transformer_jax.training.config_guard import leaves
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.sealed import leaves
+from transformer_jax.training.task_progress import log
 from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_new_rows"]

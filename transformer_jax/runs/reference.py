@@ -20,8 +20,8 @@ from transformer_jax.recipes.checks import mesh_of
 from transformer_jax.recipes.posttraining import STARTS
 from transformer_jax.runs.freezing import initial_of
 from transformer_jax.tasks.preference_task import CompletionRows, Encoded, reference_log_probs
-from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.task_progress import log
 
 __all__ = ["compute_reference", "kept_reference"]
 

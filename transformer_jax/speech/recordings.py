@@ -27,7 +27,7 @@ from transformer_jax.speech.features import (
 )
 from transformer_jax.storage.copies import local_file
 from transformer_jax.storage.urls import url_of
-from transformer_jax.training.activity import log, tracked
+from transformer_jax.training.task_progress import log, tracked
 
 __all__ = [
     "FeatureStore",

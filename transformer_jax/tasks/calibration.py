@@ -13,10 +13,10 @@ from transformer_jax.functional.calibration import (
     reliability,
 )
 from transformer_jax.tasks.scores import aligned
-from transformer_jax.training.activity import tracked
 from transformer_jax.training.preference_objectives import rewards
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data
+from transformer_jax.training.task_progress import tracked
 
 __all__ = ["Calibration", "reliability_table"]
 

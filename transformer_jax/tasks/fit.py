@@ -13,7 +13,7 @@ from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.words import main_script
-from transformer_jax.training.activity import log
+from transformer_jax.training.task_progress import log
 
 __all__ = ["Side", "allowing", "check_restored", "describe_unknown", "log_scored", "unknown_share"]
 

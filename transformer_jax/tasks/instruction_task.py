@@ -20,8 +20,8 @@ from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.tasks.language_model_task import Rows
 from transformer_jax.tasks.settings import LanguageModelSettings
 from transformer_jax.training import objectives
-from transformer_jax.training.activity import log
 from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["Chosen", "instruction_tuning", "log_chats"]

@@ -34,10 +34,10 @@ from transformer_jax.tasks.fit import Side, describe_unknown, log_scored
 from transformer_jax.tasks.scores import MEASURES, measure, table
 from transformer_jax.tasks.settings import ExampleSettings, LabeledSettings
 from transformer_jax.training import objectives
-from transformer_jax.training.activity import log
 from transformer_jax.training.state import split
 from transformer_jax.training.step import Objective, Sums
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = [

@@ -27,9 +27,9 @@ from transformer_jax.tasks.batching import TokenCache, has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.tasks.settings import LanguageModelSettings
 from transformer_jax.training import objectives
-from transformer_jax.training.activity import log
 from transformer_jax.training.step import Objective, Sums
 from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]

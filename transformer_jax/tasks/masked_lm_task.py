@@ -27,8 +27,8 @@ from transformer_jax.tasks.settings import (
     SentenceObjectiveSettings,
 )
 from transformer_jax.training import objectives
-from transformer_jax.training.activity import log
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["MaskingConfig", "build_sentence_store", "masked_lm", "pretraining_plan"]

@@ -21,11 +21,11 @@ from transformer_jax.models.valued_decoder import ValuedDecoder
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.training import on_policy
-from transformer_jax.training.activity import log
 from transformer_jax.training.on_policy import FIXED, KLControl, OnPolicy, Reward
 from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.preference_objectives import FrozenModel, beside_reference
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.training.task_progress import log
 
 __all__ = ["Learning", "PromptRows", "from_samples", "reward_prompts"]
 

@@ -33,11 +33,11 @@ from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.calibration import Calibration
 from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.training import preference_objectives as objectives
-from transformer_jax.training.activity import log, tracked
 from transformer_jax.training.batches import put_batch
 from transformer_jax.training.partition import EVERYTHING, Partition, merging
 from transformer_jax.training.step import compile_eval
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.training.task_progress import log, tracked
 
 __all__ = [
     "CompletionRows",

@@ -35,9 +35,9 @@ from transformer_jax.tasks.translation_task import (
     validation_batching,
 )
 from transformer_jax.training import objectives
-from transformer_jax.training.activity import log, working
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["score_recordings", "shown_scores", "speech_recognition"]
@@ -193,7 +193,7 @@ class _ErrorRates:
             )
         # Programs are kept from one evaluation to the next.
         self.transcriber.params = params
-        with working(f"transcribing {plural(len(self.recordings), 'validation recording')}"):
+        with show_progress(f"transcribing {plural(len(self.recordings), 'validation recording')}"):
             found = decode_texts(self.transcriber, self.recordings)
         for name, text, wanted in list(zip(self.recordings, found, self.texts, strict=True))[
             : self.evaluation.shown

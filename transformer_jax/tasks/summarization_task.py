@@ -31,9 +31,9 @@ from transformer_jax.tasks.settings import (
     SummarySettings,
 )
 from transformer_jax.tasks.translation_task import decode_texts, show, translation
-from transformer_jax.training.activity import working
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Metric, Task
+from transformer_jax.training.task_progress import show_progress
 
 __all__ = ["SummaryEvaluation", "score_summaries", "summarization"]
 
@@ -133,7 +133,7 @@ class _Measured:
             self.translator = Translator((graph, params), self.tokenizer, search=search)
         # Programs are kept from one evaluation to the next.
         self.translator.params = params
-        with working(f"summarizing {plural(len(self.texts), 'validation text')}"):
+        with show_progress(f"summarizing {plural(len(self.texts), 'validation text')}"):
             written = decode_texts(self.translator, self.texts.sources, _LIMIT)
         show(self.texts.pairs(), written, self.evaluation.shown)
         tokenize = self.evaluation.tokenize

@@ -26,9 +26,9 @@ from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, check_restored, describe_unknown, log_scored
 from transformer_jax.tasks.settings import EvaluationConfig, PairSettings, TranslationSettings
 from transformer_jax.training import objectives
-from transformer_jax.training.activity import log, working
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = [
@@ -187,7 +187,7 @@ class _Bleu:
             self.translator = Translator((graph, params), self.tokenizer, search=search)
         # Programs are kept from one evaluation to the next.
         self.translator.params = params
-        with working(f"translating {plural(len(self.sources), 'validation sentence')}"):
+        with show_progress(f"translating {plural(len(self.sources), 'validation sentence')}"):
             texts = decode_texts(self.translator, self.sources)
         show(Pairs(self.sources, self.targets, ""), texts, self.evaluation.shown)
         tokenize = self.evaluation.tokenize

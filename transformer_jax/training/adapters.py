@@ -16,9 +16,9 @@ from transformer_jax.modules.lora import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.modules.replace import replaced
 from transformer_jax.modules.stack import Stack
 from transformer_jax.numerics import all_finite
+from transformer_jax.training.checkpoint_reader import load_parts
 from transformer_jax.training.lora import merged, not_finite, split_adapters
 from transformer_jax.training.state import digest
-from transformer_jax.training.stored import load_parts
 from transformer_jax.training.trainable_tokens import put_in, split_rows
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
@@ -92,9 +92,9 @@ class Adapter:
 
 def is_adapter_run(path: str | os.PathLike[str]) -> bool:
     """Returns whether a run directory holds adapters beside a frozen base."""
-    from transformer_jax.training.sealed import sealed
+    from transformer_jax.training.config_guard import latest_manifest
 
-    how = (sealed(Path(path)) or {}).get("merge")
+    how = (latest_manifest(Path(path)) or {}).get("merge")
     how = how.get("policy", how) if isinstance(how, dict) else how
     return isinstance(how, dict) and "lora" in how
 

@@ -30,6 +30,7 @@ from transformer_jax.training.checkpoint_items import (
     state_of,
     tree_of,
 )
+from transformer_jax.training.checkpoint_reader import Loaded, load_params
 from transformer_jax.training.checkpoint_score import PROGRESS, CheckpointScore, Standing, score_of
 from transformer_jax.training.lock import check_lock
 from transformer_jax.training.manifest import (
@@ -41,7 +42,6 @@ from transformer_jax.training.manifest import (
     run_storage,
     steps,
 )
-from transformer_jax.training.stored import Loaded, load_params
 from transformer_jax.training.task import Metric
 from transformer_jax.training.verification import VerifyResult, verify
 

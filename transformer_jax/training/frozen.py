@@ -13,9 +13,9 @@ from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.parallel.sharding import replicated
 from transformer_jax.training.checkpoint import Checkpointer, Restored
+from transformer_jax.training.config_guard import latest_manifest
 from transformer_jax.training.manifest import FROZEN, check_frozen
 from transformer_jax.training.partition import Partition, overlay
-from transformer_jax.training.sealed import sealed
 from transformer_jax.training.state import TrainState, digest
 from transformer_jax.training.trees import flatten_dict
 
@@ -76,7 +76,7 @@ def restore(
     if not jax.tree.leaves(frozen):
         restored = checkpointer.restore(shapes)
         return None if restored is None else (restored, frozen)
-    manifest = sealed(run)
+    manifest = latest_manifest(run)
     if manifest is not None and "frozen" not in manifest:
         return _earlier(checkpointer, run, shapes, frozen)
     restored = checkpointer.restore(shapes)

@@ -11,7 +11,6 @@ import jax
 
 from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.errors import NumericsError, Stopped, command, plural
-from transformer_jax.training.activity import working
 from transformer_jax.training.checkpoint import Checkpointer, CheckpointScore
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.metrics import MetricsLog
@@ -27,6 +26,7 @@ from transformer_jax.training.progress import Progress, duration
 from transformer_jax.training.signals import StopSignals
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.task import Metric
+from transformer_jax.training.task_progress import show_progress
 
 __all__ = ["FitResult", "Loop", "LoopConfig", "fit"]
 
@@ -236,7 +236,9 @@ class _Loop:
         # Steps that are done are reported before the wait, not after it.
         self._record()
         began = time.monotonic()
-        with working(f"compiling for batch shape {self.step.ready + 1} of {self.step.announced}"):
+        with show_progress(
+            f"compiling for batch shape {self.step.ready + 1} of {self.step.announced}"
+        ):
             ready = self.step.wait(batch, lambda: stop.received)
         self.clock = time.monotonic()
         self.progress.leave_out(self.clock - began)
@@ -294,7 +296,7 @@ class _Loop:
     def _look(self, state: TrainState, number: int) -> CheckpointScore | None:
         assert self.evaluate is not None
         began = time.monotonic()
-        with working("evaluating"):
+        with show_progress("evaluating"):
             scores = self.evaluate(state)
         took = time.monotonic() - began
         record = {"step": number, **scores, "evaluation_seconds": round(took, 3)}

@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.target import DEVICES
-from transformer_jax.training.activity import duration, log
+from transformer_jax.training.task_progress import duration, log
 
 __all__ = [
     "Profiler",

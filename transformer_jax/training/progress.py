@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from transformer_jax.errors import visible
-from transformer_jax.training.activity import duration, said, shown_by
+from transformer_jax.training.task_progress import duration, said, shown_by
 
 __all__ = ["Progress", "duration", "progress_line"]
 

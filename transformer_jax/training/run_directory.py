@@ -21,7 +21,7 @@ from transformer_jax.training.manifest import run_storage
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.training.stored import Loaded
+    from transformer_jax.training.checkpoint_reader import Loaded
 
 __all__ = ["NOT_OURS", "ConfigFile", "RunDirectory", "describe_run"]
 
@@ -172,7 +172,7 @@ class RunDirectory:
 
     def _cannot_resume(self) -> bool:
         """Returns whether the run is known to hold weights alone, or an n-gram model."""
-        from transformer_jax.training.sealed import holds_weights_alone
+        from transformer_jax.training.config_guard import holds_weights_alone
 
         with contextlib.suppress(CheckpointError):
             model = self.read_config().get("model")
@@ -216,9 +216,9 @@ class RunDirectory:
 
         Raises:
             CheckpointError: It is missing or damaged, or was changed after training (see
-                :func:`transformer_jax.training.sealed.changed_config`).
+                :func:`transformer_jax.training.config_guard.changed_config`).
         """
-        from transformer_jax.training.sealed import refuse_changed
+        from transformer_jax.training.config_guard import refuse_changed
 
         fields = current_settings(self._read(self.config))
         if check:
@@ -239,12 +239,12 @@ class RunDirectory:
     def load_params(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1
     ) -> "Loaded":
-        """The parameters of a checkpoint, see :func:`transformer_jax.training.stored.load_params`.
+        """Loads the parameters of a checkpoint, see :func:`.checkpoint_reader.load_params`.
 
         Raises:
             CheckpointError: There is no such checkpoint, or nothing that verifies.
         """
-        from transformer_jax.training.stored import load_params
+        from transformer_jax.training.checkpoint_reader import load_params
 
         return load_params(self.path, which, average=average)
 
@@ -256,7 +256,7 @@ class RunDirectory:
         Raises:
             CheckpointError: There is no such checkpoint, or nothing that verifies.
         """
-        from transformer_jax.training.stored import weights_digest
+        from transformer_jax.training.checkpoint_reader import weights_digest
 
         return weights_digest(self.path, which, average=average)
 
@@ -267,10 +267,10 @@ class RunDirectory:
             DataError: The file is missing, is not a tokenizer, or has another checksum.
         """
         from transformer_jax.data.tokenizer import load_tokenizer
-        from transformer_jax.training.sealed import sealed
+        from transformer_jax.training.config_guard import latest_manifest
 
         if sha256 is None:
-            sha256 = (sealed(self.path) or {}).get("tokenizer")
+            sha256 = (latest_manifest(self.path) or {}).get("tokenizer")
         special = self.read_config().get("special") if manifest.exists(self.config) else None
         return load_tokenizer(self.tokenizer, sha256=sha256, special=special)
 

@@ -15,9 +15,9 @@ from transformer_jax.errors import CheckpointError
 from transformer_jax.modules.parameters import values
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.sharding import shardings
+from transformer_jax.training.checkpoint_reader import load_parts
 from transformer_jax.training.partition import overlay
 from transformer_jax.training.state import abstract_parts
-from transformer_jax.training.stored import load_parts
 from transformer_jax.training.task import Task
 from transformer_jax.training.trees import flatten_dict
 

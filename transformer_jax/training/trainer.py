@@ -27,10 +27,10 @@ from transformer_jax.parallel.mesh import (
     sync_global_devices,
 )
 from transformer_jax.training import frozen as kept
-from transformer_jax.training.activity import log, working
 from transformer_jax.training.batches import put_batch, training_batches
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.config_guard import latest_manifest, refuse_weights_alone
 from transformer_jax.training.curves import training_curves
 from transformer_jax.training.lock import RunLock, check_lock, holds_lock
 from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
@@ -38,7 +38,6 @@ from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.monitoring import Rates, writing_log
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.run_directory import RunDirectory, describe_run
-from transformer_jax.training.sealed import refuse_weights_alone, sealed
 from transformer_jax.training.shared_directory import check_shared
 from transformer_jax.training.state import (
     TrainState,
@@ -51,6 +50,7 @@ from transformer_jax.training.step import (
     compile_step,
 )
 from transformer_jax.training.task import Metric, Task
+from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.training.trained_model import load_model
 from transformer_jax.training.validation import make_validation
 
@@ -228,7 +228,7 @@ class Trainer(Configuration, group="training"):
     def _fit(
         self, steps: int, tx: Any, shapes: TrainState, shardings: TrainState, frozen: Any
     ) -> FitResult:
-        plan, manifest = self.task.train.plan, sealed(self.run.path)
+        plan, manifest = self.task.train.plan, latest_manifest(self.run.path)
         # A run of an earlier version keeps its keys.
         scheme = SCHEME if manifest is None else manifest.get("key", {}).get("scheme")
         key, closing = training_key(self.seed, scheme), contextlib.closing
@@ -236,7 +236,7 @@ class Trainer(Configuration, group="training"):
             closing(self._checkpointer(scheme)) as checkpointer,
             closing(CompiledStep(self._step(tx, shardings, frozen), key, frozen)) as step,
         ):
-            with working("preparing the first step"):
+            with show_progress("preparing the first step"):
                 found = self._restored(checkpointer, shapes, frozen)
                 start = 0 if found is None else found[0]
                 padding = plan.padding(start) if start < steps else []
@@ -370,7 +370,7 @@ class Trainer(Configuration, group="training"):
     def _tested(self) -> dict[str, Any]:
         if self.task.test is None:
             return {}
-        with working("evaluating the best checkpoint"):
+        with show_progress("evaluating the best checkpoint"):
             found = load_model(self.task, self.run.path, mesh=self._own_mesh())
             return dict(self.task.test(found.model, found.step))
 

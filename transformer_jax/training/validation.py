@@ -19,13 +19,13 @@ from transformer_jax.parallel.mesh import (
     make_mesh,
 )
 from transformer_jax.parallel.sharding import shardings
-from transformer_jax.training.activity import tracked
 from transformer_jax.training.batches import put_batch
+from transformer_jax.training.checkpoint_reader import load_all_parts
 from transformer_jax.training.partition import Merge
 from transformer_jax.training.state import TrainState, abstract_parts
 from transformer_jax.training.step import add_sums, compile_eval, make_eval_step
-from transformer_jax.training.stored import load_all_parts
 from transformer_jax.training.task import Task
+from transformer_jax.training.task_progress import tracked
 from transformer_jax.training.trained_model import check_parameters
 from transformer_jax.training.trees import flatten_dict, with_leaves
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import CheckpointError
+from transformer_jax.training.checkpoint_reader import not_finite
 from transformer_jax.training.checkpoint_score import PROGRESS
 from transformer_jax.training.manifest import (
     DAMAGED,
@@ -20,7 +21,6 @@ from transformer_jax.training.manifest import (
     steps,
 )
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.stored import not_finite
 
 __all__ = ["VerifyResult", "verify"]
 

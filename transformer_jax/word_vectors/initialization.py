@@ -14,7 +14,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.recurrent_config import ModelConfig
-from transformer_jax.training.activity import log, working
+from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.word_vectors.formats import load_embeddings, size_of_vectors
 
 __all__ = [
@@ -69,7 +69,7 @@ def vectors_of_tokens(path: str, tokenizer: Tokenizer) -> TokenVectors:
         ConfigError: No token is a word of the file.
     """
     words = words_of_tokens(tokenizer)
-    with working(f"reading word vectors from {path}"):
+    with show_progress(f"reading word vectors from {path}"):
         # A file may hold the words in other, canonically equal characters.
         forms = {normalize(form, word) for word in words.values() for form in ("NFC", "NFD")}
         found = load_embeddings(path, only=forms | set(words.values()))

@@ -18,7 +18,7 @@ from transformer_jax.data.files import read_file
 from transformer_jax.data.text import check_readable
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.output_files import Destination, draft_folder
-from transformer_jax.training.activity import working
+from transformer_jax.training.task_progress import show_progress
 from transformer_jax.word_vectors.corpus import Corpus, read_corpus
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import VECTORS, save_embeddings
@@ -147,7 +147,7 @@ def _train(output: Path, settings: dict[str, Any], report: Tell | None) -> WordE
 
 
 def _read(paths: list[Path], text: TextConfig, folder: Path) -> Corpus:
-    with working("reading the texts"):
+    with show_progress("reading the texts"):
         corpus = read_corpus(
             paths,
             folder / "0",
@@ -156,7 +156,7 @@ def _read(paths: list[Path], text: TextConfig, folder: Path) -> Corpus:
             normalization=text.normalization,
         )
     for number in range(text.phrases):
-        with working(f"finding phrases, pass {number + 1} of {text.phrases}"):
+        with show_progress(f"finding phrases, pass {number + 1} of {text.phrases}"):
             corpus = join_phrases(
                 corpus,
                 folder / str(number + 1),

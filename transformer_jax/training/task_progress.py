@@ -16,7 +16,7 @@ from rich.table import Table
 from transformer_jax.errors import visible
 from transformer_jax.storage.urls import with_urls
 
-__all__ = ["Activity", "duration", "log", "said", "shown_by", "tracked", "working"]
+__all__ = ["Activity", "duration", "log", "said", "show_progress", "shown_by", "tracked"]
 
 Item = TypeVar("Item")
 
@@ -115,7 +115,7 @@ def _speaks() -> bool:
 
 
 @contextlib.contextmanager
-def working(
+def show_progress(
     name: str,
     total: int | None = None,
     *,
@@ -198,7 +198,7 @@ def tracked(items: Iterable[Item], name: str, total: int | None = None) -> Itera
         6
     """
     total = len(items) if total is None and isinstance(items, Sized) else total
-    with working(name, total) as activity:
+    with show_progress(name, total) as activity:
         for item in items:
             yield item
             activity.update()

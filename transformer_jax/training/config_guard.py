@@ -24,10 +24,10 @@ __all__ = [
     "changed_config",
     "differences",
     "holds_weights_alone",
+    "latest_manifest",
     "leaves",
     "refuse_changed",
     "refuse_weights_alone",
-    "sealed",
 ]
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def changed_config(allowed: bool) -> Iterator[None]:
         _allowed.reset(token)
 
 
-def sealed(run: Path) -> dict[str, Any] | None:
+def latest_manifest(run: Path) -> dict[str, Any] | None:
     """The manifest of a run's newest checkpoint with a valid one; None if there is none.
 
     An n-gram model has a manifest beside its file instead.
@@ -128,7 +128,7 @@ def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
     Raises:
         CheckpointError: The configurations differ; the message names the fields with both values.
     """
-    said = sealed(run)
+    said = latest_manifest(run)
     found = [] if said is None else differences(config, said)
     if not found:
         return
@@ -148,7 +148,7 @@ def holds_weights_alone(run: Path) -> bool:
     Raises:
         CheckpointError: The checkpoint cannot be read.
     """
-    said = sealed(run)
+    said = latest_manifest(run)
     return said is not None and "tree" in said and "data" not in said
 
 

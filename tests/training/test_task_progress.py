@@ -10,8 +10,8 @@ import jax
 import pytest
 from rich.console import Console
 
-from transformer_jax.training import activity
-from transformer_jax.training.activity import said, tracked, working
+from transformer_jax.training import task_progress
+from transformer_jax.training.task_progress import said, show_progress, tracked
 
 
 def av_console(terminal=False):
@@ -61,15 +61,15 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     system = types.SimpleNamespace(Event=clock.event, Thread=threading.Thread)
-    monkeypatch.setattr(activity, "time", clock)
-    monkeypatch.setattr(activity, "threading", system)
-    monkeypatch.setattr(activity, "_display", activity._Display())
+    monkeypatch.setattr(task_progress, "time", clock)
+    monkeypatch.setattr(task_progress, "threading", system)
+    monkeypatch.setattr(task_progress, "_display", task_progress._Display())
     return clock
 
 
 def test_off_a_terminal_there_is_a_line_once_in_a_while(clock):
     console = av_console()
-    with working("compiling", 6, console=console, every=8.0) as work:
+    with show_progress("compiling", 6, console=console, every=8.0) as work:
         work.update(2)
         clock.sleep(7)
         assert console.file.getvalue() == ""
@@ -80,7 +80,7 @@ def test_off_a_terminal_there_is_a_line_once_in_a_while(clock):
 
 def test_nothing_is_said_while_others_say_something(clock):
     console = av_console()
-    with working("compiling", console=console, every=8.0):
+    with show_progress("compiling", console=console, every=8.0):
         for _ in range(20):
             said()
             clock.sleep(7)
@@ -93,7 +93,7 @@ def test_of_several_processes_the_first_speaks(clock, monkeypatch):
         monkeypatch.setattr(jax, "process_index", lambda process=process: process)
         for terminal in (False, True):
             console = av_console(terminal)
-            with working("compiling", console=console, every=8.0):
+            with show_progress("compiling", console=console, every=8.0):
                 if not terminal:
                     clock.sleep(9)
             assert said_of in console.file.getvalue()
@@ -102,7 +102,7 @@ def test_of_several_processes_the_first_speaks(clock, monkeypatch):
 
 def test_the_innermost_activity_is_what_is_shown(clock):
     console = av_console()
-    with working("evaluating", console=console, every=8.0):
+    with show_progress("evaluating", console=console, every=8.0):
         for _ in tracked(range(3), "translating"):
             clock.sleep(9)
         clock.sleep(6)
@@ -116,7 +116,7 @@ def test_the_innermost_activity_is_what_is_shown(clock):
 
 def test_a_terminal_shows_a_bar_that_does_not_stay():
     console = av_console(terminal=True)
-    with working("evaluating", 4, console=console) as work:
+    with show_progress("evaluating", 4, console=console) as work:
         work.update()
         time.sleep(0.4)
     shown = console.file.getvalue()
@@ -127,7 +127,7 @@ def test_a_terminal_shows_a_bar_that_does_not_stay():
 
 def test_results_printed_meanwhile_stay_on_standard_output(capsys):
     console = av_console(terminal=True)
-    with working("evaluating", console=console):
+    with show_progress("evaluating", console=console):
         print("sacreBLEU 12.3")
     assert capsys.readouterr().out == "sacreBLEU 12.3\n"
     assert "sacreBLEU" not in console.file.getvalue()
