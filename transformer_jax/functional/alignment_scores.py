@@ -27,7 +27,7 @@ def general_scores(
 ) -> Float[Array, "B N T S"]:
     """``q W kᵀ``, in float32: queries and keys may have different sizes.
 
-    Luong et al. 2015, 3.1; row T5.
+    Luong et al. 2015, section 3.1.
 
     Args:
         q: Queries: states of a decoder.
@@ -56,7 +56,7 @@ def additive_scores(
     The sum of the two products is that of :func:`concat_scores`, whose matrix has ``W_q`` over
     ``W_k``; here each is computed once, not once for each pair. Holds ``T · S · A`` numbers.
 
-    Bahdanau et al. 2015, A.1.2; rows L4, T6.
+    Bahdanau et al. 2015, appendix A.1.2.
 
     Args:
         q: Queries. Bahdanau's are the decoder's previous states, Luong's the current ones.
@@ -106,7 +106,7 @@ def concat_scores(
 ) -> Float[Array, "B N T S"]:
     """``vᵀ tanh(W [q; k])``, in float32: :func:`additive_scores` with one matrix.
 
-    Luong et al. 2015, 3.1; row T6.
+    Luong et al. 2015, section 3.1.
 
     Args:
         q: Queries: states of a decoder.
@@ -140,7 +140,7 @@ def location_scores(
 
     The softmax of the first ``S`` scores is that over sources of this length.
 
-    Luong et al. 2015, 3.1; row T7.
+    Luong et al. 2015, section 3.1.
 
     Args:
         q: Queries: states of a decoder.

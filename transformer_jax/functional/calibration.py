@@ -1,4 +1,4 @@
-"""How far probabilities are from frequencies: reliability tables and calibration error, row B40."""
+"""Calibration of probabilities: reliability tables and calibration error."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Convolution over the positions of texts, contiguous or dilated, causal or not; rows H14, H25."""
+"""Convolution over the positions of texts, contiguous or dilated, causal or not."""
 
 import jax
 import jax.numpy as jnp

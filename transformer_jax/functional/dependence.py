@@ -1,4 +1,4 @@
-"""What depends on what, and how much, measured; rows B25, L2, H14."""
+"""Dependence of outputs on inputs, measured by the Jacobian."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ PRODUCTS = ("dot_general", "conv_general_dilated")
 
 @real_arguments
 def dependence(layer: Callable[[Array], Array], x: Float[Array, "n d"]) -> Bool[np.ndarray, "n n"]:
-    """Whether output ``t`` changes with input ``s``: where blocks of the Jacobian are not zero.
+    """Marks the blocks of the Jacobian that are not zero: output ``t`` changes with input ``s``.
 
     Args:
         layer: Function of vectors ``[n d]`` to vectors of as many positions.
@@ -50,7 +50,7 @@ def dependence(layer: Callable[[Array], Array], x: Float[Array, "n d"]) -> Bool[
 def path_length(
     layers: Iterable[Bool[np.ndarray, "n n"]], among: Bool[np.ndarray, "n n"] | None = None
 ) -> int | None:
-    """How many layers it takes until every output depends on every input; None is never.
+    """Returns the number of layers until every output depends on every input; None is never.
 
     Vaswani et al. 2017, table 1: the longest path between two positions.
 
@@ -197,7 +197,7 @@ def _scanned(equation: Any, inputs: list[int]) -> list[int]:
 def gradient_norms(
     last: Callable[[Array], Array], x: Float[Array, "B T d"], key: Key[Array, ""]
 ) -> Float[Array, "B T"]:
-    """How strongly each input is felt at the end: ``‖∂(u · last(x)) / ∂x_t‖`` at each position.
+    """Returns the influence of each input on the end: ``‖∂(u · last(x)) / ∂x_t‖`` at each position.
 
     ``u`` is a random direction of length 1, another for each text. The root of the mean square over
     many of them is the Frobenius norm of the Jacobian, divided by the root of the size of ``last``.

@@ -1,4 +1,4 @@
-"""Restricted self-attention: each position sees its neighbours alone, in blocks; row H14."""
+"""Restricted self-attention: each position sees its neighbours alone, in blocks."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -15,7 +15,7 @@ LEAST_QUERIES = 16
 
 
 def local_blocks(length: int, reach: int) -> tuple[int, int, int]:
-    """How :func:`local_attention` divides a text: blocks, and queries and keys of each.
+    """Returns the division of :func:`local_attention`: blocks, and queries and keys of each.
 
     A block is one text where the keys of a block would be no fewer than those of the text.
 

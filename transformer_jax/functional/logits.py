@@ -88,7 +88,7 @@ def top_k_of_rows(
 
 
 def _rows_spec(x) -> P:
-    """Where the rows of logits lie on the current mesh."""
+    """The layout of the rows of logits on the current mesh."""
     mesh = current_mesh()
     if mesh is None:
         return P()
@@ -172,7 +172,7 @@ def sample(logits: Float[Array, "B V"], key: Key[Array, ""] | Key[Array, " B"]) 
 def temperature(logits: Float[Array, "B V"], t: Each) -> Float[Array, "B V"]:
     """``logits / t``; ``t = 0`` (below 1e-20) is greedy: only the first maximum stays.
 
-    Source: row B34.
+    Ackley et al. 1985, the temperature of a Boltzmann machine.
 
     Example:
         >>> temperature(jnp.array([[1.0, 2.0]]), 0.5)
@@ -190,7 +190,7 @@ def temperature(logits: Float[Array, "B V"], t: Each) -> Float[Array, "B V"]:
 def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
     """Top-k: keep the ``k`` largest logits of each row, the earlier ones of equals.
 
-    Below 1 counts as 1, and above ``V`` as ``V``. Source: row B32; Fan et al. 2018,
+    Below 1 counts as 1, and above ``V`` as ``V``. Fan et al. 2018,
     https://arxiv.org/abs/1805.04833.
 
     Example:
@@ -212,7 +212,7 @@ def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
 
     The token that crosses ``p`` stays, so one always does; ``p = 1`` forbids nothing. A sum
     within one part in a million of ``p`` has reached it, whatever the rounding. Where equal, the
-    earlier tokens stay. Source: row B33; Holtzman et al. 2019, https://arxiv.org/abs/1904.09751.
+    earlier tokens stay. Holtzman et al. 2019, https://arxiv.org/abs/1904.09751.
 
     Example:
         >>> top_p(jnp.log(jnp.array([[0.5, 0.25, 0.15, 0.1]])), 0.7) > -jnp.inf
@@ -369,7 +369,7 @@ def _bisect(enough, rows: int):
 
 
 def _first(order, least, room):
-    """What is above ``least``, and of what equals it the first ``room`` of each row."""
+    """Selects entries above ``least``, and the first ``room`` that equal it in each row."""
     equal = order == least
     crowded = (equal.sum(-1, keepdims=True) > room).any()
     early = lambda equal: equal & (jnp.cumsum(equal, axis=-1) <= room)
@@ -377,7 +377,7 @@ def _first(order, least, room):
 
 
 def _present(logits, ids, valid):
-    """Which tokens of the vocabulary are among the valid ``ids`` of their row."""
+    """Marks the tokens of the vocabulary that are among the valid ``ids`` of their row."""
     V = logits.shape[1]
     rows = lax.broadcasted_iota(jnp.int32, ids.shape, 0)
     found = jnp.zeros(logits.shape, bool)

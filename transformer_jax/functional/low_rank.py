@@ -1,4 +1,4 @@
-"""Low-rank changes of linear maps: LoRA, its rank-stabilised scale, and DoRA (row B39)."""
+"""Low-rank changes of linear maps: LoRA, its rank-stabilised scale, and DoRA."""
 
 import math
 from typing import Literal
@@ -57,7 +57,7 @@ def column_gain(
     scale: float,
     magnitude: Float[Array, " F"],
 ) -> Float[Array, " F"]:
-    """What DoRA multiplies each column of ``W + s A B`` by: ``(‖W‖ + δ) / ‖W + s A B‖``.
+    """The factor of each column of ``W + s A B`` in DoRA: ``(‖W‖ + δ) / ‖W + s A B‖``.
 
     The direction of a column comes from the low-rank change, its length ``m = ‖W‖ + δ`` is a
     parameter of its own. With ``B`` and ``δ`` of zeros it is exactly 1. No gradient flows through

@@ -237,7 +237,7 @@ def as_mask(mask: Mask | Shaped[Array, "..."] | None, where: str = "a mask") -> 
 def causal(offset: int | Int[Array, ""] = 0) -> Mask:
     """Each query sees keys up to its own position, ``s <= t + offset``, itself included.
 
-    With the query itself masked too, the first row would be fully masked (rows U10, H10).
+    With the query itself masked too, the first row would be fully masked.
 
     Example:
         >>> causal().array(2, 3)[0, 0].astype(int)

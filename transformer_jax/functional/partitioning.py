@@ -1,4 +1,4 @@
-"""Where arrays lie on the mesh that a program is traced for: logical axes, mapped by one table.
+"""Layouts of arrays on the mesh that a program is traced for: logical axes, mapped by one table.
 
 A training step or an evaluation over many devices is traced inside :func:`on_mesh`. The functions
 here read that mesh; outside of it, and on one device, each of them changes nothing.
@@ -73,7 +73,7 @@ def partition_spec(
     rules: Mapping[str, MeshAxes] = LOGICAL_AXIS_RULES,
     what: str | None = None,
 ) -> P:
-    """Which mesh axes each dimension is split over.
+    """Returns the mesh axes that split each dimension.
 
     A mesh axis of size 1 drops out and none is used twice. A dimension that does not divide stays
     whole; the mesh axis of a vocabulary then splits the width of its table. Vectors of the model's
@@ -139,7 +139,7 @@ def _log_once(what: str, name: str | None, size: int, parts: int) -> None:
 
 
 def on_mesh(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[Any]:
-    """What is traced inside is for the devices of ``mesh``; for one device nothing changes.
+    """Context manager: the mesh that programs traced inside are for; one device changes nothing.
 
     Example:
         >>> names, types = ("data", "fsdp", "tensor"), (AxisType.Auto,) * 3
@@ -169,7 +169,7 @@ def current_mesh() -> AbstractMesh | None:
 
 
 def axis_size(name: str) -> int:
-    """How many devices of the current mesh lie along an axis; 1 without a mesh.
+    """Returns the number of devices along an axis of the current mesh; 1 without a mesh.
 
     Example:
         >>> axis_size("tensor")

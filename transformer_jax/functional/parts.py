@@ -49,7 +49,7 @@ def _sum_and_exchange(x: Array, over: str, dimension: int) -> Array:
 
 
 def _sum_in_stages(x: Array, over: str, dimension: int) -> Array:
-    """What ``psum_scatter`` gives: first of four neighbours, then of every fourth device, ...
+    """Computes ``psum_scatter`` in stages: four neighbours, then every fourth device, and so on.
 
     After each stage one digit of a device's number is done. Its parts come first in memory.
     """

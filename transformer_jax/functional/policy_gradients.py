@@ -1,4 +1,4 @@
-"""Policy gradients for texts: returns, advantages, clipped losses and estimators of KL, row B40.
+"""Policy gradients for texts: returns, advantages, clipped losses and estimators of KL.
 
 An action is a token, an episode one completion: ``rewards[b, t]`` follows token ``t``. Tokens
 beyond the end of a completion are padding: ``mask`` is False there. Losses are those of single

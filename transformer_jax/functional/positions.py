@@ -37,8 +37,7 @@ def sinusoidal(
     Angles are made in float64, because in float32 they lose all meaning long before position
     100,000. An odd width ends with the sine of a pair.
 
-    Vaswani et al. 2017, 3.5; rows L14, U9, and B16 as the book has it (Bishop 12.25): the exponent
-    printed on that slide does not depend on the column.
+    Vaswani et al. 2017, section 3.5; Bishop and Bishop 2024, equation 12.25.
 
     Args:
         length: How many positions.
@@ -204,7 +203,7 @@ def apply_rotary_embedding(
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " {heads}"]:
-    """How fast each head forgets: ``2^(-8n/N)`` for ``n = 1 .. N``.
+    """Returns the slope of each head: ``2^(-8n/N)`` for ``n = 1 .. N``.
 
     For a number that is no power of two, the slopes of the power below, then every other one of
     the power above, as the authors do. Press et al. 2021, arXiv:2108.12409.
@@ -243,7 +242,7 @@ def relative_position_bucket(
     max_distance: int = 128,
     offset: int | Int[Array, ""] = 0,
 ) -> Int[Array, "{T} {S}"]:
-    """Which bucket the distance from each query to each key falls into.
+    """Returns the bucket of the distance from each query to each key.
 
     Half of a direction's buckets hold one distance each, the others grow geometrically up to
     ``max_distance``, beyond which all share the last. Bidirectional: keys ahead use the upper

@@ -1,4 +1,4 @@
-"""Losses of preferences between two texts, or of labels "desirable", row B40.
+"""Losses of preferences between two texts, or of labels "desirable".
 
 Policies are compared by the log-probability that they give a completion, the sum over its tokens;
 SimPO takes the mean over its tokens instead. All losses are those of single pairs or completions,

@@ -215,7 +215,7 @@ def _kernel_gradient(cell: Cell, met: tuple[Array, ...], gradient: Array, kernel
 
 
 def _widths(cell: Cell) -> list[int]:
-    """How many blocks of the kernel each product of a step takes, in order."""
+    """Returns the number of blocks of the kernel in each product of a step, in order."""
     found = []
 
     def add(operand, start, stop):

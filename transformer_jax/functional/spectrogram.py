@@ -1,4 +1,4 @@
-"""Log-mel frames of a signal: framing, window, power spectrum, mel filter bank, logarithm; row T1.
+"""Log-mel frames of a signal: framing, window, power spectrum, mel filter bank, logarithm.
 
 Davis and Mermelstein 1980; the mel scale is that of O'Shaughnessy 1987, as HTK has it.
 """
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def count_frames(samples: int, length: int, shift: int) -> int:
-    """How many whole frames a signal has: ``1 + floor((samples - length) / shift)``, at least 0.
+    """Counts the full frames of a signal: ``1 + floor((samples - length) / shift)``, at least 0.
 
     Args:
         samples: Of the signal.

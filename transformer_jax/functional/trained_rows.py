@@ -1,4 +1,4 @@
-"""Tables of tokens of which a few rows are trained, at a cost of these rows alone (row B39).
+"""Tables of tokens of which a few rows are trained, at a cost of these rows alone.
 
 The rows ``[A D]`` are arrays of their own beside the table ``[V D]``, which is a constant. Values
 are those of the table with the rows in it, bit for bit.
@@ -48,7 +48,7 @@ def replace_taken(
     size: int,
     dtype: Any = None,
 ) -> Float[Array, "*where D"]:
-    """What was found in a table at ``indices``, with ``rows`` where an index is one of ``ids``.
+    """Puts ``rows`` in place of table rows whose index is one of ``ids``.
 
     Only ``rows`` have a gradient.
 

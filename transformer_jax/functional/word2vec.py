@@ -1,4 +1,4 @@
-"""word2vec: continuous bag of words (CBOW) and skip-gram, rows B18 and B19.
+"""word2vec: continuous bag of words (CBOW) and skip-gram: Mikolov et al. 2013.
 
 Two tables of vectors: ``inputs`` holds the word vectors, ``outputs`` one vector for each word that
 is predicted. Skip-gram predicts a word from each word near it, CBOW from the mean of the vectors
@@ -82,7 +82,7 @@ def phrase_score(
     total: float,
     discount: float = 5.0,
 ) -> Float[Array, "*n"]:
-    """How much two words belong together: ``(n_ab − δ) N / (n_a n_b)``.
+    """Scores two words as a phrase: ``(n_ab − δ) N / (n_a n_b)``.
 
     The paper's formula (6), times the number of words ``N`` as in ``word2phrase.c``, so that a
     threshold does not depend on the size of the text. Below 0 where a pair is rarer than ``δ``.

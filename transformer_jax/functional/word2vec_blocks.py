@@ -1,4 +1,4 @@
-"""word2vec over blocks of consecutive words: what its training computes, rows B18 and B19.
+"""word2vec over blocks of consecutive words: the computation of its training.
 
 All pairs of a block share their negatives, so that both losses and gradients are matrix products
 (Ji et al. 2016, https://arxiv.org/abs/1604.04661). The losses of single pairs are in
@@ -48,7 +48,7 @@ class BlockGradients(NamedTuple):
 def window_mask(
     windows: Int[Array, " T"], sentences: Int[Array, " S"], reach: int
 ) -> Bool[Array, "T S"]:
-    """Which words of a block are in the window of each center word.
+    """Marks the words of a block in the window of each center word.
 
     Center word ``t`` is word ``t + reach`` of the block. Its context are the words of its sentence
     at a distance of 1 to ``windows[t]``.

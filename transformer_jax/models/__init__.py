@@ -1,1 +1,1 @@
-"""What a user instantiates: whole models, built of ``modules``."""
+"""Models that users instantiate, built of ``modules``."""

@@ -23,7 +23,7 @@ class Decoder(Summarized):
     """Scores each token of a text, given those before it.
 
     ``Y = softmax(X̃ W^(p))`` at every position, each of which sees only what stands before it.
-    Radford et al. 2018; rows B26-B29. The last tokens of a row may be padding: nothing before
+    Radford et al. 2018. The last tokens of a row may be padding: nothing before
     them sees them.
     """
 
@@ -85,7 +85,7 @@ class Decoder(Summarized):
         return self.output_table().logits(hidden)
 
     def output_table(self) -> OutputTable:
-        """What :meth:`logits` multiplies by, for losses that never hold all logits at once."""
+        """The output projection, for losses that never hold all logits at once."""
         return self.head.output_table(self.embedding)
 
     def init_cache(self, inputs: None, rows: int, size: int, *, beams: int = 1) -> Cache:
@@ -155,7 +155,7 @@ class Decoder(Summarized):
         segment_ids: Int[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
     ) -> Float32[Array, "L B N T T"]:
-        """The weights of every layer and head (row U13), exact whichever kernel runs."""
+        """The weights of every layer and head, exact whichever kernel runs."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
         inputs = {"segment_ids": segment_ids, "positions": positions}

@@ -21,7 +21,7 @@ __all__ = ["Encoder"]
 class Encoder(Summarized):
     """A contextual vector for each token, from all tokens around it.
 
-    BERT without its heads: Devlin et al. 2019; rows B26, H17. Texts begin with [CLS] and every
+    BERT without its heads: Devlin et al. 2019. Texts begin with [CLS] and every
     part ends with [SEP]; tokens after the length of a row are padding, which nothing sees. What
     has heads is a subclass, so that the parameters in common have the same names in all.
     """
@@ -79,7 +79,7 @@ class Encoder(Summarized):
         )
 
     def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """What stands for each whole text: ``act(W h₁ + b)``, or ``h₁`` without a pooler."""
+        """Returns a vector for each text: ``act(W h₁ + b)``, or ``h₁`` without a pooler."""
         first = hidden[:, 0]
         if self.pooler is None:
             return first
@@ -91,7 +91,7 @@ class Encoder(Summarized):
         lengths: Int[Array, " B"] | Bool[Array, "B T"],
         token_type_ids: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "{self.config.encoder_layers}+1 B T D"]:
-        """What every layer makes of each token (row H21); layer 0 is the embeddings."""
+        """Returns the output of every layer for each token; layer 0 is the embeddings."""
         found: list[Array] = []
         Encoder.__call__(self, tokens, lengths, token_type_ids, on_hidden=found.append)
         return jnp.stack(found)
@@ -102,7 +102,7 @@ class Encoder(Summarized):
         lengths: Int[Array, " B"] | Bool[Array, "B T"],
         token_type_ids: Int[Array, "B T"] | None = None,
     ) -> Float32[Array, "L B N T T"]:
-        """The weights of every layer and head (row U13), exact whichever kernel runs."""
+        """The weights of every layer and head, exact whichever kernel runs."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
         Encoder.__call__(self, tokens, lengths, token_type_ids, on_weights=(see, see))

@@ -1,4 +1,4 @@
-"""Encoder-decoders: whatever encodes and whatever decodes, and the Transformer of both."""
+"""Encoder-decoders: any encoder with any decoder, and the Transformer of Vaswani et al. 2017."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -120,7 +120,7 @@ class EncoderDecoder(Summarized):
 class TransformerEncoder(Summarized):
     """Token embeddings and a stack of self-attention blocks: the encoder of Vaswani et al. 2017.
 
-    With a :class:`.FeatureProjection` as embedding, sources are frames of features; row T1.
+    With a :class:`.FeatureProjection` as embedding, sources are frames of features.
     """
 
     def __init__(self, embedding: Embed | FeatureProjection, stack: Stack):
@@ -165,7 +165,7 @@ class TransformerEncoder(Summarized):
 
 
 class TransformerDecoder(Summarized):
-    """A decoder with cross-attention to encoded states: Vaswani et al. 2017; rows L12-L16.
+    """A decoder with cross-attention to encoded states: Vaswani et al. 2017, section 3.1.
 
     It is a ``Scorer`` and ``Decodable`` whose inputs are :class:`Encoded` states of its width.
     """
@@ -223,7 +223,7 @@ class TransformerDecoder(Summarized):
             )
 
     def embed(self, tokens: Int[Array, "*where"]) -> Float[Array, "*where D"]:
-        """Scaled token vectors, without positions (rows L5, L6)."""
+        """Scaled token vectors, without positions."""
         return _embedded(self.embedding, tokens, self.stack)
 
     def output_table(self) -> OutputTable:
@@ -269,7 +269,7 @@ class TransformerDecoder(Summarized):
 
 
 class TransformerEncoderDecoder(EncoderDecoder):
-    """The Transformer of Vaswani et al. 2017, figure 1; rows L11-L16, U7-U12, B37, H9.
+    """The Transformer of Vaswani et al. 2017, figure 1.
 
     It is composed of a :class:`TransformerEncoder` and a :class:`TransformerDecoder`. Their tables,
     stacks and head are its own fields, so that the paths of parameters are those of encoders and
@@ -345,7 +345,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
     ) -> dict[str, Float32[Array, "L B N _ _"]]:
-        """The weights of every layer and head: ``encoder``, ``decoder`` and ``cross`` (row U13).
+        """The weights of every layer and head: ``encoder``, ``decoder`` and ``cross``.
 
         They are exact whichever kernel the forward pass runs. Blocks with another mixer have those
         of cross-attention alone.

@@ -42,8 +42,7 @@ class EncoderForMaskedLM(Encoder):
     """Encoder with masked-language-modelling and, optionally, sentence-pair heads.
 
     ``softmax(W norm(act(W' h + b')) + b)`` with the embedding table as ``W`` where tied, and
-    ``softmax(W'' pooled + b'')``, whose index 0 is "is next" (NSP, SOP). Devlin et al. 2019;
-    rows B35, H18, H19.
+    ``softmax(W'' pooled + b'')``, whose index 0 is "is next" (NSP, SOP). Devlin et al. 2019.
     """
 
     def __init__(self, config: TransformerConfig, *, next_sentence: bool = True, rngs: nnx.Rngs):
@@ -116,7 +115,7 @@ class _Labelled(Encoder):
 
 
 class SequenceClassifier(_Labelled):
-    """Class logits, or one regression output, for each text or text pair (rows B36, T16)."""
+    """Class logits, or one regression output, for each text or text pair."""
 
     def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
         """The pooled hidden states."""
@@ -124,7 +123,7 @@ class SequenceClassifier(_Labelled):
 
 
 class TokenClassifier(_Labelled):
-    """Logits for each token: of tags, or of answer starts and ends (row B36)."""
+    """Logits for each token: of tags, or of answer starts and ends."""
 
 
 class ReplacedTokenDetector(TokenClassifier):

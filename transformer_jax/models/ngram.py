@@ -48,8 +48,8 @@ class NgramModel:
     """The probability of each token given the ``order - 1`` before it in its document.
 
     A document begins with a symbol of its own, so its first tokens have shorter contexts:
-    ``p(x₁) p(x₂ | x₁) Π p(xₙ | xₙ₋₂, xₙ₋₁)`` for order 3 (row B24), where the first tokens are
-    also given that the document begins. Of order 1, it is a bag of words (row B23).
+    ``p(x₁) p(x₂ | x₁) Π p(xₙ | xₙ₋₂, xₙ₋₁)`` for order 3, where the first tokens are
+    also given that the document begins. Of order 1, it is a bag of words.
 
     Attributes:
         counts: What it was made of.
@@ -230,7 +230,7 @@ class NgramModel:
 
 
 def discounts(counts: Int[np.ndarray, " runs"]) -> tuple[float, float, float]:
-    """What Kneser-Ney takes from runs seen once, twice and more often.
+    """The discounts of Kneser-Ney for runs seen once, twice and more often.
 
     With ``nᵢ`` runs seen ``i`` times and ``Y = n₁ / (n₁ + 2 n₂)``: ``i - (i + 1) Y nᵢ₊₁ / nᵢ``.
     Where one of these cannot be computed or is not above 0, ``Y`` for all three; where no run was
@@ -259,7 +259,7 @@ Level = tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]
 
 
 def _levels(counts: NgramCounts, smoothing: Smoothing, tokens: int) -> Iterable[Level]:
-    """Of runs of each length: what its count earns a run, and what a context leaves to the others.
+    """Returns the probability of each run from its count, and the mass that a context leaves.
 
     The latter is the share that is handed out by the level below. Both have one number more, at
     place -1: what never occurs earns nothing, and leaves everything.
@@ -286,7 +286,7 @@ def _levels(counts: NgramCounts, smoothing: Smoothing, tokens: int) -> Iterable[
 
 
 def _adjusted(counts: NgramCounts) -> list[Int[np.ndarray, " _"]]:
-    """Of the longest runs how often they occur; of others after how many different symbols.
+    """Counts the longest runs, and the different symbols before each of the others.
 
     Nothing comes before the beginning of a document: runs that begin with it keep their counts.
     """

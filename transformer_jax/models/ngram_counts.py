@@ -17,7 +17,7 @@ Places = Int[np.ndarray, "_"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NgramCounts:
-    """How often each run of 1, 2, … tokens occurs.
+    """Counts of each run of 1, 2, … tokens.
 
     Every document begins with a symbol of its own, which is no token and has the number
     ``vocab_size``; no run goes across the beginning of a document. A run is called by its place
@@ -77,7 +77,7 @@ class NgramCounts:
         return place
 
     def continuations(self, n: int, place: int) -> tuple[slice, Places]:
-        """Which runs of ``n`` continue the run of ``n - 1`` at ``place``, and their last tokens."""
+        """Returns the runs of ``n`` that continue a run of ``n - 1``, and their last tokens."""
         keys = self.keys[n - 1]
         first = place * self.base
         low, high = np.searchsorted(keys, [first, first + self.base])
@@ -175,7 +175,7 @@ def add_start_symbols(
 
 
 def _runs(stream: Ids, age: Ids, places: Ids, n: int, base: int) -> Iterator[tuple[Places, Places]]:
-    """Where runs of ``n`` end, and their keys, piece by piece."""
+    """Yields the ends of runs of ``n``, and their keys, piece by piece."""
     for start in range(1, len(stream), CHUNK):
         at = start + np.flatnonzero(age[start : start + CHUNK] >= n - 1)
         yield at, places[at - 1].astype(np.int64) * base + stream[at]

@@ -1,4 +1,4 @@
-"""What models offer: hidden states of whole sequences for losses, single tokens for search."""
+"""Protocols of models: hidden states of whole sequences for losses, single tokens for search."""
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -10,12 +10,12 @@ __all__ = ["Decodable", "Encoded", "Scorer"]
 
 
 class Encoded(NamedTuple):
-    """What an encoder of anything returns: of tokens, patches, frames, recurrent or not.
+    """The result of an encoder: of tokens, patches or frames, recurrent or not.
 
     Attributes:
         states: A vector for each token, patch or frame.
         mask: How many of them are real, or which; None is all.
-        last: Of recurrent layers, the state of each after the last token.
+        last: The state of each recurrent layer after the last token.
     """
 
     states: Float[Array, "B S D"]
@@ -33,8 +33,8 @@ class Scorer(Protocol):
         """The hidden state at each of ``tokens``, which no later token changes.
 
         Args:
-            inputs: What scores are conditioned on: the arguments of the encoder by name; of a
-                language model ``segment_ids`` and ``positions`` of packed rows, or None.
+            inputs: The condition: the arguments of the encoder by name; for a language model
+                ``segment_ids`` and ``positions`` of packed rows, or None.
             tokens: Decoder inputs.
             key: Dropout, if given.
         """
@@ -57,8 +57,7 @@ class Decodable(Protocol):
         """An empty cache.
 
         Args:
-            inputs: What decoding is conditioned on: the arguments of the encoder by name; None for
-                a language model.
+            inputs: The condition: the arguments of the encoder by name; None for a language model.
             rows: B, the number of sequences.
             size: Most tokens of a sequence.
             beams: M, hypotheses of each sequence.

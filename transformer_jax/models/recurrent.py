@@ -27,7 +27,7 @@ __all__ = ["ContextDecoder", "RecurrentDecoder", "RecurrentEncoder"]
 class RecurrentEncoder(Summarized):
     """Token embeddings and recurrent layers.
 
-    With a :class:`.FeatureProjection` as embedding, sources are frames of features; row T1. What it
+    With a :class:`.FeatureProjection` as embedding, sources are frames of features. What it
     encodes has the last state of every layer, with which a decoder may begin. ``reverse``
     reads each source from its last token to its first (Sutskever et al. 2014, 3.3).
     """
@@ -68,7 +68,7 @@ class RecurrentEncoder(Summarized):
 
 
 class RecurrentDecoder(StepDecoder):
-    """Recurrent layers over target tokens, with attention over the encoded states (row T8).
+    """Recurrent layers over target tokens, with attention over the encoded states.
 
     ``s_t`` is the state of the last layer after token t, ``a_t`` what it attends to, and the hidden
     state ``tanh(W_c [a_t; s_t] + b_c)``; without a score it is ``s_t``, and the encoded states

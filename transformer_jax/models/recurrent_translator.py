@@ -1,4 +1,4 @@
-"""Recurrent translators from their configuration (rows T3-T9, U2, U15)."""
+"""Recurrent translators from their configuration."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ class RecurrentEncoderDecoder(EncoderDecoder):
         target: Int[Array, "B T"],
         source_lengths: Int[Array, " B"],
     ) -> dict[str, Float32[Array, "L B N _ _"]]:
-        """The weights of the one layer and head that there is: ``cross`` (row U13).
+        """The weights of the one layer and head that there is: ``cross``.
 
         Raises:
             ConfigError: The decoder has no attention.

@@ -1,4 +1,4 @@
-"""What recurrent decoders share: they read one target token at a time, and keep one state."""
+"""The common part of recurrent decoders, which read one target token at a time."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ WIDTH = (None, "embed")  # axes of maps between vectors
 
 
 class RecurrentMemory(NamedTuple):
-    """What a recurrent decoder reads of the source.
+    """The source as a recurrent decoder reads it.
 
     Attributes:
         states: The encoded states.
@@ -114,7 +114,7 @@ class StepDecoder(Summarized):
     def beside(
         self, states: tuple[State, ...], hidden: Array, memory: RecurrentMemory
     ) -> Array | None:
-        """What the layers read beside the next token, ``[B M C]``; None if it is nothing.
+        """Returns the input of the layers next to the token, ``[B M C]``, or None.
 
         Args:
             states: Of every layer, ``[B M D]``.
@@ -188,7 +188,7 @@ class StepDecoder(Summarized):
         return self.layers.next_states(projected, states, key)
 
     def attention_maps(self, inputs: Encoded, tokens: Int[Array, "B T"]) -> Float32[Array, "B T S"]:
-        """The weights with which each token's state attends to the encoded states (row U13).
+        """The weights with which each token's state attends to the encoded states.
 
         Raises:
             ConfigError: The decoder has no attention.
@@ -205,7 +205,7 @@ class StepDecoder(Summarized):
         return s
 
     def attended(self, q: Float[Array, "B T D"], memory: RecurrentMemory) -> Float[Array, "B T E"]:
-        """What states read of the encoded ones."""
+        """Returns the attended source of each state."""
         q, k, mask, score = self._attended(q, memory)
         return attend(q, k, memory.states[:, :, None], mask, score=score)[:, :, 0]
 
@@ -215,7 +215,7 @@ class StepDecoder(Summarized):
         return q[:, :, None], memory.keys[:, :, None], mask, score_of_projected(self.score)
 
     def memory(self, inputs: Encoded) -> RecurrentMemory:
-        """What the decoder reads of the encoded states, computed once for all tokens.
+        """Computes the keys and values of the encoded states, once for all tokens.
 
         Raises:
             ConfigError: The encoder does not say its last states.

@@ -14,7 +14,7 @@ class ValuedDecoder(Decoder):
     """A decoder with a value head: ``V_t = w h_t + b``, what is still to be earned.
 
     The policy and its value function share all layers. Ziegler et al. 2019,
-    https://arxiv.org/abs/1909.08593; row B40.
+    https://arxiv.org/abs/1909.08593.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):

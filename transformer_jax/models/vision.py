@@ -22,7 +22,7 @@ class VisionEncoder(Summarized):
 
     A linear map makes a vector of the pixels of each patch; a learned one, the same for all
     images, goes first. From there on it is an encoder like that of words, except that nothing is
-    padding. Dosovitskiy et al. 2021, equations 1 to 4; row L3.
+    padding. Dosovitskiy et al. 2021, equations 1 to 4.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -86,7 +86,7 @@ class VisionEncoder(Summarized):
         return jnp.concatenate([first, x], axis=1) * self.config.embedding_scale
 
     def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """What stands for each whole image: ``act(W h₁ + b)``, or ``h₁`` without a pooler."""
+        """Returns a vector for each image: ``act(W h₁ + b)``, or ``h₁`` without a pooler."""
         first = hidden[:, 0]
         if self.pooler is None:
             return first
@@ -95,7 +95,7 @@ class VisionEncoder(Summarized):
     def attention_maps(
         self, images: Float[Array, "B height width channels"]
     ) -> Float32[Array, "L B N T T"]:
-        """The weights of every layer and head (row U13), exact whichever kernel runs."""
+        """The weights of every layer and head, exact whichever kernel runs."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
         VisionEncoder.__call__(self, images, on_weights=(see, see))

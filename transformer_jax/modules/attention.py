@@ -43,7 +43,7 @@ def stack_weights(layers: Sequence[Array]) -> Float32[Array, "L B N T S"]:
 
 
 class Positions(NamedTuple):
-    """Where the tokens of self-attention stand, the same for every layer."""
+    """Positions of the tokens of self-attention, the same for every layer."""
 
     ids: Int[Array, "#B T"] | None = None  # in the text, for rotary embeddings
     slots: int | Int[Array, ""] = 0  # in the cache: see LayerCache.extend
@@ -53,8 +53,8 @@ class Positions(NamedTuple):
 class Attention(nnx.Module):
     """``Concat(head₁ … head_N) W^O``, each head attending with its own slice of the projections.
 
-    The fused kernel ``[D, N H]`` is the per-head ``[D, H]`` kernels side by side (row L10).
-    Vaswani et al. 2017, section 3.2.2; rows U6, B10, T12.
+    The fused kernel ``[D, N H]`` is the per-head ``[D, H]`` kernels side by side.
+    Vaswani et al. 2017, section 3.2.2.
     """
 
     def __init__(self, config: TransformerConfig, *, rotate: bool = False, rngs: nnx.Rngs):
@@ -86,7 +86,7 @@ class Attention(nnx.Module):
         on_weights: OnWeights | None = None,
         last_n: int | None = None,
     ) -> tuple[Float[Array, "B _ D"], LayerCache | None]:
-        """What each of ``T`` queries reads, and the cache with their keys and values.
+        """Returns the attended values of ``T`` queries, and the cache with their keys and values.
 
         Queries are the tokens of a text, of a prompt, or one new token of each of ``T`` beams.
 
@@ -120,7 +120,7 @@ class Attention(nnx.Module):
         return self.out(self.merge_heads(self.attend(q, k, v, scores, key))), cache
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeysValues:
-        """Keys and values of what was encoded, for any number of queries."""
+        """Computes keys and values of encoded states, for any number of queries."""
         k, v = (self.split_heads(part(memory), self.K) for part in (self.key, self.value))
         return (k if self.key_norm is None else self.key_norm(k)), v
 
@@ -140,9 +140,9 @@ class Attention(nnx.Module):
         return y.reshape(B, N, T, -1)
 
     def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
-        """Queries, keys and values side by side: one product where their maps are plain.
+        """Computes queries, keys and values side by side: one product where their maps are plain.
 
-        What adapters add comes after that product, which is the same with and without them.
+        Adapters add to that product, which is the same with and without them.
         """
         if self.fused_qkv is not None:
             return self.fused_qkv(x)
@@ -158,7 +158,7 @@ class Attention(nnx.Module):
         return _side_by_side(made, groups)
 
     def _groups(self) -> int:
-        """Into how many groups of heads the fused projection is divided.
+        """Returns the number of groups of heads in the fused projection.
 
         On a mesh with a ``tensor`` axis query, key and value heads lie together by key head, so
         that each device has its part of all three and none moves.

@@ -19,7 +19,7 @@ __all__ = ["Block", "Memory"]
 
 
 class Memory(NamedTuple):
-    """What cross-attention reads."""
+    """The input of cross-attention."""
 
     states: Float[Array, "B S D"] | None  # encoded; None: the cache holds their keys and values
     mask: Mask | None = None  # which of them are not padding; None is all
@@ -29,7 +29,7 @@ class Block(nnx.Module):
     """The sub-layers of one layer, each added to the residual stream as ``norm.placement`` defines.
 
     ``post``: ``norm(x + f(x))``; ``pre``: ``x + f(norm(x))``; ``sandwich``:
-    ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1; rows L11, B11, B12, T14.
+    ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Block(nnx.Module):
         Args:
             x: Vectors of tokens, or of one new token of each beam.
             mask: Which keys each query of self-attention sees.
-            memory: What cross-attention reads.
+            memory: The input of cross-attention.
             cache: Keys and values of earlier tokens, and of the memory.
             positions: Where the tokens stand.
             key: Dropout, if given.

@@ -153,7 +153,7 @@ class Cache:
 
     @property
     def size(self) -> int:
-        """How many tokens there is room for."""
+        """The number of tokens that fit."""
         return self.layers[0].keys.shape[-2] // self.beams
 
     def sequences(self, heads: int) -> int:

@@ -56,7 +56,7 @@ class Embed(nnx.Module):
         self.trained: TrainedRows | None = None
 
     def __call__(self, indices: Int[Array, "*where"]) -> Float[Array, "*where D"]:
-        """The rows at ``indices``.
+        """Returns the rows at ``indices``.
 
         Within ``jax.jit``, where no index is known, one beyond the table gives the last.
 
@@ -71,7 +71,7 @@ class Embed(nnx.Module):
 
 
 class Head(nnx.Module):
-    """What the output has of its own: a table unless tied, and perhaps a bias."""
+    """The parameters of the output: a table unless tied, and perhaps a bias."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.config = config.head
@@ -87,7 +87,7 @@ class Head(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(V), axes=("vocab",)) if config.head.bias else None
 
     def output_table(self, embedding: Embed) -> OutputTable:
-        """The map to logits; a tied head reads the table of ``embedding``."""
+        """Returns the map to logits; a tied head reads the table of ``embedding``."""
         source = embedding if self.table is None else self
         bias = None if self.bias is None else self.bias[...]
         return output_table(source, bias, self.config.scale, self.config.final_logit_softcapping)
@@ -96,13 +96,13 @@ class Head(nnx.Module):
 def output_table(
     source: Any, bias: Any = None, scale: float = 1.0, softcap: float | None = None
 ) -> OutputTable:
-    """The map to logits by the table of a module, some of whose rows may be trained alone.
+    """Returns the map to logits by the table of a module; some of its rows may be trained alone.
 
     Args:
         source: A module with a ``table`` and ``trained``, its :class:`TrainedRows` or None.
-        bias: As those of :class:`OutputTable`.
-        scale: Likewise.
-        softcap: Likewise.
+        bias: See :class:`OutputTable`.
+        scale: See there.
+        softcap: See there.
     """
     trained = source.trained
     rows, ids = (None, ()) if trained is None else (trained.rows[...], trained.ids)
@@ -123,7 +123,7 @@ class TrainedRows(nnx.Module):
     def replace(
         self, found: Float[Array, "*where D"], indices: Int[Array, "*where"], size: int, dtype: Any
     ) -> Float[Array, "*where D"]:
-        """What a table of ``size`` rows has at ``indices``, with these rows among them."""
+        """Replaces rows of a table of ``size`` rows by these, where ``indices`` name them."""
         return replace_taken(found, self.rows[...], indices, self.ids, size, dtype)
 
 

@@ -37,7 +37,7 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(outputs), axes=axes[1:]) if bias else None
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
-        """The map of each row of ``x``."""
+        """Maps each row of ``x``."""
         bias = None if self.bias is None else self.bias[...]
         return linear(x, self.kernel[...], bias, logical_axes(self.kernel))
 
@@ -59,7 +59,7 @@ class LinearTransposed(nnx.Module):
         self.bias = linear.bias
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
-        """The map of each row of ``x``."""
+        """Maps each row of ``x``."""
         bias = None if self.bias is None else self.bias[...]
         return linear_transposed(x, self.kernel[...], bias, logical_axes(self.kernel))
 
@@ -87,7 +87,7 @@ class Norm(nnx.Module):
 class FeedForward(nnx.Module):
     """``f(x W₁ + b₁) W₂ + b₂``, or gated ``(f(x W₁) ⊙ x V) W₂``, at every position alike.
 
-    Vaswani et al. 2017, equation 2 (rows U8, T13); Shazeer 2020 for the gated form.
+    Vaswani et al. 2017, equation 2; Shazeer 2020 for the gated form.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -101,7 +101,7 @@ class FeedForward(nnx.Module):
     def __call__(
         self, x: Float[Array, "*rows D"], key: Key[Array, ""] | None = None
     ) -> Float[Array, "*rows D"]:
-        """The sub-layer's output; a ``key`` drops hidden units out."""
+        """Returns the sub-layer's output; a ``key`` drops hidden units out."""
         hidden = ACTIVATIONS[self.config.activation](self.up(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)

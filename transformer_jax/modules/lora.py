@@ -1,4 +1,4 @@
-"""Linear maps with a low-rank adapter (row B39)."""
+"""Linear maps with a low-rank adapter."""
 
 from typing import Any
 

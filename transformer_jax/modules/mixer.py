@@ -1,4 +1,4 @@
-"""What may mix the positions of a block instead of attention: recurrence and convolution.
+"""Mixers of the positions of a block instead of attention: recurrence and convolution.
 
 Both take the place of self-attention, with the same masks of texts and the same cache: each
 position leaves something in its slot, and the next ones read the slots that their beams see.
@@ -38,7 +38,7 @@ class _Slots(NamedTuple):
     first: Int[Array, ""]
 
     def earlier(self, distance: int, queries: int) -> Float[Array, "B {queries} H"]:
-        """What stands ``distance`` positions before each beam's or token's own, or zeros."""
+        """Returns the values ``distance`` positions before each beam's or token's own, or zeros."""
         beams = self.cache.beams
         held = self.cache.keys
         held = held[:, 0] if held.ndim == 4 else held
@@ -96,7 +96,7 @@ def segments_of(mask: Mask | None, T: int) -> Int[Array, "B {T}"] | None:
 
 
 def _begins(segments: Int[Array, "B T"]) -> Bool[Array, "B T"]:
-    """Where a text, or padding, begins."""
+    """Marks the beginnings of texts and of padding."""
     first = jnp.ones((len(segments), 1), bool)
     return jnp.concatenate([first, segments[:, 1:] != segments[:, :-1]], axis=1)
 

@@ -93,7 +93,7 @@ class RecurrentLayer(nnx.Module):
 
 
 class Recurrent(nnx.Module):
-    """``depth`` layers of a cell, each of which reads the outputs of the one before it (row T8).
+    """``depth`` layers of a cell, each of which reads the outputs of the one before it.
 
     In both directions, the outputs of a layer are those of both, side by side; the backward one
     begins at the last token of each text. Inputs have ``width`` numbers, a state of one direction

@@ -153,8 +153,7 @@ class Stack(nnx.Module):
         """
         places = self.config.positions
         if self.positions is not None:
-            # Padding may stand at -1. Without a row before the first, it has the first one, and
-            # nobody reads it.
+            # Padding has position -1: clamp it to 0, since it is masked anyway.
             x = x + self.positions(jnp.maximum(positions + places.offset, 0))
         elif places.kind.startswith("sinusoidal"):
             layout: Literal["halves", "interleaved"] = (
@@ -256,7 +255,7 @@ class Stack(nnx.Module):
         return made
 
     def _slot_sizes(self) -> tuple[tuple[int, int], str]:
-        """Numbers of a key and a value, or of what another mixer leaves, and their dtype."""
+        """Sizes of a key and a value, or of another mixer's state, and their dtype."""
         if self.config.mixer.kind != "attention":
             size, dtype = slot_size(self.config)
             return (size, 0), dtype

@@ -105,7 +105,7 @@ def select_kernel(
     v: Array | jax.ShapeDtypeStruct,
     scores: Scores = ALL_KEYS,
 ) -> Kernel:
-    """The kernel of this name; what XLA compiles for ``auto`` and for what it does not support.
+    """Returns the kernel of this name; what XLA compiles for ``auto`` and for unsupported cases.
 
     Depends on shapes, dtypes and the structure of the mask alone: see
     :func:`resolve_implementation` for what depends on devices.
@@ -176,7 +176,7 @@ def resolve_implementation(
     head_dim: int,
     capability: float = 9.0,
 ) -> str:
-    """The implementation to configure for the devices that a model runs on.
+    """Returns the implementation to configure for the devices that a model runs on.
 
     ``auto`` becomes the fastest known. A kernel that these devices do not have becomes ``auto``,
     which is logged once.
@@ -208,7 +208,7 @@ def resolve_implementation(
 def device_reason(
     name: str, platform: str, dtype: Any, head_dim: int, capability: float = 9.0
 ) -> str | None:
-    """Why devices do not have the kernel of this name; None if they do.
+    """Returns the reason why devices do not have a kernel; None if they do.
 
     Arguments are those of :func:`resolve_implementation`.
 
@@ -232,7 +232,7 @@ def device_reason(
 
 
 def run_kernel(kernel: Kernel, q: Array, k: Array, v: Array, scores: Scores = ALL_KEYS) -> Array:
-    """The result of a kernel; on a mesh each device computes its own rows, heads and queries.
+    """Runs a kernel; on a mesh each device computes its own rows, heads and queries.
 
     Example:
         >>> import jax.numpy as jnp
@@ -280,7 +280,7 @@ def with_dropout(implementation: str, dropout: Dropout) -> Kernel:
 
 
 def divide_queries(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-    """Queries divided over the ``context`` axis of the mesh, whose devices have all keys.
+    """Divides queries over the ``context`` axis of the mesh, whose devices have all keys.
 
     Example:
         >>> import jax.numpy as jnp
@@ -294,7 +294,7 @@ def divide_queries(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
 
 
 def _sequence_parts(T: int, S: int) -> int:
-    """On how many devices of the current mesh the queries of a text are, and its keys."""
+    """Returns the number of devices of the mesh that share the queries and the keys of a text."""
     size = axis_size("context")
     if size == 1 or not isinstance(T, int) or not isinstance(S, int) or T == 1:
         return 1

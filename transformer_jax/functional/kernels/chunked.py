@@ -110,7 +110,7 @@ class Softmax(NamedTuple):
 
     @staticmethod
     def empty(q: Float[Array, "B N T H"], U: int) -> "Softmax":
-        """Of no keys at all."""
+        """Returns the softmax over no keys."""
         row = jnp.zeros((*q.shape[:3], 1), jnp.float32)
         return Softmax(row, row + MASK_VALUE, jnp.zeros((*q.shape[:3], U), jnp.float32))
 

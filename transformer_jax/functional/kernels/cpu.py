@@ -1,4 +1,4 @@
-"""What XLA:CPU needs to be fast, behind the names of the formulas of :mod:`.layers`.
+"""Fast forms of the formulas of :mod:`.layers` for XLA:CPU, behind the same names.
 
 Matrix products and sums have the layout or order that XLA:CPU runs fastest;
 ``lax.platform_dependent`` keeps XLA's own form on accelerators when a program is lowered. Layers

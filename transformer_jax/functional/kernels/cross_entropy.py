@@ -37,7 +37,7 @@ def weighted(losses: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> A
 
 
 def row_losses(z, targets, label_smoothing: float, split: VocabularySplit | None = None):
-    """The loss of each row of logits that are wide enough, and what its softmax is made of."""
+    """Returns the loss of each row, and the maximum and the normalizer of its softmax."""
     high = z.max(-1, keepdims=True)
     high = high if split is None else lax.pmax(high, split.over)
     exps = jnp.exp(z - high)
@@ -58,7 +58,7 @@ def row_losses(z, targets, label_smoothing: float, split: VocabularySplit | None
 def logit_gradients(
     z, high, total, targets, factor, label_smoothing: float, split: VocabularySplit | None = None
 ):
-    """The gradient of ``Σ factor · loss`` in the logits."""
+    """Returns the gradient of ``Σ factor · loss`` with respect to the logits."""
     factor = factor[..., None]
     # In the words of row_losses, so that the exponentials are taken once. The one-hot is a
     # comparison: scattering is slower, or as slow, on every platform.
@@ -152,7 +152,7 @@ class _Head(NamedTuple):
 
 
 def _num_chunks(head: _Head, rows: int, V: int) -> int:
-    """How many chunks the rows of a device are divided into."""
+    """Returns the number of chunks of the rows of a device."""
     if head.chunk is not None:
         return max(1, -(-rows // max(1, min(head.chunk or rows, rows))))
     count = max(1, -(-4 * rows * V // LARGE))
@@ -277,7 +277,7 @@ def _on_devices(function, head: _Head, x, table, bias, targets, weights):
 
 
 def _unflat(found, x):
-    """What :func:`_total_and_gradients` found of rows, by the leading axes of ``x``; or a total."""
+    """Restores the leading axes of ``x`` in results of :func:`_total_and_gradients`."""
     if not isinstance(found, tuple):
         return found
     total, dx, dtable, dbias, dweights = found

@@ -120,7 +120,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _owner(index: Array, step: Array) -> Array:
-    """Whose keys a device has at a step: they came from the devices before it."""
+    """Returns the device whose keys a device has at a step."""
     return (index - step) % lax.axis_size(AXIS)
 
 

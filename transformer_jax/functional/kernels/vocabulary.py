@@ -44,7 +44,7 @@ class VocabularySplit(NamedTuple):
 
 
 class TableParts(NamedTuple):
-    """How an output table is stored on a mesh, and how a device uses it: inside ``shard_map``.
+    """An output table on a mesh, as it is stored and as a device uses it inside ``shard_map``.
 
     It is used with all columns, and with the device's part of the rows if there is a tensor axis.
     A vocabulary that the tensor axis does not divide is stored by columns and padded for use.
@@ -73,12 +73,12 @@ class TableParts(NamedTuple):
 
     @property
     def split(self) -> VocabularySplit | None:
-        """How the vocabulary is split in use."""
+        """The split of the vocabulary in use."""
         by_rows = self.stored[0] is not None
         return VocabularySplit("tensor", self.size) if by_rows or self.by_columns else None
 
     def use(self, table: Array) -> Array:
-        """From the stored part to the rows that this device uses."""
+        """Gathers the rows that this device uses from the stored parts."""
         if self.fsdp:
             table = lax.all_gather(table, "fsdp", axis=1, tiled=True)
         if self.by_columns:
@@ -87,7 +87,7 @@ class TableParts(NamedTuple):
         return table
 
     def store(self, gradient: Array) -> Array:
-        """From the gradient of the used rows, ``[D V]``, to that of the stored part."""
+        """Sums gradients of the used rows, ``[D V]``, to the gradient of the stored part."""
         if self.by_columns:
             gradient = lax.all_to_all(gradient, "tensor", 0, 1, tiled=True)[:, : self.size]
         if self.fsdp:
