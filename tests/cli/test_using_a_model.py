@@ -372,7 +372,7 @@ def test_maps_reproduce_what_the_forward_pass_computed(trained_run, lesson, impl
     source = jnp.array([ids])
     memory = np.asarray(model.encode(source, jnp.array([len(ids)])))[0]
     x = np.asarray(
-        model.encoder.embed_inputs(model.decoding_half().embed(source), jnp.arange(len(ids))[None])
+        model.encoder.embed_inputs(model.as_decoder().embed(source), jnp.arange(len(ids))[None])
     )[0]
     np.testing.assert_allclose(
         encoder_from_maps(params["encoder"], config, x, maps[0].weights), memory, atol=1e-4

@@ -143,7 +143,7 @@ def test_the_transformer_is_the_composition_of_its_halves():
     config = dataclasses.replace(CONFIG, embedding=apart)
     make = lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0))
     model = nnx.merge(*drawn(make))
-    composed = EncoderDecoder(model.encoding_half(), model.decoding_half())
+    composed = EncoderDecoder(model.as_encoder(), model.as_decoder())
     batch = sentences(0, rows=3)
     inputs = jax.tree.map(jnp.asarray, batch["inputs"])
     tokens = jnp.asarray(batch["target"])

@@ -51,8 +51,8 @@ class EncoderDecoder(Summarized):
         found = self.encoder(**inputs, key=key)
         return found if self.bridge is None else found._replace(states=self.bridge(found.states))
 
-    def decoding_half(self) -> Any:
-        """The decoder."""
+    def as_decoder(self) -> Any:
+        """Returns the decoder as a module of its own."""
         return self.decoder
 
     def hidden(
@@ -71,7 +71,7 @@ class EncoderDecoder(Summarized):
         """
         keys = (None, None) if key is None else jax.random.split(key)
         encoded = self.encoded(inputs, keys[0])
-        hidden: Array = self.decoding_half().hidden(encoded, tokens, key=keys[1])
+        hidden: Array = self.as_decoder().hidden(encoded, tokens, key=keys[1])
         return hidden
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
@@ -80,7 +80,7 @@ class EncoderDecoder(Summarized):
 
     def output_table(self) -> OutputTable:
         """The output projection, for losses that never hold all logits at once."""
-        table: OutputTable = self.decoding_half().output_table()
+        table: OutputTable = self.as_decoder().output_table()
         return table
 
     def init_cache(self, inputs: Mapping[str, Any], rows: int, size: int, *, beams: int = 1) -> Any:
@@ -88,7 +88,7 @@ class EncoderDecoder(Summarized):
 
         The inputs are encoded here, once.
         """
-        return self.decoding_half().init_cache(self.encoded(inputs), rows, size, beams=beams)
+        return self.as_decoder().init_cache(self.encoded(inputs), rows, size, beams=beams)
 
     def prefill(
         self, tokens: Int[Array, "B T"], cache: Any, starts: Int[Array, " B"] | None = None
@@ -100,21 +100,21 @@ class EncoderDecoder(Summarized):
             cache: Made by :meth:`init_cache`.
             starts: Index of the first token of each prefix; earlier ones are padding.
         """
-        found: tuple[Array, Any] = self.decoding_half().prefill(tokens, cache, starts)
+        found: tuple[Array, Any] = self.as_decoder().prefill(tokens, cache, starts)
         return found
 
     def step(self, tokens: Int[Array, " R"], cache: Any) -> tuple[Float32[Array, "R V"], Any]:
         """Logits of the token after ``tokens``, one of each row, and the cache with them."""
-        found: tuple[Array, Any] = self.decoding_half().step(tokens, cache)
+        found: tuple[Array, Any] = self.as_decoder().step(tokens, cache)
         return found
 
     def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
         """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
-        return self.decoding_half().reorder(cache, parents)
+        return self.as_decoder().reorder(cache, parents)
 
     def take(self, cache: Any, rows: Int[Array, " N"]) -> Any:
         """The cache of the sequences ``rows``, with all their beams."""
-        return self.decoding_half().take(cache, rows)
+        return self.as_decoder().take(cache, rows)
 
 
 class TransformerEncoder(Summarized):
@@ -271,10 +271,11 @@ class TransformerDecoder(Summarized):
 class TransformerEncoderDecoder(EncoderDecoder):
     """The Transformer of Vaswani et al. 2017, figure 1.
 
-    It is composed of a :class:`TransformerEncoder` and a :class:`TransformerDecoder`. Their tables,
-    stacks and head are its own fields, so that the paths of parameters are those of encoders and
-    decoders alone, and of stored checkpoints. Inputs are ``source`` and ``source_lengths``; with
-    ``config.features`` sources are stacked frames of features.
+    The fields are the parts of that figure: tables of tokens, a stack of blocks on each side, and
+    the output head. So a parameter has the same path here, in an encoder or a decoder alone, and in
+    every stored checkpoint; :meth:`as_encoder` and :meth:`as_decoder` put the parts together.
+    Inputs are ``source`` and ``source_lengths``; with ``config.features`` sources are stacked
+    frames of features.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -291,18 +292,18 @@ class TransformerEncoderDecoder(EncoderDecoder):
         self.head = Head(decoder, rngs=rngs)
         raise_depth(self.decoder, self.encoder)
 
-    def encoding_half(self) -> TransformerEncoder:
-        """The encoder."""
+    def as_encoder(self) -> TransformerEncoder:
+        """Returns the encoder as a module of its own, which shares these parameters."""
         return TransformerEncoder(self.embedding, self.encoder)
 
-    def decoding_half(self) -> TransformerDecoder:
-        """The decoder."""
+    def as_decoder(self) -> TransformerDecoder:
+        """Returns the decoder as a module of its own, which shares these parameters."""
         own = self.decoder_embedding
         return TransformerDecoder(self.embedding if own is None else own, self.decoder, self.head)
 
     def encoded(self, inputs: Mapping[str, Any], key: Key[Array, ""] | None = None) -> Encoded:
         """The encoder's states as the decoder reads them."""
-        return self.encoding_half()(**inputs, key=key)
+        return self.as_encoder()(**inputs, key=key)
 
     def encode(
         self,
@@ -313,7 +314,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         on_weights=None,
     ) -> Float[Array, "B S D"]:
         """A contextual vector for each source token: see :class:`TransformerEncoder`."""
-        return self.encoding_half()(source, source_lengths, key=key, on_weights=on_weights).states
+        return self.as_encoder()(source, source_lengths, key=key, on_weights=on_weights).states
 
     def __call__(
         self,
@@ -324,7 +325,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B T V"]:
-        """Logits of the token that follows each of ``target``, which is already shifted right.
+        """Returns logits of the token that follows each of ``target``, which is shifted right.
 
         Args:
             source: Source tokens, or stacked frames of features.
@@ -334,8 +335,8 @@ class TransformerEncoderDecoder(EncoderDecoder):
             key: Dropout, if given.
         """
         keys = (None, None) if key is None else jax.random.split(key)
-        encoded = self.encoding_half()(source, source_lengths, key=keys[0])
-        hidden = self.decoding_half().hidden(encoded, target, lengths=target_lengths, key=keys[1])
+        encoded = self.as_encoder()(source, source_lengths, key=keys[0])
+        hidden = self.as_decoder().hidden(encoded, target, lengths=target_lengths, key=keys[1])
         return self.logits(hidden)
 
     def attention_maps(
@@ -352,9 +353,9 @@ class TransformerEncoderDecoder(EncoderDecoder):
         """
         maps: dict[str, list] = {"encoder": [], "decoder": [], "cross": []}
         to = lambda name: lambda weights: maps[name].append(weights)
-        encoder = self.encoding_half()
+        encoder = self.as_encoder()
         encoded = encoder(source, source_lengths, on_weights=(to("encoder"), to("encoder")))
-        self.decoding_half().hidden(
+        self.as_decoder().hidden(
             encoded, target, lengths=target_lengths, on_weights=(to("decoder"), to("cross"))
         )
         return {name: stack_weights(layers) for name, layers in maps.items() if layers}

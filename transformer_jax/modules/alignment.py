@@ -113,8 +113,8 @@ def make_score(
         ConfigError: An unknown name, or a dot product of different sizes.
 
     Example:
-        >>> make_score("dot", 4, 4, rngs=nnx.Rngs(0))
-        ScaledDot(scale=1.0, softcap=None)
+        >>> make_score("dot", 4, 4, rngs=nnx.Rngs(0)) is dot
+        True
     """
     products: dict[str, ScaledDot] = {"dot": dot, "scaled_dot": scaled_dot}
     learned = {

@@ -198,9 +198,9 @@ class Attention(nnx.Module):
             heads = (self.N, self.K, self.K)
             q, k, v = (part.reshape(B, T, n, -1) for part, n in zip(parts, heads, strict=True))
             return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
-        # Of rows: slices of three axes become concatenations in XLA:CPU's write to the cache. The
-        # product of symbolic sizes may be inconclusive, and positions that a mesh divides are no
-        # rows of a device.
+        # Slice as a matrix: XLA:CPU turns three-dimensional slices into concatenations when it
+        # writes the cache. Not so for symbolic sizes, whose product may be inconclusive, nor for
+        # positions that a mesh divides, which are no rows of one device.
         one_axis = isinstance(T, int) and axis_size("context") == 1
         rows = qkv.reshape(-1, F) if one_axis else qkv
         parts = jnp.split(rows, ends, axis=-1)
