@@ -12,7 +12,7 @@ from transformer_jax.complexity.measure import Clock, count_flops, measure, meas
 from transformer_jax.complexity.programs import function_of, inputs_of, recurrent_step
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.attention import attend
-from transformer_jax.functional.dependence import dependence
+from transformer_jax.functional.jacobian_paths import dependence
 from transformer_jax.functional.masks import Mask
 
 EXTENTS = {"restricted self-attention": 9, "convolution": 3, "dilated convolution": 2}

@@ -37,9 +37,9 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerEncoderDecoder
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
-from transformer_jax.modules.alignment import make_score
 from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.recurrent import Recurrent
+from transformer_jax.modules.rnn_attention import make_score
 
 B, S, T, V, D = 3, 4, 5, 7, 16
 EOS, PAD, BOS = 1, 0, 2

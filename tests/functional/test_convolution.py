@@ -12,7 +12,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.functional import masks
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.convolution import convolve, gated_linear_unit
-from transformer_jax.functional.dependence import dependence, path_length
+from transformer_jax.functional.jacobian_paths import dependence, path_length
 from transformer_jax.functional.recurrent import CELLS, recur
 
 B, T, D, F = 2, 9, 3, 4

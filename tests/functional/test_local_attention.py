@@ -8,7 +8,7 @@ import pytest
 from tests.drawing import normals
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.attention import attend
-from transformer_jax.functional.dependence import dependence
+from transformer_jax.functional.jacobian_paths import dependence
 from transformer_jax.functional.local_attention import local_attention, local_blocks
 from transformer_jax.functional.masks import Mask
 

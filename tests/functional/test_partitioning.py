@@ -27,7 +27,7 @@ from transformer_jax.functional.partitioning import (
     take_rows,
     unshard_fsdp,
 )
-from transformer_jax.functional.parts import _sum_and_exchange, _sum_in_stages, sum_to_parts
+from transformer_jax.functional.parts import _sum_and_exchange, _sum_in_stages, reduce_scatter
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.modules.attention import Attention
 from transformer_jax.modules.parameters import parameters
@@ -103,7 +103,7 @@ def test_rows_are_rounded_alike_on_one_device_and_on_all(mesh, rows):
 
 @pytest.mark.parametrize("dimension", [0, 1])
 @pytest.mark.parametrize("other", [24, 37, 2050])
-@pytest.mark.parametrize("function", [sum_to_parts, _sum_in_stages, _sum_and_exchange])
+@pytest.mark.parametrize("function", [reduce_scatter, _sum_in_stages, _sum_and_exchange])
 @pytest.mark.parametrize("fsdp", [2, 4, 8])
 def test_a_matrix_is_summed_to_parts(function, other, dimension, fsdp):
     shape = (16, other) if dimension == 0 else (other, 16)

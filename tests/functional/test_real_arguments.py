@@ -19,7 +19,7 @@ from transformer_jax.functional.recurrent import CELLS
 
 SIZES = {"HJ": 8, "bins": 3, "O": 8}
 # Of a mesh; or in tests/test_wrong_arguments.py.
-WITHIN = {"unshard_fsdp", "unshard_fsdp_again", "sum_to_parts"} | {
+WITHIN = {"unshard_fsdp", "unshard_fsdp_again", "reduce_scatter"} | {
     *("frame_signal", "power_spectrum", "stack_frames")
 }
 GIVEN = {

@@ -7,7 +7,7 @@ import pytest
 
 from tests.drawing import normals
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.dependence import gradient_norms
+from transformer_jax.functional.jacobian_paths import gradient_norms
 from transformer_jax.functional.recurrent import Cell, recur
 from transformer_jax.laboratory.gradients import gradients
 from transformer_jax.laboratory.settings import GradientSettings

@@ -13,9 +13,9 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
-from transformer_jax.modules.alignment import make_score
 from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.recurrent import Recurrent
+from transformer_jax.modules.rnn_attention import make_score
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split

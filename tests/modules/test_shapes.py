@@ -29,7 +29,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import (
     EncoderDecoder,
@@ -47,18 +47,16 @@ from transformer_jax.models.heads import (
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
-from transformer_jax.models.valued_decoder import ValuedDecoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
-from transformer_jax.modules.alignment import AdditiveScore, GeneralScore, LocationScore
 from transformer_jax.modules.attention import Attention
 from transformer_jax.modules.block import Block, Memory
-from transformer_jax.modules.embedding import Embed, Head, TrainedRows
-from transformer_jax.modules.features import FeatureProjection
+from transformer_jax.modules.embedding import Embed, FeatureProjection, Head, TrainedRows
 from transformer_jax.modules.layers import FeedForward, Linear, LinearTransposed, Norm
 from transformer_jax.modules.lora import LoRALinear, SelectedLoRA
 from transformer_jax.modules.mixer import ConvolutionMixer, RecurrentMixer
 from transformer_jax.modules.parameters import parameters, stacked, unstacked, values
 from transformer_jax.modules.recurrent import Recurrent, RecurrentLayer
+from transformer_jax.modules.rnn_attention import AdditiveScore, GeneralScore, LocationScore
 from transformer_jax.modules.stack import Stack, stack_blocks, unstack_blocks
 from transformer_jax.recurrent_config import RecurrentConfig
 

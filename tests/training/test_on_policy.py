@@ -17,9 +17,8 @@ from tests.training.small_decoder import CONFIG, TOKENIZER
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.decoding.options import special_tokens
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
-from transformer_jax.models.valued_decoder import ValuedDecoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.tasks import on_policy_task, preference_task, rewards
 from transformer_jax.training import on_policy

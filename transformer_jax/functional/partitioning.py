@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, Shaped
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.parts import sum_to_parts
+from transformer_jax.functional.parts import reduce_scatter
 from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
@@ -346,7 +346,7 @@ def _whole_rows_forward(over, dtype, table):
 
 
 def _whole_rows_backward(over, dtype, _, g):
-    return (sum_to_parts(g, over, 1),)
+    return (reduce_scatter(g, over, 1),)
 
 
 _whole_rows.defvjp(_whole_rows_forward, _whole_rows_backward)

@@ -8,13 +8,13 @@ from jaxtyping import Array, Float
 
 from transformer_jax.functional.real_arguments import real_arguments
 
-__all__ = ["LANES", "sum_to_parts"]
+__all__ = ["LANES", "reduce_scatter"]
 
 LANES = 128  # of the units of accelerators, which prefer sizes that are multiples of it
 
 
 @real_arguments
-def sum_to_parts(x: Float[Array, "M N"], over: str, dimension: int) -> Float[Array, "P Q"]:
+def reduce_scatter(x: Float[Array, "M N"], over: str, dimension: int) -> Float[Array, "P Q"]:
     """The sum of a matrix over devices, of which each keeps its part along a dimension.
 
     For use inside ``shard_map``. XLA:TPU would sum the whole matrix on every device in two cases.

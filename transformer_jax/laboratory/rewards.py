@@ -27,8 +27,7 @@ from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.laboratory.fitting import FitProgress, Say
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.settings import MethodName, RewardSettings
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.valued_decoder import ValuedDecoder
+from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.training import on_policy
 from transformer_jax.training.on_policy import KLControl, OnPolicy, Samples
 from transformer_jax.training.preference_objectives import Policies, beside_reference

@@ -1,4 +1,4 @@
-"""The decoder-only Transformer: a language model."""
+"""The decoder-only Transformer: a language model, and one that also estimates values."""
 
 from collections.abc import Mapping
 
@@ -12,11 +12,12 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.embedding import Embed, Head, check_tokens
+from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import Stack
 from transformer_jax.modules.summary import Summarized
 
-__all__ = ["Decoder"]
+__all__ = ["Decoder", "ValuedDecoder"]
 
 
 class Decoder(Summarized):
@@ -165,3 +166,19 @@ class Decoder(Summarized):
     def embed(self, tokens: Int[Array, "*where"]) -> Float[Array, "*where D"]:
         """Scaled token vectors, without positions."""
         return self.embedding(tokens) * self.config.embedding_scale
+
+
+class ValuedDecoder(Decoder):
+    """A decoder with a value head: ``V_t = w h_t + b``, what is still to be earned.
+
+    The policy and its value function share all layers. Ziegler et al. 2019,
+    https://arxiv.org/abs/1909.08593.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        super().__init__(config, rngs=rngs)
+        self.value = Linear(config.d_model, 1, ("embed", "label"), rngs=rngs)
+
+    def values(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows"]:
+        """The value at each position, in float32."""
+        return self.value(hidden)[..., 0].astype("float32")

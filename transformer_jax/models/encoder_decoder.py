@@ -15,8 +15,7 @@ from transformer_jax.models.protocol import Encoded
 from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.block import Memory
 from transformer_jax.modules.cache import Cache
-from transformer_jax.modules.embedding import Embed, Head, check_tokens
-from transformer_jax.modules.features import FeatureProjection
+from transformer_jax.modules.embedding import Embed, FeatureProjection, Head, check_tokens
 from transformer_jax.modules.parameters import at_depth, raise_depth
 from transformer_jax.modules.stack import Stack
 from transformer_jax.modules.summary import Summarized

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from flax import nnx
 
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import (
@@ -15,7 +15,6 @@ from transformer_jax.models.heads import (
     TokenClassifier,
 )
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
-from transformer_jax.models.valued_decoder import ValuedDecoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 

@@ -15,8 +15,7 @@ from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.recurrent import State, reverse_texts
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.step_decoder import WIDTH, RecurrentMemory, StepDecoder
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.features import FeatureProjection
+from transformer_jax.modules.embedding import Embed, FeatureProjection
 from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.recurrent import Recurrent
 from transformer_jax.modules.summary import Summarized

@@ -7,11 +7,10 @@ from jaxtyping import Array, Float, Float32, Int
 
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
-from transformer_jax.modules.alignment import make_score
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.features import FeatureProjection
+from transformer_jax.modules.embedding import Embed, FeatureProjection
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.recurrent import Recurrent
+from transformer_jax.modules.rnn_attention import make_score
 from transformer_jax.recurrent_config import RecurrentConfig
 
 __all__ = ["RecurrentEncoderDecoder"]

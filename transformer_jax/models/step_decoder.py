@@ -16,11 +16,10 @@ from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.functional.recurrent import CELLS, State
 from transformer_jax.models.protocol import Encoded
-from transformer_jax.modules.alignment import projected_keys, score_of_projected
 from transformer_jax.modules.embedding import Embed, output_table
 from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.recurrent import Recurrent
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.modules.rnn_attention import projected_keys, score_of_projected
 
 __all__ = ["WIDTH", "RecurrentCache", "RecurrentMemory", "StepDecoder", "join_directions"]
 

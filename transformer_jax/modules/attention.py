@@ -4,24 +4,29 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Key
 
-from transformer_jax.config import TransformerConfig
+from transformer_jax.config import PositionConfig, TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.attention import attend_heads_first
 from transformer_jax.functional.layers import linear
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import axis_size
-from transformer_jax.functional.positions import apply_rotary_embedding
+from transformer_jax.functional.positions import (
+    apply_rotary_embedding,
+    dynamic_base,
+    rotary_frequencies,
+    yarn_frequencies,
+)
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.modules.cache import KeysValues, LayerCache
 from transformer_jax.modules.layers import Linear, Norm
 from transformer_jax.modules.lora import LoRALinear
 from transformer_jax.modules.parameters import logical_axes
-from transformer_jax.modules.rotation import frequencies_of
 
-__all__ = ["Attention", "OnWeights", "Positions", "stack_weights"]
+__all__ = ["Attention", "OnWeights", "Positions", "frequencies_of", "stack_weights"]
 
 # Called with the weights of each attention that runs, [B N T S].
 OnWeights = Callable[[Float[Array, "B N T S"]], None]
@@ -247,3 +252,31 @@ def _apart(y: Array, widths: list[int], groups: int) -> list[Array]:
     grouped = y.reshape(*rows, groups, -1)
     ends = [sum(widths[:i]) // groups for i in range(1, len(widths))]
     return [part.reshape(*rows, -1) for part in jnp.split(grouped, ends, axis=-1)]
+
+
+def frequencies_of(places: PositionConfig, head_dim: int) -> Float[np.ndarray, " pairs"]:
+    """Angular frequency of each pair of rotary channels, in radians per position.
+
+    The frequencies of dynamic NTK and LongRoPE (Ding et al. 2024, arXiv:2402.13753) depend on the
+    length of the text. Here every text has those of length ``places.max_length``, so the vector of
+    a token never depends on later tokens.
+
+    Example:
+        >>> import dataclasses
+        >>> frequencies_of(PositionConfig(kind="rope", rope_dim=4), 8)
+        array([1.  , 0.01])
+        >>> places = PositionConfig(kind="rope", rope_theta=100.0, max_length=64)
+        >>> dynamic = dataclasses.replace(places, rope_dynamic=(2.0, 32))
+        >>> frequencies_of(dynamic, 8).round(3)
+        array([1.   , 0.219, 0.048, 0.011])
+    """
+    size, base = places.rope_dim or head_dim, places.rope_theta
+    if places.rope_yarn is not None:
+        return yarn_frequencies(size, base, *places.rope_yarn) / places.rope_interpolation
+    if places.rope_dynamic is not None:
+        base = dynamic_base(size, base, *places.rope_dynamic, places.max_length)
+    found = rotary_frequencies(size, base, places.rope_scaling, places.rope_interpolation)
+    if places.rope_original_max_length is not None:
+        short = places.max_length <= places.rope_original_max_length
+        found = found / np.asarray(places.rope_short_factor if short else places.rope_long_factor)
+    return found

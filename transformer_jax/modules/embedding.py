@@ -1,4 +1,4 @@
-"""Tables of tokens: embeddings, the output head, and rows that are trained alone."""
+"""Vectors of tokens and frames, the output head, and rows of tables that are trained alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,16 +9,17 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.config import TransformerConfig
+from transformer_jax.config import FeatureConfig, TransformerConfig
 from transformer_jax.errors import ArgumentError, DataError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.functional.trained_rows import put_rows, replace_taken
-from transformer_jax.modules.layers import initial_key
+from transformer_jax.modules.layers import Linear, initial_key
 from transformer_jax.modules.parameters import logical_axes
 
 __all__ = [
     "Embed",
+    "FeatureProjection",
     "Head",
     "TrainedRows",
     "check_indices",
@@ -68,6 +69,28 @@ class Embed(nnx.Module):
         if self.trained is None:
             return found
         return self.trained.replace(found, indices, self.table.shape[0], self.dtype)
+
+
+class FeatureProjection(nnx.Module):
+    """``x W + b`` of each position, the frames of which are stacked: see ``stack_frames``."""
+
+    def __init__(self, config: FeatureConfig, width: int, *, dtype: str, rngs: nnx.Rngs):
+        self.config = config
+        self.dtype = dtype  # features are rounded to it
+        self.projection = Linear(config.width, width, (None, "embed"), rngs=rngs)
+
+    def __call__(self, features: Float[Array, "B S W"]) -> Float[Array, "B S D"]:
+        """A vector for each position.
+
+        Raises:
+            DataError: The positions have another width than the model reads.
+        """
+        if features.shape[-1] != self.config.width:
+            raise DataError(
+                f"positions of {features.shape[-1]} numbers: this model reads {self.config.width}, "
+                f"{self.config.stacked_frames} frames of {self.config.num_features} each"
+            )
+        return self.projection(features.astype(self.dtype))
 
 
 class Head(nnx.Module):

@@ -16,8 +16,7 @@ from transformer_jax.data.preferences import Preferences, PreferenceSplits, prom
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import special_tokens
 from transformer_jax.errors import DataError, plural
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.valued_decoder import ValuedDecoder
+from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.training import on_policy

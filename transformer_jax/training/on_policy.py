@@ -288,7 +288,7 @@ def ppo(
     """Proximal policy optimization: the clipped surrogate plus the loss of the value head.
 
     Means over the tokens of completions. The policy is a
-    :class:`~transformer_jax.models.valued_decoder.ValuedDecoder`; batches are those of
+    :class:`~transformer_jax.models.decoder.ValuedDecoder`; batches are those of
     :func:`collect`. Schulman et al. 2017; Ziegler et al. 2019.
 
     Args:

@@ -7,7 +7,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int
 
-from transformer_jax.functional.parts import LANES, sum_to_parts
+from transformer_jax.functional.parts import LANES, reduce_scatter
 
 __all__ = ["PADDING", "TABLE_AXES", "TableParts", "VocabularySplit"]
 
@@ -91,7 +91,7 @@ class TableParts(NamedTuple):
         if self.by_columns:
             gradient = lax.all_to_all(gradient, "tensor", 0, 1, tiled=True)[:, : self.size]
         if self.fsdp:
-            gradient = sum_to_parts(gradient, "fsdp", 0)
+            gradient = reduce_scatter(gradient, "fsdp", 0)
         return lax.psum(
             gradient, [axis for axis in self.over if not (self.fsdp and axis == "fsdp")]
         )

@@ -12,7 +12,7 @@ from tests.drawing import normals
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.convolution import convolve
-from transformer_jax.functional.dependence import (
+from transformer_jax.functional.jacobian_paths import (
     copies_needed,
     dependence,
     path_length,
