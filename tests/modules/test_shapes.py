@@ -266,7 +266,7 @@ CASES = {
     ),
 }  # fmt: skip
 # What others derive from.
-BASES = {"StepDecoder", "_Labelled"}
+BASES = {"StepDecoder", "Summarized", "_Labelled"}
 
 
 def parts_of(name):

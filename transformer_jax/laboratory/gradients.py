@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.functional.jacobian_paths import gradient_norms
-from transformer_jax.laboratory.fitting import Progress, Say, Schedule, fit
+from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.readers import Reader, nearest_sizes
 from transformer_jax.laboratory.recall import GOAL, answers, cued_texts, make_reader

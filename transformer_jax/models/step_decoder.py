@@ -20,6 +20,7 @@ from transformer_jax.modules.embedding import Embed, output_table
 from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.recurrent import Recurrent
 from transformer_jax.modules.rnn_attention import projected_keys, score_of_projected
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["WIDTH", "RecurrentCache", "RecurrentMemory", "StepDecoder", "join_directions"]
 

@@ -30,7 +30,7 @@ def summarize(module: nnx.Module) -> str:
         module: The module.
 
     Example:
-        >>> from transformer_jax.modules.norm import Norm
+        >>> from transformer_jax.modules.layers import Norm
         >>> from transformer_jax.config import NormConfig
         >>> print(summarize(Norm(NormConfig(), 8)))
         Norm: 16 parameters
