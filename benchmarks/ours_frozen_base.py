@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.worker import serve
-from transformer_jax.functional.kernels.cpu import matmul
+from transformer_jax.functional.kernels.products import matmul
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.modules.layers import Linear

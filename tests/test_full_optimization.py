@@ -13,7 +13,7 @@ from flax import nnx
 from tests.drawing import drawn, normals
 from transformer_jax.functional import masks
 from transformer_jax.functional.attention import attend
-from transformer_jax.functional.kernels.cpu import kernel_gradient
+from transformer_jax.functional.kernels.products import kernel_gradient
 from transformer_jax.functional.layers import dropout_mask, layer_norm, linear, rms_norm
 from transformer_jax.functional.losses import OutputTable, cross_entropy, linear_cross_entropy
 from transformer_jax.model_presets import PRESETS

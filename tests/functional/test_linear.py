@@ -7,7 +7,7 @@ import pytest
 
 from tests.drawing import normals
 from tests.platforms import trace_for
-from transformer_jax.functional.kernels.cpu import (
+from transformer_jax.functional.kernels.products import (
     kernel_gradient,
     matmul,
     sum_rows,

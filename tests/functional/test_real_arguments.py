@@ -13,7 +13,7 @@ import pytest
 from transformer_jax import functional
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional import attention, layers, scores
-from transformer_jax.functional.kernels import cpu
+from transformer_jax.functional.kernels import products
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.recurrent import CELLS
 
@@ -70,7 +70,9 @@ def public_functions():
         if module.ispkg:
             continue
         yield from functions_of(importlib.import_module(f"{functional.__name__}.{module.name}"))
-    yield from functions_of(cpu, ("kernel_gradient", "matmul", "sum_rows", "transposed_matmul"))
+    yield from functions_of(
+        products, ("kernel_gradient", "matmul", "sum_rows", "transposed_matmul")
+    )
 
 
 def functions_of(found, names=()):

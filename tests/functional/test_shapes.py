@@ -22,7 +22,7 @@ from transformer_jax.functional import (
     positions,
     scores,
 )
-from transformer_jax.functional.kernels import chunked, cpu, cross_entropy, xla
+from transformer_jax.functional.kernels import chunked, cross_entropy, products, xla
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, Scores
 
@@ -86,9 +86,9 @@ CASES = {
     ),
     "xla": (xla.run, (y, *heads_first), {}, (B, N, T, U)),
     "chunked": (chunked.run, (y, *heads_first), {"block": 2}, (B, N, T, U)),
-    "kernel_gradient": (cpu.kernel_gradient, ((T, D), (T, F)), {}, (D, F)),
-    "transposed_matmul": (cpu.transposed_matmul, ((T, D), (T, F)), {}, (D, F)),
-    "sum_rows": (cpu.sum_rows, (rows,), {}, (D,)),
+    "kernel_gradient": (products.kernel_gradient, ((T, D), (T, F)), {}, (D, F)),
+    "transposed_matmul": (products.transposed_matmul, ((T, D), (T, F)), {}, (D, F)),
+    "sum_rows": (products.sum_rows, (rows,), {}, (D,)),
     "weighted": (cross_entropy.weighted, ((B, T), (B, T)), {}, (B, T)),
 }  # fmt: skip
 # Results that are float32 whatever their arguments are; the others keep the type of the first.

@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.errors import ArgumentError
-from transformer_jax.functional.kernels import cpu
+from transformer_jax.functional.kernels import products
 from transformer_jax.functional.layers import soft_cap, soft_cap_slope
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.real_arguments import real_arguments
@@ -143,7 +143,7 @@ class Scores:
             )
         # A score may be -inf where nothing is to be seen.
         allowed = jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed
-        return self._softmax(cpu.widen(s), allowed)
+        return self._softmax(products.widen(s), allowed)
 
     def _softmax(self, s: Array, allowed: Array | None) -> Array:
         if self.bias is not None:
@@ -222,7 +222,7 @@ def query_key_product(
 ) -> Float[Array, "B N T S"]:
     """``q kᵀ`` in float32; query head ``n`` meets key head ``n // G``."""
     q, shape = _grouped(q, k)
-    return cpu.query_key_product(q, k).reshape(*shape, k.shape[2])
+    return products.query_key_product(q, k).reshape(*shape, k.shape[2])
 
 
 @real_arguments
@@ -232,7 +232,9 @@ def transposed_value_product(
     """``wᵀ x`` in float32, summed over the query heads that share a head of ``like``."""
     w, _ = _grouped(w, like)
     x, _ = _grouped(x, like)
-    return jnp.matmul(cpu.make_row_major(w.swapaxes(2, 3)), x, preferred_element_type=jnp.float32)
+    return jnp.matmul(
+        products.make_row_major(w.swapaxes(2, 3)), x, preferred_element_type=jnp.float32
+    )
 
 
 def _grouped(x: Array, like: Array) -> tuple[Array, tuple[int, int, int]]:

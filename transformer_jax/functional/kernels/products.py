@@ -1,0 +1,205 @@
+"""Matrix products and sums in the layout or order that XLA:CPU runs fastest.
+
+``lax.platform_dependent`` keeps XLA's own form on accelerators when a program is lowered. Branches
+are functions of the module, not closures, so that JAX traces each of them once.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Array, Float, Shaped
+
+from transformer_jax.functional.real_arguments import real_arguments
+
+__all__ = [
+    "as_row",
+    "kernel_gradient",
+    "make_row_major",
+    "matmul",
+    "mean_of_rows",
+    "query_key_product",
+    "rounded_matmul",
+    "sum_rows",
+    "transposed_matmul",
+    "widen",
+]
+
+# XLA:CPU copies the transposed operand of a batched product. Up to this many queries a head, as in
+# decoding, it is better to copy the queries than the keys.
+FEW_QUERIES = 8
+
+
+def widen(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Returns ``x`` in float32, or in its own dtype where it is wider.
+
+    Example:
+        >>> widen(jnp.ones(2, jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+@real_arguments
+def matmul(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> Float[Array, "..."]:
+    """Returns the product over axis ``i`` of ``a`` and axis ``j`` of ``b``, in at least float32.
+
+    Example:
+        >>> matmul(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]), 1, 1)
+        Array([[11.]], dtype=float32)
+    """
+    wide = jnp.promote_types(jnp.promote_types(a.dtype, b.dtype), jnp.float32)
+    return lax.dot_general(a, b, (((i,), (j,)), ((), ())), preferred_element_type=wide)
+
+
+@real_arguments
+def sum_rows(x: Float[Array, "*rows F"], dtype=None) -> Float[Array, " F"]:
+    """Returns the sum over all axes but the last; on CPU as a product with ones.
+
+    XLA:CPU multiplies matrices faster than it reduces.
+
+    Args:
+        x: Rows to sum.
+        dtype: Dtype of the result; by default float32, or the dtype of ``x`` where it is wider.
+
+    Example:
+        >>> sum_rows(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+        Array([4., 6.], dtype=float32)
+    """
+    total = lax.platform_dependent(x, cpu=_sum_as_product, default=_plain_sum)
+    return total if dtype is None else total.astype(dtype)
+
+
+def _sum_as_product(x):
+    rows = x.reshape(-1, x.shape[-1])
+    return matmul(jnp.ones((1, rows.shape[0]), x.dtype), rows, 1, 0)[0]
+
+
+def _plain_sum(x):
+    return x.sum(range(x.ndim - 1), dtype=jnp.promote_types(x.dtype, jnp.float32))
+
+
+def mean_of_rows(x):
+    """Returns the mean of each row, as an axis of size 1."""
+    return lax.platform_dependent(x, cpu=_mean_as_product, default=_plain_mean)
+
+
+def _mean_as_product(x):
+    D, contract = x.shape[-1], (((x.ndim - 1,), (0,)), ((), ()))
+    return lax.dot_general(
+        x, jnp.full((D, 1), 1 / D, x.dtype), contract, precision=lax.Precision.HIGHEST
+    )
+
+
+def _plain_mean(x):
+    return x.mean(-1, keepdims=True)
+
+
+@real_arguments
+def transposed_matmul(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
+    """Returns the sum of the outer products of all rows, ``aᵀ b``, in at least float32.
+
+    Example:
+        >>> transposed_matmul(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]))
+        Array([[3., 4.],
+               [6., 8.]], dtype=float32)
+    """
+    if not a.dtype == b.dtype == jnp.bfloat16:
+        return _rows_product(a, b)
+    return lax.platform_dependent(a, b, cpu=_row_major_product, default=_rows_product)
+
+
+def _rows_product(a, b):
+    return matmul(a, b, 0, 0)
+
+
+def _row_major_product(a, b):
+    # The layout of the result is fixed too: XLA:CPU fails where it would transpose the result.
+    return _row_major(matmul(_row_major(a.T), b, 1, 0))
+
+
+@real_arguments
+def kernel_gradient(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
+    """The gradient of a kernel: :func:`transposed_matmul`, as fast as possible.
+
+    XLA:CPU multiplies by a transposed operand up to twice as fast if it is the narrower. So a wider
+    ``a`` makes this ``(bᵀ a)ᵀ`` there, behind a barrier without which XLA would put it back.
+
+    Example:
+        >>> kernel_gradient(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]))
+        Array([[3., 4.],
+               [6., 8.]], dtype=float32)
+    """
+    if a.shape[1] <= b.shape[1]:
+        return transposed_matmul(a, b)
+    return lax.platform_dependent(a, b, cpu=_swapped_product, default=transposed_matmul)
+
+
+def _swapped_product(a, b):
+    return lax.optimization_barrier(transposed_matmul(b, a)).T
+
+
+def make_row_major(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+    """Returns ``x``; on CPU and in bfloat16, with its last axis contiguous in memory.
+
+    XLA folds a transposition into the product that follows, and XLA:CPU has no bfloat16 product
+    for most of the results: it widens both operands to float32, which takes four times as long
+    where the processor multiplies bfloat16.
+
+    Example:
+        >>> make_row_major(jnp.ones((2, 3)).T).shape
+        (3, 2)
+    """
+    if x.dtype != jnp.bfloat16:
+        return x
+    return lax.platform_dependent(x, cpu=_row_major, default=lambda x: x)
+
+
+def _row_major(x):
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
+
+def rounded_matmul(a, b, axes):
+    """Returns the product over pairs of ``axes``, in the dtype of ``a``.
+
+    Accelerators sum bfloat16 products in float32 and round as they write. Asking for a float32
+    result would write twice the bytes there; XLA:CPU has to be asked.
+    """
+    contract = (axes, ((), ()))
+    plain = lambda a, b: lax.dot_general(a, b, contract)
+    if jnp.promote_types(a.dtype, jnp.float32) == a.dtype:
+        return plain(a, b)
+    wide = lambda a, b: lax.dot_general(a, b, contract, preferred_element_type=jnp.float32)
+    return lax.platform_dependent(a, b, cpu=lambda a, b: wide(a, b).astype(a.dtype), default=plain)
+
+
+def query_key_product(
+    q: Float[Array, "B N T H"], k: Float[Array, "B N S H"]
+) -> Float[Array, "B N T S"]:
+    """Returns ``q kᵀ`` in float32; on CPU few queries are transposed instead of all keys.
+
+    Example:
+        >>> query_key_product(jnp.ones((1, 1, 1, 3)), jnp.ones((1, 1, 2, 3)))[0, 0]
+        Array([[3., 3.]], dtype=float32)
+    """
+    if isinstance(q.shape[2], int) and q.shape[2] <= FEW_QUERIES:
+        return lax.platform_dependent(q, k, cpu=_keys_first, default=_queries_first)
+    return _queries_first(q, k)
+
+
+def _queries_first(q, k):
+    transposed = make_row_major(k.swapaxes(2, 3))
+    return jnp.matmul(q, transposed, preferred_element_type=jnp.float32)
+
+
+def _keys_first(q, k):
+    return jnp.matmul(k, q.swapaxes(2, 3), preferred_element_type=jnp.float32).swapaxes(2, 3)
+
+
+def as_row(v: Float[Array, " D"], x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Returns a vector with the dtype and the number of axes of ``x``.
+
+    Example:
+        >>> as_row(jnp.ones(3), jnp.ones((2, 4, 3))).shape
+        (1, 1, 3)
+    """
+    return v.astype(x.dtype).reshape((1,) * (x.ndim - 1) + v.shape)
