@@ -18,6 +18,7 @@ from transformer_jax.functional.recurrent import CELLS, recur
 B, T, D, F = 2, 9, 3, 4
 
 
+@pytest.mark.quick("1-1-False", "2-3-True", "5-4-False")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("width", "dilation"), [(1, 1), (3, 1), (2, 3), (4, 2), (5, 4)])
 def test_a_convolution_is_its_sum(width, dilation, causal):
@@ -70,6 +71,7 @@ def test_restricted_attention_needs_so_many_layers(w, layers):
     assert path_length([windowed(64, w)] * 70) == layers  # row H14: ceil((n - 1) / w)
 
 
+@pytest.mark.quick("81-3-4")
 @pytest.mark.parametrize(("n", "k", "layers"), [(64, 2, 6), (64, 4, 3), (81, 3, 4)])
 def test_dilated_convolutions_need_logarithmically_many_layers(n, k, layers):
     # Row H14: the last output sees all inputs after log_k(n) layers; causal ones see no later one.

@@ -88,6 +88,7 @@ def test_kernel_gradient_is_a_transposed_product_whichever_side_is_wider(
     np.testing.assert_allclose(matmul(a, b, 0, 0), a.T @ b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.quick("1-1-1", "3-17-7", "64-5-33")
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])
 @pytest.mark.parametrize(("A", "B"), [(1, 1), (1, 8), (8, 1), (3, 17), (64, 5)])
 def test_kernel_gradient_of_bfloat16_is_that_of_the_same_numbers_in_float32(rows, A, B):

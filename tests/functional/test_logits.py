@@ -57,6 +57,7 @@ def test_argmax_of_odd_rows_is_jnp_argmax():
     np.testing.assert_array_equal(processors.argmax(x), jnp.argmax(x, -1))
 
 
+@pytest.mark.quick("3-7-3", "40-8-1", "9-1-None")
 @pytest.mark.parametrize("levels", [None, 1, 3])
 @pytest.mark.parametrize(("k", "group"), [(1, 4), (4, 4), (3, 7), (5, 64), (40, 8), (9, 1)])
 def test_two_stages_give_what_one_gives(levels, k, group):
