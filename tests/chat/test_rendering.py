@@ -167,7 +167,7 @@ def test_the_process_does_not_outlive_its_parent():
     assert gone(int(done.stdout))
 
 
-@pytest.mark.quick("closed1", "closed2")
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [(0,), (1,), (0, 1, 2)])
 def test_standard_streams_may_be_closed(tmp_path, closed):
     program = f"""

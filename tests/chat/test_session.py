@@ -154,6 +154,7 @@ def test_an_answer_ends_at_the_end_token_of_the_template(make):
     assert all(token not in (end, eos) for one in found for token in one.tokens[:-1])
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_stopped_belongs_to_the_conversation(make):
     model = make()
     session = ChatSession(model)
@@ -168,6 +169,7 @@ def test_an_answer_that_is_stopped_belongs_to_the_conversation(make):
     assert after == [fresh.text]
 
 
+@pytest.mark.slow
 def test_a_session_forgets_what_it_is_told_to(make):
     session = ChatSession(make(), "Be so.")
     [first] = talk(session, TALK[:1])

@@ -78,6 +78,7 @@ def test_commands_change_the_conversation(chat_run, answers, run_command):
     assert code == 0
 
 
+@pytest.mark.slow
 def test_two_slashes_are_a_message_with_one(chat_run, run_command):
     _, one, _ = run_command("chat", chat_run, *FLAGS, text="//a cab\n")
     found = load(chat_run).chat([{"role": "user", "content": "/a cab"}], **GREEDY)
@@ -119,6 +120,7 @@ def test_a_model_without_a_chat_template_is_refused(decoder_run, ngram_run, run_
         load(ngram_run).chat([{"role": "user", "content": "a"}])
 
 
+@pytest.mark.slow
 def test_a_named_template_is_used(chat_run, run_command, tmp_path):
     plain = shutil.copytree(chat_run, tmp_path / "plain")
     (plain / "tokenizer_config.json").unlink()

@@ -94,6 +94,7 @@ def test_labels_of_a_text_have_probabilities_of_their_own(published, run_command
         assert line.split("\t")[::2] == ([f"topic {i}" for i in shown] or [""])
 
 
+@pytest.mark.slow
 def test_how_published_classifiers_were_trained_is_not_told(published, run_command):
     code, _, err = run_command("classify", published("bert_multi"), "bank " * 99)
     assert code == 0
@@ -195,6 +196,7 @@ def test_all_parameters_are_described(published, run_command, name):
         assert re.search(r"encoder/projection +20×32, 32 +672 ", said)
 
 
+@pytest.mark.slow
 def test_the_discriminator_tells_words_that_are_replaced(published, run_command):
     """By the first token of each; nothing but 0 divides the two."""
     folder = published("electra")

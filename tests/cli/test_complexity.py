@@ -133,6 +133,7 @@ def test_each_size_is_measured_once_and_lengths_ascend():
     ]
 
 
+@pytest.mark.slow
 def test_the_picture_is_written(tmp_path, capsys):
     flags = [*SMALL, "--layers", "self-attention", "recurrent"]
     assert main(["complexity", *flags, "--output", str(tmp_path / "layers.svg")]) == 0

@@ -338,6 +338,7 @@ def test_similar_finds_the_line_itself_first(pretrained, run_command, lines):
 # words, attention, probe
 
 
+@pytest.mark.slow
 def test_words_shows_one_static_and_many_contextual_vectors(pretrained, run_command, tmp_path):
     """B3."""
     page = tmp_path / "page.html"
@@ -389,6 +390,7 @@ def test_attention_of_encoders_in_python(pretrained, tasks):
         assert attention.png().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_attention_of_an_encoder_of_pairs(tasks, run_command, tmp_path):
     page = tmp_path / "map.html"
     run_command("attention", tasks("pair"), "i\tran", "--json", "--output", page)
@@ -396,6 +398,7 @@ def test_attention_of_an_encoder_of_pairs(tasks, run_command, tmp_path):
     assert said["rows"] == ["[CLS]", "i", "[SEP]", "ran", "[SEP]"]
 
 
+@pytest.mark.slow
 def test_probe_tells_what_a_layer_knows(pretrained, run_command, tmp_path):
     """H21: which word stands before is unknown to the embeddings of a word."""
     rng = np.random.default_rng(0)

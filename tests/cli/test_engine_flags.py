@@ -134,7 +134,7 @@ def test_each_flag_of_translate_works_as_in_ours(lesson_run, run_command, tmp_pa
 
 
 @pytest.mark.parametrize("name", GENERATE)
-@pytest.mark.quick("json", "stop")
+@pytest.mark.quick("stop")
 def test_each_flag_of_generate_works_as_in_ours(language_run, run_command, tmp_path, name):
     base = ["--prompts", "-", "--temperature", 0]
     base += [] if name == "max_new_tokens" else ["--max-new-tokens", 9]
@@ -260,6 +260,7 @@ def test_models_that_it_does_not_compute_are_refused(ngram_run, run_command):
         tj.load(ngram_run, engine="ctranslate2")
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_once_and_again_after_more_training(trained_run, run_command, tmp_path):
     run = shutil.copytree(trained_run, tmp_path / "run", ignore=lambda *_: ["ctranslate2"])
     folders = lambda: sorted(path.name for path in (run / "ctranslate2").iterdir())

@@ -258,6 +258,7 @@ def test_a_trace_tells_the_steps_of_the_text(decoder_run, generate):
         assert re.fullmatch(r"0\.\d{4}", worth), row
 
 
+@pytest.mark.slow
 @decoders
 def test_long_prompts_lose_their_beginning_or_are_refused(name, generate, run_command, request):
     run, prompt = request.getfixturevalue(name), "abcd " * 9
@@ -549,6 +550,7 @@ def test_ngram_run_has_file_to_verify_and_no_layers(ngram_run, run_command, tmp_
     assert run_command("verify", tmp_path / "run")[0] == 4
 
 
+@pytest.mark.slow
 def test_the_page_of_a_text_shows_the_weights_of_the_forward_pass(
     decoder_run, run_command, tmp_path
 ):

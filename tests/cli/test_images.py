@@ -135,6 +135,7 @@ def test_an_image_gets_what_it_gets_among_others(published):
     np.testing.assert_allclose(encoder.embed(pixels[0]), encoder.embed(pixels)[0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_images_get_labels_and_vectors(published):
     classify, encoder = tj.load(published("vit")), tj.load(published("vit_bare"))
     given = np.moveaxis(layouts.inputs("vit")["pixel_values"], 1, -1)

@@ -114,6 +114,7 @@ def test_the_settings_that_are_named_then_fit(run_command):
     assert (code, "fits: " in err) == (0, True)
 
 
+@pytest.mark.quick("chatml")
 @pytest.mark.parametrize("given", ["chatml", "phi-3"])
 def test_tokens_that_a_run_adds_are_in_the_vocabulary_of_its_plan(tmp_path, capsys, given):
     """The vocabulary has the tokens of the tokenizer of such a run; twice is once."""
@@ -142,6 +143,7 @@ def test_tokens_that_a_run_adds_are_in_the_vocabulary_of_its_plan(tmp_path, caps
     assert f"of {path}, and {more} tokens that the run adds" in found.err
 
 
+@pytest.mark.slow
 def test_tokens_of_a_template_come_to_a_vocabulary_that_is_to_be_learned(run_command):
     words = ["instruct", "sft", "--plan", "80GiB", "--chat.template", "llama-3"]
     _, _, err = run_command(*words)

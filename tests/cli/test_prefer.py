@@ -80,6 +80,7 @@ def test_a_rule_chooses_by_its_reward(run_command, run, prompts):
     assert again == rows
 
 
+@pytest.mark.slow
 def test_prompts_are_lower_cased_for_a_model_of_lower_cased_text(run_command, run, tmp_path):
     lower, prompts = tmp_path / "lower", tmp_path / "prompts.txt"
     shutil.copytree(run, lower)

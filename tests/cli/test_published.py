@@ -194,7 +194,7 @@ def test_a_converted_translator_begins_as_the_folder_does(published, tmp_path, r
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
 @pytest.mark.parametrize("start", [-1, 97, 10**6])
-@pytest.mark.quick("97-config.json", "1000000-generation_config.json")
+@pytest.mark.slow
 def test_a_decoder_does_not_begin_with_what_it_has_not(
     published, tmp_path, run_command, file, start
 ):
@@ -221,7 +221,7 @@ def test_settings_of_decoding_go_back_as_they_were(published, tmp_path, run_comm
 
 
 @pytest.mark.parametrize("format", ["hf", "ctranslate2", "stablehlo"])
-@pytest.mark.quick("hf")
+@pytest.mark.slow
 def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_command, format):
     """Its parameters lie along an axis of layers, which no format has."""
     pytest.importorskip({"hf": "safetensors", "stablehlo": "flatbuffers"}.get(format, format))

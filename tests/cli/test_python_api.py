@@ -287,6 +287,7 @@ def test_classifiers_give_labels(published, run_command):
         classify(TEXT, ["one"])
 
 
+@pytest.mark.slow
 def test_taggers_give_tags(published, run_command):
     tag = tj.load(published("bert_tag"))
     [tags] = tag(["who ran?"])

@@ -232,6 +232,7 @@ def test_weights_of_the_map_are_read_before_a_run_gives_way(encoder, tmp_path, r
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_changed_bit_of_the_map_is_noticed(encoder, tmp_path, lines, run_command):
     folder, run = dense_encoder(encoder, linear()), tmp_path / "run"
     assert run_command("convert", folder, run)[0] == 0
@@ -387,6 +388,7 @@ def test_texts_are_searched_by_the_vectors_of_the_folder(encoder, lines, tmp_pat
     assert search() == search("--pool", "cls") != search("--pool", "mean")
 
 
+@pytest.mark.slow
 def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
     encoder, lines, tmp_path, run_command
 ):
@@ -514,6 +516,7 @@ def test_parts_in_another_order_or_of_other_libraries_are_refused(encoder):
         pool_of(folder, None)
 
 
+@pytest.mark.slow
 def test_vectors_of_other_similarities_are_not_compared_by_cosines(encoder, lines, run_command):
     folder = beside(encoder("mean_tokens", parts=PARTS[:2]), similarity_fn_name="dot")
     describe(folder, sentence={"max_seq_length": 40}, parts=PARTS[:2])

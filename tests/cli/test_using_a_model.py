@@ -126,6 +126,7 @@ def test_n_best_are_scored_and_stay_on_their_line(trained_run, lesson, run_comma
         assert len(set(cells[::2])) == 3
 
 
+@pytest.mark.slow
 def test_trace_shows_every_step_beside_the_translation(trained_run, lesson, run_command):
     # Row L13.
     code, lines, err = run_command(
@@ -182,6 +183,7 @@ def test_sampling_repeats_with_its_seed_and_ignores_neighbours(
     assert sampled(sources, 1, 0.0) == list(targets)
 
 
+@pytest.mark.slow
 def test_long_lines_are_cut_and_counted_or_refused(trained_run, run_command):
     text = "O gato dorme.\n" + "gato " * 200 + "\n"
     code, lines, err = run_command("translate", trained_run, "--num-beams", 1, text=text)

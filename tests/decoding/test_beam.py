@@ -345,7 +345,7 @@ def test_ties_are_settled_the_same_way_every_time():
 
 
 @pytest.mark.parametrize("beams", [2, 5])
-@pytest.mark.quick("5")
+@pytest.mark.slow
 def test_wide_beams_and_many_sentences_read_back_their_own_tokens(beams):
     """Hypotheses of neighbours would show: every sentence may only use its own two letters."""
     B, N = 6, 5

@@ -222,7 +222,7 @@ def test_models_keep_the_protocol(kind):
     assert isinstance(kind.model, Decodable)
 
 
-@pytest.mark.quick("gru", "encoder-decoder")
+@pytest.mark.quick("gru")
 def test_cache_equals_teacher_forcing(kind):
     forced, cache = kind.forced, kind.init_cache()
     logits = []
@@ -243,7 +243,7 @@ def test_prefill_equals_teacher_forcing(kind, beams):
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
-@pytest.mark.quick("gru", "encoder-decoder")
+@pytest.mark.quick("gru")
 def test_left_padding_of_prompts_is_invisible(kind):
     forced, starts = kind.forced, np.array([2, 0, 1])
     padded = np.where(np.arange(3)[None] < starts[:, None], PAD, TOKENS[:, :3])
@@ -315,7 +315,7 @@ def test_greedy_search_takes_the_most_probable_tokens(kind):
         assert bool(out.finished[b]) == (tokens[b, n] == EOS)
 
 
-@pytest.mark.quick("gru", "encoder-decoder")
+@pytest.mark.quick("encoder-decoder")
 def test_samples_are_scored_as_teacher_forcing_does(kind):
     model, forced = kind.model, kind.forced
     keys = row_keys(jax.random.key(0), jnp.arange(B))

@@ -284,6 +284,7 @@ def by_hand(logits, read, settings):
     return softmax(logits)
 
 
+@pytest.mark.slow
 def test_beams_find_what_is_more_probable_and_tell_the_truth_about_it():
     request = GenerationRequest("abcab", max_new_tokens=5, num_beams=6, nbest=4)
     [[plain]] = model().generate(

@@ -162,7 +162,7 @@ def compiled_search(name, beams):
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.quick("4")
+@pytest.mark.slow
 def test_devices_that_have_rows_alone_exchange_nothing_in_the_loop(beams):
     assert list(loop_exchanges(compiled_search("8x1x1", beams))) == []
 

@@ -180,6 +180,7 @@ def test_greedy_is_the_argmax_of_teacher_forcing(greedy, lines):
         assert translation.tokens == tuple(tokens)
 
 
+@pytest.mark.slow
 def test_the_finish_reason_is_the_end_token_or_the_limit(translator, greedy, lines):
     """Beam search always ends with EOS, by the limit here; greedy search may reach it before."""
     for way in translator.translate(lines[1:2])[0].hypotheses:
@@ -205,6 +206,7 @@ def test_scores_are_those_of_teacher_forcing(translator, lines):
             assert way.score == pytest.approx(way.log_prob / len(way.tokens), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_scoring_many_pairs_keeps_their_order(translator, lines):
     targets = lines[::-1]
     together = translator.score(lines, targets)
@@ -425,6 +427,7 @@ def test_the_models_positions_limit_source_and_target():
     assert len(out.tokens) <= 10
 
 
+@pytest.mark.slow
 def test_unknown_tokens_are_not_written_where_unwanted():
     model = letter_model()
     model.embedding.table[...] = model.embedding.table[...].at[UNK].multiply(30.0)

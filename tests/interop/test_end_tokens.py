@@ -144,7 +144,7 @@ def test_another_engine_translates_to_any_end(translator):
             assert there.tokens == wanted
 
 
-@pytest.mark.quick("llama")
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["llama", "bart"])
 def test_an_exported_program_ends_by_any(decoder, translator, tmp_path, layout):
     pytest.importorskip("flatbuffers")

@@ -341,6 +341,7 @@ def test_configurations_are_ordinary_files_of_the_folder(tmp_path, name):
         HFRunDirectory(folder).read_config()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="the system does not tell")
 def test_parameters_stay_in_the_file_where_they_lie_in_it_as_in_memory(tmp_path, monkeypatch):
     """Bits are the same wherever a file begins; what is written to a parameter never reaches it."""

@@ -72,6 +72,7 @@ def test_scores_stores_and_attention_split_targets_by_their_own_model(folder, wa
     assert (len(found["cross"].rows), found.text) == (len(written[0]), GERMAN)
 
 
+@pytest.mark.slow
 def test_python_and_the_command_score_alike(folder, tmp_path, capsysbinary):
     for name, side in (("s", 0), ("t", 1)):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in LINES))

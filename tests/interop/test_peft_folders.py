@@ -460,6 +460,7 @@ def test_an_adapter_that_overflows_is_one_line(gpt2, base, tmp_path, target):
     assert {path.name for path in tmp_path.iterdir()} == {"adapter"}
 
 
+@pytest.mark.slow
 def test_a_merged_output_layer_has_a_table_of_its_own(gpt2, base, tmp_path):
     """Merged, loaded and exported; prompts that choose adapters share the table."""
     fields = {**FIELDS, "target_modules": ["lm_head"]}

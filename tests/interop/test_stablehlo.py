@@ -204,7 +204,7 @@ def test_a_single_row_and_a_single_token_will_do(loaded):
 
 
 @pytest.mark.parametrize("function", ["generate", "forward"])
-@pytest.mark.quick("forward")
+@pytest.mark.slow
 def test_programs_for_two_rows_at_least_take_a_single_one(loaded, exported, tmp_path, function):
     """So decoding was exported before: the manifest says it, and rows are given twice."""
     folder = shutil.copytree(exported("decoder"), tmp_path / "old")

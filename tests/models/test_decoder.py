@@ -229,6 +229,7 @@ def test_scanned_layers_are_looped_ones():
     chex.assert_trees_all_close(jax.jit(stepwise)(params, text()), whole[:, 4:], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "scan"),
     [

@@ -166,7 +166,7 @@ def test_padding_changes_nothing(config):
 
 
 @variants
-@pytest.mark.quick("modern")
+@pytest.mark.slow
 def test_padding_may_stand_anywhere(config):
     """A mask replaces lengths: padding at the end is that of lengths, elsewhere it is invisible
     too.

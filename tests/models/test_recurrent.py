@@ -128,6 +128,7 @@ def test_bahdanau_step_by_step():
             np.testing.assert_allclose(maps[row, t, : LENGTHS[row]], alpha, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_reversed_encoder_reads_sources_backwards():
     """Sutskever et al. 2014, 3.3: its states are those of the turned source, turned back."""
     rngs = nnx.Rngs(0)
@@ -146,6 +147,7 @@ def test_a_reversed_encoder_reads_sources_backwards():
         )
 
 
+@pytest.mark.slow
 def test_what_is_fed_into_kernels_of_zeros_changes_nothing():
     graph, params = drawn(lambda: make("general", kind="hidden"))
     kernel = params["decoder"]["layers"]["forward"][0]["inputs"]["kernel"]

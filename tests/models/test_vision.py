@@ -82,6 +82,7 @@ def test_published_sizes_with_a_thousand_classes(name, count):
     assert accounting.count_parameters(PRESETS[name]) == count - 1000 * (PRESETS[name].d_model + 1)
 
 
+@pytest.mark.slow
 def test_patches_moved_with_their_positions_move_their_vectors_and_nothing_else():
     run, params = compiled(SMALL, labels=0), parts(SMALL, 0)[1]
     table = params["encoder"]["positions"]["table"]
@@ -103,7 +104,7 @@ def test_only_positions_tell_the_order_of_patches():
 
 
 @pytest.mark.parametrize("config", [SMALL, POOLED], ids=["small", "pooled"])
-@pytest.mark.quick("pooled")
+@pytest.mark.slow
 def test_gradients_reach_every_parameter_and_every_pixel(config):
     graph, params = parts(config)
     weights = jnp.arange(1.0, 1.0 + CLASSES)[None]

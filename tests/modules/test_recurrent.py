@@ -167,6 +167,7 @@ def test_the_backward_direction_reads_the_text_reversed():
     np.testing.assert_allclose(jnp.roll(back, D, axis=-1), turned, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_dropout_is_between_layers_alone(key):
     [x] = normals((B, T, I))
     for layers, differs in ((1, False), (2, True)):

@@ -116,7 +116,7 @@ def test_a_run_measures_every_step_once_and_keeps_last_and_best(bench):
 
 
 @pytest.mark.parametrize("number", [0, 3, 4, 9])
-@pytest.mark.quick("0", "4")
+@pytest.mark.quick("4")
 def test_stopped_at_any_step_and_resumed_it_is_the_undisturbed_run(bench, tmp_path, number):
     """R1: the state bit by bit, and every line of the measurements."""
     bench.path = tmp_path / "whole"
@@ -354,6 +354,7 @@ def test_measurements_that_cannot_be_written_are_named(bench):
         bench.run(2)
 
 
+@pytest.mark.slow
 def test_tensorboard_is_optional(tmp_path, monkeypatch):
     log = MetricsLog(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard")
     log.write({"step": 1, "loss": 2.0, "bad": float("nan")})

@@ -191,6 +191,7 @@ def test_gradients_are_those_of_attention_adapters_alone(variant):
     assert all(np.abs(leaf).max() > 0 for leaf in names.values())
 
 
+@pytest.mark.slow
 def test_dora_takes_the_length_of_directions_for_a_constant():
     """Section 4.3 of Liu et al. 2024: the gradient is that of m V / c with c = ‖V‖ held."""
     config = LoRAConfig(2, variant="dora")

@@ -94,6 +94,7 @@ def test_the_log_probability_of_a_completion_is_that_of_its_tokens_one_by_one():
             assert count[row, side] == len(ids) - start
 
 
+@pytest.mark.slow
 def test_logits_computed_a_few_positions_at_a_time_give_the_same(monkeypatch):
     policy, batch = model(), batch_of(encoded(20).train)
     graph, params = split(policy)

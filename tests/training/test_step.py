@@ -173,6 +173,7 @@ def test_pmap_is_for_whole_copies_in_one_process(make_toy):
         compile_step(make_step(OBJECTIVE, DESCENT, merging(graph)), mesh, shardings, "pmap")
 
 
+@pytest.mark.slow
 def test_dropout_draws_the_same_masks_on_every_mesh(make_dropping_toy, sentences, key):
     graph, params = split(make_dropping_toy())
 

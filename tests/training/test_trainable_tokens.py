@@ -173,6 +173,7 @@ def test_no_gradient_of_a_whole_table_is_made(chunk):
     assert operations(with_table) - operations(adapters) > product / 2
 
 
+@pytest.mark.slow
 def test_few_rows_are_optimized_as_their_table_is():
     """Weight decay, depth and Muon's choice are those of the table and of its bias."""
     partition = trainable_tokens(lora(LoRAConfig(2)), IDS)

@@ -141,7 +141,7 @@ def test_resumed_is_uninterrupted_bit_by_bit(tmp_path, partition):
 
 
 @pytest.mark.parametrize("accumulation", [2, 4])
-@pytest.mark.quick("4")
+@pytest.mark.slow
 def test_accumulated_is_the_whole_batch_with_own_weights(tmp_path, accumulation):
     keyless = lambda model, batch, key: squares(model, batch, None)
     runs = [
@@ -175,6 +175,7 @@ def test_what_is_frozen_keeps_every_bit_and_is_stored_once(tmp_path):
     np.testing.assert_array_equal(model(x), nnx.merge(run.graph, stored)(x))
 
 
+@pytest.mark.slow
 def test_frozen_parameters_come_from_the_run_and_damage_is_named(tmp_path):
     given = jax.tree.map(lambda a: np.asarray(a) + 1, split(Two(rngs=nnx.Rngs(9)))[1])
     task = tr_task(partition=HEAD, initial=lambda params: given)
@@ -199,6 +200,7 @@ def test_frozen_parameters_come_from_the_run_and_damage_is_named(tmp_path):
     assert any("is missing" in (finding.problem or "") for finding in verify(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_run_with_frozen_parameters_in_its_checkpoints_resumes_and_loads(tmp_path):
     """Version 0.1.0 wrote all parameters in each checkpoint, and a mask around the optimizer."""
     task = tr_task(partition=HEAD)
