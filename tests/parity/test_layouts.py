@@ -371,7 +371,7 @@ def test_each_published_key_is_read(folders, tmp_path, monkeypatch, name):
     other.mkdir()
     (other / "model.safetensors").hardlink_to(here / "model.safetensors")
     # Whether the tensors fit the model described is another question.
-    monkeypatch.setattr(published, "_misfit", lambda *_: None)
+    monkeypatch.setattr(published, "_first_mismatch", lambda *_: None)
     described = open_hf_checkpoint(here).model
     for key, value in KEYS[name].items():
         fields = layouts.LAYOUTS[name]["config"] | {key: value}

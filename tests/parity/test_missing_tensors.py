@@ -135,7 +135,7 @@ def differences(reference, folder, cls, layout):
 def test_each_tensor_of_a_layout_is_needed(reference, layout, tmp_path, monkeypatch):
     """Removed in turn: the folder is refused, or equal to what transformers gives of it."""
     # The keys that an error names take most of the time.
-    monkeypatch.setattr(hf_checkpoint, "deciding_keys", lambda fields, outcome: "")
+    monkeypatch.setattr(hf_checkpoint, "diagnose_config", lambda fields, outcome: "")
     wrong, refused, equal = [], 0, []
     for number, (variant, fields, tensors, cls) in enumerate(variants(layout)):
         for name in ("", *tensors):

@@ -8,7 +8,7 @@ from typing import Any
 from transformer_jax.errors import CheckpointError, UserError
 from transformer_jax.interop.tensor_files import inside
 
-__all__ = ["ConfigReader", "deciding_keys", "read_config"]
+__all__ = ["ConfigReader", "diagnose_config", "read_config"]
 
 _LARGEST = 2**40  # of any size that is believed; tensors are compared with it afterwards
 _MOST_BYTES = 16 << 20
@@ -202,8 +202,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def deciding_keys(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) -> str:
-    """The keys on which an outcome depends, with their values, to follow an error.
+def diagnose_config(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) -> str:
+    """Names the keys on which an outcome depends, with their values, to follow an error.
 
     Each number and flag that was read is changed, and named if the outcome then is another.
 
@@ -215,7 +215,7 @@ def deciding_keys(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) 
         >>> fields = ConfigReader({"heads": 4, "size": 8})
         >>> width = lambda fields: fields.whole("heads") * fields.whole("size")
         >>> _ = width(fields), fields.whole("layers", default=2)
-        >>> deciding_keys(fields, width)
+        >>> diagnose_config(fields, width)
         ' (heads 4, size 8)'
     """
     now, found = outcome(fields), []

@@ -19,7 +19,7 @@ from flax import nnx
 
 from transformer_jax.devices import default_device
 from transformer_jax.errors import CheckpointError, ConfigError, UserError, no_such_run
-from transformer_jax.interop.config_reader import ConfigReader, deciding_keys, read_config
+from transformer_jax.interop.config_reader import ConfigReader, diagnose_config, read_config
 from transformer_jax.interop.families import (
     bart,
     bert,
@@ -175,14 +175,14 @@ def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
     fields.only(quantization_config=None)
     family = _family(fields)
     tensors = open_tensors(folder)
-    names = _todays(family, fields, tensors)
+    names = _canonical_names(family, fields, tensors)
     shapes = {name: tensors.entries[there].shape for name, there in names.items()}
     same = functools.cache(lambda a, b: _same(tensors, names, shapes, a, b))
     describe = lambda said: _described(family, said, Tensors(shapes, same), tensors)
     try:
         model = describe(fields)
     except ConfigError as error:
-        keys = deciding_keys(fields, lambda said: _refusal(describe, said))
+        keys = diagnose_config(fields, lambda said: _refusal(describe, said))
         raise CheckpointError(f"{fields.where}: {error}{keys}") from None
     mappings = family.mappings(model)
     for mapping in mappings:
@@ -191,9 +191,9 @@ def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
             raise CheckpointError(
                 f"{path}: the tensor {mapping.hf_name} is {kind}: weights are {', '.join(FLOATS)}"
             )
-    if misfit := _misfit(fields, family, model, mappings, shapes, same):
-        keys = deciding_keys(fields, lambda said: _expected(family, describe(said), misfit))
-        raise CheckpointError(f"{path}: the tensor {misfit.tensor} {misfit.problem}{keys}")
+    if mismatch := _first_mismatch(fields, family, model, mappings, shapes, same):
+        keys = diagnose_config(fields, lambda said: _expected(family, describe(said), mismatch))
+        raise CheckpointError(f"{path}: the tensor {mismatch.tensor} {mismatch.problem}{keys}")
     return HFCheckpoint(folder, fields, family, model, mappings, tensors, names)
 
 
@@ -221,7 +221,9 @@ def _family(fields: ConfigReader) -> ModelFamily:
     raise fields.refused("model_type", kind, reason)
 
 
-def _todays(family: ModelFamily, fields: ConfigReader, tensors: TensorFolder) -> dict[str, str]:
+def _canonical_names(
+    family: ModelFamily, fields: ConfigReader, tensors: TensorFolder
+) -> dict[str, str]:
     """Maps current tensor names to those in the files, without tensors that hold nothing."""
     found: dict[str, str] = {}
     for there in tensors.entries:
@@ -278,7 +280,7 @@ def _refusal(describe: Callable[[ConfigReader], Model], fields: ConfigReader) ->
     return ""
 
 
-class _Misfit(NamedTuple):
+class _Mismatch(NamedTuple):
     """A tensor that the model lacks or should not have, or of another shape."""
 
     tensor: str
@@ -286,24 +288,24 @@ class _Misfit(NamedTuple):
     shape: bool = False
 
 
-def _expected(family: ModelFamily, model: Model, misfit: _Misfit) -> Any:
+def _expected(family: ModelFamily, model: Model, mismatch: _Mismatch) -> Any:
     """Returns whether a model has a tensor, and its shape if that is what does not fit."""
     for mapping in family.mappings(model):
-        if mapping.hf_name == misfit.tensor:
+        if mapping.hf_name == mismatch.tensor:
             return (
-                hf_shape(parameter_shapes(model)[mapping.name], mapping) if misfit.shape else True
+                hf_shape(parameter_shapes(model)[mapping.name], mapping) if mismatch.shape else True
             )
     return False
 
 
-def _misfit(
+def _first_mismatch(
     fields: ConfigReader,
     family: ModelFamily,
     model: Model,
     mappings: Sequence[TensorMapping],
     shapes: Mapping[str, tuple[int, ...]],
     same: Callable[[str, str], bool],
-) -> _Misfit | None:
+) -> _Mismatch | None:
     """The first tensor of a folder that is not that of the model, compared one by one."""
     expected = parameter_shapes(model)
     described = {mapping.name for mapping in mappings}
@@ -312,11 +314,11 @@ def _misfit(
         raise CheckpointError(f"{Path(fields.where).parent}: no published place for {apart[0]}")
     for mapping in mappings:
         if mapping.hf_name not in shapes:
-            return _Misfit(mapping.hf_name, "is missing")
+            return _Mismatch(mapping.hf_name, "is missing")
         found, wanted = shapes[mapping.hf_name], hf_shape(expected[mapping.name], mapping)
         if found != wanted:
             problem = f"is {list(found)}, and {list(wanted)} by config.json"
-            return _Misfit(mapping.hf_name, problem, shape=True)
+            return _Mismatch(mapping.hf_name, problem, shape=True)
     used = {mapping.hf_name for mapping in mappings}
     originals = [mapping.hf_name for mapping in mappings if mapping.name in _COPIED]
     for name in shapes:
@@ -324,7 +326,7 @@ def _misfit(
             continue
         may = any(re.fullmatch(pattern, name) for pattern in family.copies)
         if not may or not any(same(name, other) for other in originals):
-            return _Misfit(
+            return _Mismatch(
                 name,
                 "is unexpected, neither a parameter of this model nor a tied copy: without it the "
                 "outputs would differ",
