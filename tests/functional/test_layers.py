@@ -40,7 +40,7 @@ def test_function_is_its_formula(monkeypatch, platform, name):
 
 
 def test_forms_for_one_platform_stand_behind_one_door():
-    """Of XLA:CPU in ``kernels``; sums over devices of a TPU in ``parts.py``."""
+    """Forms for XLA:CPU are in ``kernels``; sums over devices of a TPU in ``parts.py``."""
     root = Path(functional.__file__).parent
     text = {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*.py")}
     there = {name for name, source in text.items() if "platform_dependent(" in source}

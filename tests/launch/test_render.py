@@ -178,7 +178,7 @@ def test_the_command_prints_the_file(capsys):
 
 
 def test_a_plan_of_several_machines_is_one_of_train_too():
-    """What ``train --plan`` takes, ``launch --plan`` takes, with the same devices."""
+    """``launch --plan`` takes the targets of ``train --plan``, with the same devices."""
     from transformer_jax.parallel.target import plan_target
 
     words = ["train", "small"]

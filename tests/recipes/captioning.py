@@ -50,7 +50,7 @@ PATCHES, WIDTH = 3, 6  # of a picture, numbers of a patch
 
 @dataclasses.dataclass(frozen=True)
 class PictureOptions(Configuration, group="data.read"):
-    """How captions are read."""
+    """Options of reading captions."""
 
     lowercase: bool = False  # lower-case every caption
     normalization: str = "none"  # captions are plain
@@ -58,7 +58,7 @@ class PictureOptions(Configuration, group="data.read"):
 
 @dataclasses.dataclass(frozen=True)
 class PictureData(Configuration, group="data"):
-    """How many pictures are made up."""
+    """The number of generated pictures."""
 
     train: Count = 96  # pictures to train on
     valid: Count = 8  # validation pictures

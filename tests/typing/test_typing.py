@@ -1,4 +1,4 @@
-"""What checkers of types know of the package, in a user's program."""
+"""The types of the package in a user's program, by a type checker."""
 
 import subprocess
 import sys

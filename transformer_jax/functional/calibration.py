@@ -30,7 +30,7 @@ def reliability(
         correct: Whether each is right.
         bins: Number of bins.
 
-    Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, section 2. Row B40.
+    Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, section 2.
 
     Example:
         >>> table = reliability(jnp.array([0.4, 0.9, 0.8]), jnp.array([True, True, False]), bins=2)
@@ -49,7 +49,7 @@ def expected_calibration_error(table: Reliability) -> Float[Array, ""]:
 
     0 for no predictions.
 
-    Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, formula (3). Row B40.
+    Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, formula (3).
 
     Example:
         >>> table = reliability(jnp.full(4, 0.75), jnp.array([True, True, False, False]))

@@ -203,7 +203,7 @@ def gradient_norms(
     many of them is the Frobenius norm of the Jacobian, divided by the root of the size of ``last``.
 
     Pascanu et al. 2013: in a recurrent network it falls or grows exponentially with the distance to
-    the end. Row B25.
+    the end.
 
     Args:
         last: Function of vectors ``[B T d]`` to one vector of each text, ``[B e]``.

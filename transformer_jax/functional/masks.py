@@ -77,7 +77,7 @@ class Mask:
 
     @property
     def positional(self) -> bool:
-        """Whether the mask depends on positions, and so on ``offset``."""
+        """Returns whether the mask depends on positions, and so on ``offset``."""
         return self.causal or self.window is not None
 
     def __and__(self, other: "Mask | Shaped[Array, '...']") -> "Mask":

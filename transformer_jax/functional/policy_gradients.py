@@ -35,7 +35,7 @@ def discounted_returns(
         mask: True at tokens.
         discount: ``γ``.
 
-    Source: Sutton and Barto 2018, formula (3.9). Row B40.
+    Source: Sutton and Barto 2018, formula (3.9).
 
     Example:
         >>> rewards, mask = jnp.array([[1.0, 0.0, 4.0, 9.0]]), jnp.array([[True] * 3 + [False]])
@@ -67,7 +67,7 @@ def generalized_advantages(
         discount: ``γ``.
         decay: ``λ``.
 
-    Source: Schulman et al. 2015, https://arxiv.org/abs/1506.02438, formula (16). Row B40.
+    Source: Schulman et al. 2015, https://arxiv.org/abs/1506.02438, formula (16).
 
     Example:
         >>> rewards, values = jnp.array([[0.0, 2.0]]), jnp.array([[1.0, 1.5]])
@@ -101,7 +101,7 @@ def normalized_advantages(
 
     Equal advantages give exactly 0.
 
-    Source: Huang et al. 2022, "The 37 implementation details of PPO", detail 7. Row B40.
+    Source: Huang et al. 2022, "The 37 implementation details of PPO", detail 7.
 
     Example:
         >>> mask = jnp.array([[True, True, False]])
@@ -143,7 +143,6 @@ def group_advantages(rewards: Float[Array, "B G"], epsilon: float = 1e-4) -> Flo
         epsilon: Added to the standard deviation.
 
     Source: Shao et al. 2024 (DeepSeekMath), https://arxiv.org/abs/2402.03300, section 4.1.2.
-    Row B40.
 
     Example:
         >>> group_advantages(jnp.array([[1.0, 3.0], [2.0, 2.0]]), epsilon=0.0).round(3)[0]
@@ -175,7 +174,7 @@ def ppo_policy_loss(
         advantages: ``A``, constants.
         clip: ``ε``.
 
-    Source: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, formula (7). Row B40.
+    Source: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, formula (7).
 
     Example:
         >>> now, old = jnp.log(jnp.array([1.5, 1.5])), jnp.zeros(2)
@@ -205,7 +204,6 @@ def ppo_value_loss(
         clip: Most change of a value by one batch.
 
     Source: the reference implementation of Schulman et al. 2017 (OpenAI Baselines, ``ppo2``).
-    Row B40.
 
     Example:
         >>> ppo_value_loss(jnp.array([1.0]), jnp.array([0.0]), jnp.array([1.0])).round(4)
@@ -221,7 +219,7 @@ def kl_k1(
 ) -> Float[Array, "*rows"]:
     """``log(π / π_ref)`` of samples of ``π``: its mean is ``KL(π, π_ref)``, its variance high.
 
-    Source: Schulman 2020, http://joschu.net/blog/kl-approx.html. Row B40.
+    Source: Schulman 2020, http://joschu.net/blog/kl-approx.html.
 
     Example:
         >>> kl_k1(jnp.array([-1.0]), jnp.array([-3.0]))
@@ -236,7 +234,7 @@ def kl_k2(
 ) -> Float[Array, "*rows"]:
     """``½ log²(π / π_ref)``: little variance, and the bias is small where the two are close.
 
-    Source: Schulman 2020, http://joschu.net/blog/kl-approx.html. Row B40.
+    Source: Schulman 2020, http://joschu.net/blog/kl-approx.html.
 
     Example:
         >>> kl_k2(jnp.array([-1.0]), jnp.array([-3.0]))
@@ -251,7 +249,7 @@ def kl_k3(
 ) -> Float[Array, "*rows"]:
     """``π_ref/π − 1 − log(π_ref/π)``: unbiased, never negative, with little variance.
 
-    Source: Schulman 2020, http://joschu.net/blog/kl-approx.html; the penalty of GRPO. Row B40.
+    Source: Schulman 2020, http://joschu.net/blog/kl-approx.html; the penalty of GRPO.
 
     Example:
         >>> kl_k3(jnp.array([0.0]), jnp.log(jnp.array([2.0]))).round(4)

@@ -34,7 +34,7 @@ def bradley_terry_loss(
     are learnt.
 
     Source: Bradley and Terry 1952; Ouyang et al. 2022, https://arxiv.org/abs/2203.02155, formula
-    (1). Row B40.
+    (1).
 
     Example:
         >>> bradley_terry_loss(jnp.array([1.0, 3.0]), jnp.array([1.0, 1.0])).round(4)
@@ -54,7 +54,7 @@ def implicit_reward(
         reference: ``log π_ref`` of the same completion.
         beta: Weight of the KL divergence from the reference.
 
-    Source: Rafailov et al. 2023, https://arxiv.org/abs/2305.18290, formula (5). Row B40.
+    Source: Rafailov et al. 2023, https://arxiv.org/abs/2305.18290, formula (5).
 
     Example:
         >>> implicit_reward(jnp.array([-1.0]), jnp.array([-3.0]), beta=0.5)
@@ -88,7 +88,7 @@ def dpo_loss(
         label_smoothing: ``ε``, below 0.5.
 
     Source: Rafailov et al. 2023, https://arxiv.org/abs/2305.18290, formula (7); label smoothing
-    as in its authors' "conservative DPO", https://ericmitchell.ai/cdpo.pdf. Row B40.
+    as in its authors' "conservative DPO", https://ericmitchell.ai/cdpo.pdf.
 
     Example:
         >>> same = jnp.array([-2.0])
@@ -122,7 +122,7 @@ def ipo_loss(
         reference_rejected: ``log π_ref`` of the other.
         beta: ``τ`` of the paper.
 
-    Source: Azar et al. 2023, https://arxiv.org/abs/2310.12036, formula (17). Row B40.
+    Source: Azar et al. 2023, https://arxiv.org/abs/2310.12036, formula (17).
 
     Example:
         >>> same = jnp.array([-2.0])
@@ -149,7 +149,7 @@ def simpo_loss(
         beta: Scale of the implicit reward.
         margin: ``γ``, by which the preferred completion is to be better.
 
-    Source: Meng et al. 2024, https://arxiv.org/abs/2405.14734, formula (6). Row B40.
+    Source: Meng et al. 2024, https://arxiv.org/abs/2405.14734, formula (6).
 
     Example:
         >>> simpo_loss(jnp.array([-1.0]), jnp.array([-1.5])) == jnp.log(2.0)
@@ -174,7 +174,7 @@ def kto_reference_kl(
         reference: ``log π_ref`` of the same.
         weights: 1 for a completion, 0 for an empty row; None is all 1.
 
-    Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, section 4.1. Row B40.
+    Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, section 4.1.
 
     Example:
         >>> kto_reference_kl(jnp.array([-1.0, -2.0]), jnp.array([-2.0, -1.5]))
@@ -211,7 +211,7 @@ def kto_loss(
         desirable_weight: ``λ`` of desirable completions.
         undesirable_weight: ``λ`` of the others.
 
-    Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, formula (8). Row B40.
+    Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, formula (8).
 
     Example:
         >>> same = jnp.array([-2.0, -2.0])

@@ -5,7 +5,7 @@ all positions, ``x W + b``, which need no recurrence. Wherever a cell multiplies
 kernel ``U``, the product is added to columns of ``projected``; so the gradient of ``U`` follows
 from that of ``projected`` by one product over all positions, not by one for each.
 
-States are in float32, whatever the dtype of ``projected``. Rows B25, U2 and T8.
+States are in float32, whatever the dtype of ``projected``.
 """
 
 import functools

@@ -88,7 +88,7 @@ class ScaledDot:
 
     @property
     def capped(self) -> bool:
-        """Whether scores are bounded."""
+        """Returns whether scores are bounded."""
         return self.softcap is not None
 
     def slope(self, scores: Float[Array, "B N T S"]) -> Float[Array, "B N T S"] | float:

@@ -127,7 +127,7 @@ def skip_gram_loss(
 ) -> Float[Array, ""]:
     """Skip-gram with the full softmax: ``−Σ log softmax(outputs · inputs[word])[target]``.
 
-    Source: Mikolov et al. 2013b, formula (2). Row B19.
+    Source: Mikolov et al. 2013b, formula (2).
 
     Example:
         >>> tables = jnp.zeros((4, 2)), jnp.ones((4, 2))
@@ -149,7 +149,7 @@ def cbow_loss(
 
     A context without a word adds nothing.
 
-    Source: Mikolov et al. 2013a, section 3.1. Row B18.
+    Source: Mikolov et al. 2013a, section 3.1.
 
     Example:
         >>> tables = jnp.zeros((4, 2)), jnp.ones((4, 2))
@@ -175,7 +175,7 @@ def skip_gram_sampled_loss(
     ``v`` is the word's row of ``inputs``, ``v'`` are rows of ``outputs``. A negative that is the
     target counts like any other, as in the formula.
 
-    Source: Mikolov et al. 2013b, formula (4). Row B19.
+    Source: Mikolov et al. 2013b, formula (4).
 
     Example:
         >>> tables = jnp.zeros((4, 2)), jnp.ones((4, 2))
@@ -199,7 +199,7 @@ def cbow_sampled_loss(
 
     A context without a word adds nothing.
 
-    Source: Mikolov et al. 2013a and 2013b. Row B18.
+    Source: Mikolov et al. 2013a and 2013b.
 
     Example:
         >>> tables = jnp.zeros((4, 2)), jnp.ones((4, 2))

@@ -1,6 +1,6 @@
 """Translators of recurrent layers: an encoder, and a decoder with or without attention.
 
-Rows U2, T1 and T8. They compose: ``EncoderDecoder(RecurrentEncoder(...), RecurrentDecoder(...))``.
+They compose: ``EncoderDecoder(RecurrentEncoder(...), RecurrentDecoder(...))``.
 """
 
 from typing import Any

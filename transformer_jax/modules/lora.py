@@ -121,7 +121,7 @@ class LoRALinear(nnx.Module):
 
     @staticmethod
     def fits(module: Any) -> bool:
-        """Whether an adapter can be put on a module."""
+        """Returns whether an adapter can be put on a module."""
         return type(module) is Linear or isinstance(module, LinearTransposed)
 
 

@@ -88,7 +88,7 @@ def logical_axes(param: nnx.Param) -> tuple[str | None, ...] | None:
 
 
 def is_matrix(param: nnx.Param) -> bool:
-    """Whether a parameter has two or more axes besides ``layers``: weight decay is for those.
+    """Returns whether a parameter has two or more axes besides ``layers``.
 
     Example:
         >>> is_matrix(nnx.Param(jax.numpy.zeros((4, 3)), axes=("layers", "mlp")))  # stacked biases
@@ -98,7 +98,7 @@ def is_matrix(param: nnx.Param) -> bool:
 
 
 def is_projection(param: nnx.Param) -> bool:
-    """Whether a parameter is a matrix that maps vectors to vectors: Muon is for those.
+    """Returns whether a parameter is a matrix that maps vectors to vectors: Muon is for those.
 
     Embedding tables and classification heads, whose axes count tokens or classes, are not.
 

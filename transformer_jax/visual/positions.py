@@ -17,7 +17,7 @@ def plot_positions(
 ) -> None:
     """Writes a heat map of position vectors: one row a position, one column a dimension.
 
-    Rows B16, H8 and L14: sines and cosines of the position, slower from left to right.
+    Vaswani et al. 2017, section 3.5: sines and cosines of the position, slower from left to right.
     """
     T, D = table.shape
     most = float(np.abs(table).max()) or 1.0

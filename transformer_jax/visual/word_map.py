@@ -53,7 +53,7 @@ def plot_words(
         vectors: A row for each.
         path: Where to; its suffix says PNG, SVG or HTML.
         arrows: Pairs of words with an arrow from the first to the second: analogies are arrows
-            that are nearly parallel. Row B20.
+            that are nearly parallel.
         title: Above the picture.
     """
     points = dict(zip(words, principal_components(vectors), strict=True))

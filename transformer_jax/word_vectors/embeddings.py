@@ -134,7 +134,7 @@ class WordEmbeddings:
         """The words ``d`` with ``a − b + c = d``: the highest ``cos(d, a − b + c)`` (3CosAdd).
 
         ``king − man + woman = queen``. The vectors of the three words have length 1; the three
-        words are no answers. Row B20.
+        words are no answers.
 
         Source: Mikolov, Yih and Zweig 2013, https://aclanthology.org/N13-1090, formula (3); the
         name is that of Levy and Goldberg 2014, https://aclanthology.org/W14-1618.

@@ -63,12 +63,12 @@ class TableParts(NamedTuple):
 
     @property
     def by_columns(self) -> bool:
-        """Whether the tensor axis splits the stored columns."""
+        """Returns whether the tensor axis splits the stored columns."""
         return self.stored[1] == ("tensor", "fsdp") or self.stored[1] == "tensor"
 
     @property
     def fsdp(self) -> bool:
-        """Whether ``fsdp`` splits the stored columns."""
+        """Returns whether ``fsdp`` splits the stored columns."""
         return self.stored[1] in ("fsdp", ("tensor", "fsdp"))
 
     @property
