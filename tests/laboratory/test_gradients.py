@@ -55,6 +55,7 @@ def figures():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_gradients_vanish_and_explode_in_recurrent_networks(figures):
     far = {name: rows[48][0] / rows[1][0] for name, rows in figures.untrained.items()}
     assert far["tanh"] < 1e-4
@@ -65,6 +66,7 @@ def test_gradients_vanish_and_explode_in_recurrent_networks(figures):
     assert 0.1 < far["attention"] < 10
 
 
+@pytest.mark.slow
 def test_training_keeps_the_gradient_of_what_is_recalled(figures):
     for name in ("lstm", "attention"):
         assert figures.accuracy[name][0] > 0.95
@@ -72,6 +74,7 @@ def test_training_keeps_the_gradient_of_what_is_recalled(figures):
         assert cue > 1.5 * first, name
 
 
+@pytest.mark.slow
 def test_figures_have_a_row_for_each_lag(figures, tmp_path):
     assert {len(rows) for rows in figures.untrained.values()} == {49}
     assert {len(rows) for rows in figures.trained.values()} == {9}

@@ -27,6 +27,7 @@ def figures():
     return lengths(SMALL)
 
 
+@pytest.mark.slow
 def test_attention_mends_long_sentences(figures):
     none, attention = figures.tokens["none"], figures.tokens["concat"]
     assert none[0][0] > 0.9, "short sentences fit into a vector"
@@ -35,6 +36,7 @@ def test_attention_mends_long_sentences(figures):
     assert figures.bleu["concat"][1][0] > figures.bleu["none"][1][0] + 20
 
 
+@pytest.mark.slow
 def test_figures_have_a_row_for_each_length(figures, tmp_path):
     for found in (figures.tokens, figures.sentences, figures.bleu):
         assert {name: np.shape(rows) for name, rows in found.items()} == {

@@ -31,6 +31,7 @@ def far():
     return recall(FAR, say=said.append), said
 
 
+@pytest.mark.slow
 def test_attention_recalls_where_a_recurrent_network_does_not(far):
     figures, _ = far
     assert figures.accuracy["attention"][0][0] > 0.95
@@ -39,6 +40,7 @@ def test_attention_recalls_where_a_recurrent_network_does_not(far):
     assert figures.steps["attention"][0][0] < 200, "it stops once it recalls all"
 
 
+@pytest.mark.slow
 def test_figures_have_a_value_for_each_model_and_distance(far, tmp_path):
     figures, said = far
     assert said[0] == "tanh, distance 24, seed 0: compiling"
@@ -53,6 +55,7 @@ def test_figures_have_a_value_for_each_model_and_distance(far, tmp_path):
     assert "<svg" in (tmp_path / "recall.svg").read_text()
 
 
+@pytest.mark.slow
 def test_a_seed_says_all():
     asked = RecallSettings(
         distances=(3,), models=("gru",), symbols=3, parameters=900, steps=60, eval_texts=64,

@@ -27,6 +27,7 @@ def figures():
     return rewards(SMALL)
 
 
+@pytest.mark.slow
 def test_figures_have_a_row_for_each_step_and_a_value_for_each_seed(figures, tmp_path):
     assert list(figures.reward) == ["grpo", "grpo without penalty"]
     for values in (*figures.reward.values(), *figures.kl.values()):
@@ -37,6 +38,7 @@ def test_figures_have_a_row_for_each_step_and_a_value_for_each_seed(figures, tmp
     assert (tmp_path / "rewards.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_policies_begin_alike_and_are_then_their_own(figures):
     kept, free = figures.reward.values()
     assert kept[0] == free[0]
@@ -45,6 +47,7 @@ def test_policies_begin_alike_and_are_then_their_own(figures):
     assert kept[0] != kept[1] or free[0] != free[1]
 
 
+@pytest.mark.slow
 def test_a_seed_alone_has_its_values_among_others(figures):
     alone = rewards(dataclasses.replace(SMALL, seeds=1, seed=1))
     for name, rows in alone.reward.items():
