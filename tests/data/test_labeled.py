@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from transformer_jax.data.labeled import (
-    Answer,
     LabeledData,
     LabeledOptions,
     LabeledSplits,
     Sentences,
+    SquadAnswer,
     label_names,
     open_labeled,
     read_labeled,
@@ -107,7 +107,7 @@ def test_squad_gives_questions_in_order_and_answers_by_character(write):
     path = write(squad(*rows), "train.json")
     found = read(path, "qa")
     assert found.ids == ["q1", "q2", "q3"]
-    assert found.answers == [[Answer("12 figs", 9)], [], [Answer("12", 25)]]
+    assert found.answers == [[SquadAnswer("12 figs", 9)], [], [SquadAnswer("12", 25)]]
     # A letter that would become two in lower case would move the answers behind it.
     lower = read(path, "qa", lowercase=True)
     assert lower.contexts[0].startswith("żółw")

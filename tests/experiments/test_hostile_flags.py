@@ -107,6 +107,11 @@ def hf_flags(kind, prefix=""):
             yield flag, hf_kinds(hint)
 
 
+def named_run(program):
+    """The named run that a program begins."""
+    return named_runs(*program.module.FAMILY.commands[program.command])[program.name][1]
+
+
 def hf_cases():
     for program in PROGRAMS:
         run = named_run(program)
@@ -123,11 +128,6 @@ FIRST = {value: i for i, (*_, value) in reversed(list(enumerate(CASES)))}
 def hf_quick(i):
     """The quick tests: a prime step meets every program, and every value is among them."""
     return i % 137 == 0 or i in FIRST.values()
-
-
-def named_run(program):
-    """The named run that a program begins."""
-    return named_runs(*program.module.FAMILY.commands[program.command])[program.name][1]
 
 
 @pytest.fixture(autouse=True)
