@@ -102,8 +102,8 @@ def test_rows_are_rounded_alike_on_one_device_and_on_all(mesh, rows):
 
 
 @pytest.mark.quick(
-    "2-sum_to_parts-37-0",
-    "8-sum_to_parts-24-1",
+    "2-reduce_scatter-37-0",
+    "8-reduce_scatter-24-1",
     "4-_sum_in_stages-2050-0",
     "8-_sum_and_exchange-37-1",
     "2-_sum_and_exchange-2050-0",
