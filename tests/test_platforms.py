@@ -17,7 +17,7 @@ import transformer_jax
 from tests.drawing import drawn
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
-from transformer_jax.encoding.masked import FillMask
+from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.functional.losses import linear_cross_entropy
 from transformer_jax.model_presets import PRESETS
@@ -110,10 +110,10 @@ def user_of(name, monkeypatch):
         return DecoderLanguageModel(pair, tokenizer).run.graph
     config = dataclasses.replace(config, encoder_layers=1, decoder_layers=0)
     pair = drawn(lambda: make_model("encoder", config, next_sentence=False, rngs=nnx.Rngs(0)))
-    return {"Embedder": Embedder, "FillMask": FillMask}[name](pair, tokenizer)._graph
+    return {"Embedder": Embedder, "MaskFiller": MaskFiller}[name](pair, tokenizer)._graph
 
 
-@pytest.mark.parametrize("name", ["DecoderLanguageModel", "Embedder", "FillMask"])
+@pytest.mark.parametrize("name", ["DecoderLanguageModel", "Embedder", "MaskFiller"])
 def test_whoever_uses_a_model_takes_the_attention_kernels_of_its_devices(monkeypatch, name):
     assert "splash" in repr(user_of(name, monkeypatch))
 

@@ -20,7 +20,7 @@ from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.hf_config import HFGenerationConfig
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.language import DecoderLanguageModel
-from transformer_jax.encoding.masked import FillMask
+from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.errors import ConfigError, DataError
@@ -103,7 +103,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
     told = drawn(lambda: SequenceClassifier(small, labels=2, rngs=nnx.Rngs(0)))
     for make in (
         lambda: Embedder(masked, TOKENIZER),
-        lambda: FillMask(masked, TOKENIZER),
+        lambda: MaskFiller(masked, TOKENIZER),
         lambda: TaskRunner(told, TOKENIZER, kind="classify"),
     ):
         with pytest.raises(ConfigError, match=f"has {V} tokens but the model {V - 1}"):

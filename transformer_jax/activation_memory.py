@@ -23,7 +23,7 @@ from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
 from transformer_jax.recurrent_config import RecurrentConfig
 
 __all__ = [
-    "Local",
+    "DeviceShare",
     "block_bytes",
     "recurrence_bytes",
     "residual_bytes",
@@ -33,7 +33,7 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Local:
+class DeviceShare:
     """The part of a batch and of a model that one device computes at a time.
 
     Attributes:
@@ -62,7 +62,7 @@ class Local:
 
 def block_bytes(
     config: TransformerConfig,
-    local: Local,
+    local: DeviceShare,
     length: int,
     kernels: Sequence[str],
     memory: int | None = None,
@@ -79,7 +79,7 @@ def block_bytes(
 
     Example:
         >>> from transformer_jax.model_presets import PRESETS
-        >>> config, local = PRESETS["vaswani_base"], Local(8.0)
+        >>> config, local = PRESETS["vaswani_base"], DeviceShare(8.0)
         >>> kept = [block_bytes(config, local, 128, [name]) for name in ("cudnn", "xla")]
         >>> [round(size / 2**20) for size in kept]
         [23, 27]
@@ -114,7 +114,7 @@ def _mixer_bytes(config: TransformerConfig, *, masked: bool) -> float:
     return float(item * (mixer.kernel_size + 3) + masked * mixer.kernel_size * (item + 1))
 
 
-def _hidden_bytes(config: TransformerConfig, local: Local) -> int:
+def _hidden_bytes(config: TransformerConfig, local: DeviceShare) -> int:
     """Bytes kept for each number between the two products of feed-forward.
 
     The result is the input of the second product. The slope of ReLU follows from the result;
@@ -131,7 +131,9 @@ def _drops(config: TransformerConfig) -> float:
     return 1.0 if config.norm.residual_dropout else 0.0
 
 
-def _attention_bytes(config: TransformerConfig, local: Local, T: int, S: int, kernel: str) -> float:
+def _attention_bytes(
+    config: TransformerConfig, local: DeviceShare, T: int, S: int, kernel: str
+) -> float:
     """The norm's input and result; queries, keys, values; what they mix to; scores, if kept."""
     sizes, item, D = head_sizes(config), itemsize(config), config.d_model
     n, m = local.tokens(T), local.tokens(S)
@@ -151,13 +153,13 @@ def _attention_bytes(config: TransformerConfig, local: Local, T: int, S: int, ke
 
 
 def working_bytes(
-    config: TransformerConfig, local: Local, length: int, kernels: Sequence[str]
+    config: TransformerConfig, local: DeviceShare, length: int, kernels: Sequence[str]
 ) -> float:
     """Bytes that the backward pass of one block needs for gradients of its activations.
 
     Example:
         >>> from transformer_jax.model_presets import PRESETS
-        >>> round(working_bytes(PRESETS["vaswani_base"], Local(8.0), 128, ["xla"]) / 2**20)
+        >>> round(working_bytes(PRESETS["vaswani_base"], DeviceShare(8.0), 128, ["xla"]) / 2**20)
         20
     """
     D, F, item = config.d_model, config.feed_forward.d_ff / local.tensor, itemsize(config)

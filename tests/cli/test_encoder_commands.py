@@ -14,7 +14,7 @@ import transformer_jax as tj
 from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.encoding.masked import FillMask
+from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.task_runner import AnswerSpan, TaskRunner
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.model_presets import bert
@@ -115,7 +115,7 @@ def test_fill_mask_prints_the_likeliest_words(pretrained, run_command):
     head, *rows = tsv(out)
     assert head == ["line", "mask", "word", "probability"]
     assert [row[:2] for row in rows] == [["1", "1"]] * 3 + [["1", "2"]] * 3
-    [masks] = FillMask(*load(pretrained, kind="encoder"))(["the [MASK] of [MASK]"], top=3)
+    [masks] = MaskFiller(*load(pretrained, kind="encoder"))(["the [MASK] of [MASK]"], top=3)
     wanted = [[word.text, f"{word.probability:.4f}"] for words in masks for word in words]
     assert [row[2:] for row in rows] == wanted
 

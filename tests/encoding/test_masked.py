@@ -7,7 +7,7 @@ from flax import nnx
 
 from tests.drawing import drawn
 from transformer_jax.data.tokenizer import BERT_SPECIAL, SpecialTokensTemplate, train_tokenizer
-from transformer_jax.encoding.masked import FillMask
+from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM
@@ -48,7 +48,7 @@ def full(model, ids, place):
 
 def test_probabilities_are_those_of_the_whole_head(wordpiece):
     model, tokenizer = wordpiece
-    fill = FillMask(*wordpiece)
+    fill = MaskFiller(*wordpiece)
     text = "the [MASK] dog sat over [MASK]"
     ids = fill.encode(text)
     places = [i for i, id in enumerate(ids) if id == tokenizer.mask]
@@ -63,7 +63,7 @@ def test_probabilities_are_those_of_the_whole_head(wordpiece):
 
 
 def test_what_one_text_gets_does_not_depend_on_the_others(wordpiece):
-    fill = FillMask(*wordpiece)
+    fill = MaskFiller(*wordpiece)
     texts = ["[MASK] dog", "a [MASK] fox [MASK] over [MASK]", "the dog sat [MASK]"]
     together = fill(texts, top=3)
     assert [len(masks) for masks in together] == [1, 3, 1]
@@ -80,7 +80,7 @@ def test_what_one_text_gets_does_not_depend_on_the_others(wordpiece):
 def test_all_words_but_special_ones_are_in_the_list(wordpiece):
     _, tokenizer = wordpiece
     plain = tokenizer.vocab_size - len(tokenizer.special_ids)
-    [[words]] = FillMask(*wordpiece)(["the [MASK]"], top=plain)
+    [[words]] = MaskFiller(*wordpiece)(["the [MASK]"], top=plain)
     assert len({word.text for word in words}) == plain
     assert not {word.text for word in words} & set(BERT_SPECIAL)
     shares = [word.probability for word in words]
@@ -91,7 +91,7 @@ def test_all_words_but_special_ones_are_in_the_list(wordpiece):
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "bytes", "characters"])
 def test_the_text_around_a_mask_is_what_it_is_without(kind):
     tokenizer = tokenizer_of(kind, 400)
-    ids = FillMask(model_for(tokenizer), tokenizer, length=64).encode("the [MASK] dog")
+    ids = MaskFiller(model_for(tokenizer), tokenizer, length=64).encode("the [MASK] dog")
     assert (ids[0], ids[-1]) == (tokenizer.bos, tokenizer.eos)
     whole = tokenizer.encode("the brown dog")
     before = ids[1 : ids.index(tokenizer.mask)]
@@ -105,20 +105,20 @@ def test_the_text_around_a_mask_is_what_it_is_without(kind):
 
 def test_around_a_text_stands_what_the_frame_says(wordpiece):
     _, tokenizer = wordpiece
-    plain = FillMask(*wordpiece).encode("the [MASK] dog")
-    framed = FillMask(
+    plain = MaskFiller(*wordpiece).encode("the [MASK] dog")
+    framed = MaskFiller(
         *wordpiece, template=SpecialTokensTemplate((), (), (tokenizer.eos, tokenizer.unk))
     )
     assert framed.encode("the [MASK] dog") == [*plain[1:], tokenizer.unk]
 
 
 def test_the_text_around_masks_is_prepared_and_they_are_not(wordpiece):
-    fill = FillMask(*wordpiece, prepare=str.lower)
+    fill = MaskFiller(*wordpiece, prepare=str.lower)
     assert fill.encode("The [MASK] DOG") == fill.encode("the [MASK] dog")
 
 
 def test_mistakes_say_what_to_do(wordpiece):
-    fill = FillMask(*wordpiece)
+    fill = MaskFiller(*wordpiece)
     with pytest.raises(DataError, match=r'text 2 has no \[MASK\]: .* "the \[MASK\] dog"'):
         fill(["[MASK]", "a dog"])
     with pytest.raises(DataError, match="at most 12 are read at once; shorten it"):
@@ -127,4 +127,4 @@ def test_mistakes_say_what_to_do(wordpiece):
         fill(["[MASK]"], top=0)
     model, _ = wordpiece
     with pytest.raises(ConfigError, match=r"no \[MASK\]"):
-        FillMask(model, train_tokenizer("characters", TEXTS, 40))
+        MaskFiller(model, train_tokenizer("characters", TEXTS, 40))

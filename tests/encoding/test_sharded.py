@@ -11,7 +11,7 @@ from tests.decoding.test_sharded import every_mesh, sharded
 from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.encoding.masked import FillMask
+from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.model_presets import bert
@@ -43,7 +43,7 @@ def classes(name):
 
 
 def words(name):
-    fill = FillMask(sharded(parts("words"), name), TOKENIZER, length=20)
+    fill = MaskFiller(sharded(parts("words"), name), TOKENIZER, length=20)
     found = fill(["the [MASK] ran", "cash [MASK] [MASK]"], top=3)
     return np.array([word.probability for text in found for mask in text for word in mask])
 

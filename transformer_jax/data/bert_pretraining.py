@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.data.masking import MLMMasking, mask_tokens
-from transformer_jax.data.plan import Batching, Shape, shuffled, uniform
+from transformer_jax.data.plan import Batching, BatchShape, shuffled, uniform
 from transformer_jax.data.sentence_texts import SentenceTexts
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.errors import ConfigError, DataError
@@ -59,7 +59,7 @@ class BertPretrainingPlan:
     part is ever empty.
     """
 
-    shapes: list[Shape]
+    shapes: list[BatchShape]
     steps_per_epoch: int
     fingerprint: str
 
@@ -129,7 +129,7 @@ class BertPretrainingPlan:
         """The fraction of token positions that are not padding, if no part were replaced."""
         return self._plan.non_padding_fraction
 
-    def needed(self, start: int = 0) -> list[Shape]:
+    def needed(self, start: int = 0) -> list[BatchShape]:
         """The shapes, in the order in which the batches after ``start`` steps first need them."""
         return self._plan.needed(start if self._shuffle else 0)
 

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from transformer_jax.config_fields import Configuration, Range, Share
 from transformer_jax.data import noise as noises
 from transformer_jax.data.loader import Batch
-from transformer_jax.data.plan import Batching, Shape
+from transformer_jax.data.plan import Batching, BatchShape
 from transformer_jax.data.sentence_texts import SentenceTexts
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.tokenizer import Tokenizer
@@ -77,7 +77,7 @@ class DenoisingPlan:
     of the text alone, so that a batch is a pure function of the step.
     """
 
-    shapes: list[Shape]
+    shapes: list[BatchShape]
     steps_per_epoch: int
     fingerprint: str
 
@@ -129,7 +129,7 @@ class DenoisingPlan:
         """The fraction of token positions that are not padding, if noise shortened no source."""
         return self._plan.non_padding_fraction
 
-    def needed(self, start: int = 0) -> list[Shape]:
+    def needed(self, start: int = 0) -> list[BatchShape]:
         """The shapes, in the order in which the batches after ``start`` steps first need them."""
         return self._plan.needed(start if self._shuffle else 0)
 

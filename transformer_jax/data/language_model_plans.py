@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Int
 
-from transformer_jax.data.plan import Shape, shuffled
+from transformer_jax.data.plan import BatchShape, shuffled
 from transformer_jax.data.store import TokenStore
 from transformer_jax.errors import ConfigError, DataError, plural
 
@@ -55,12 +55,12 @@ class RowBatch:
 class _Plan(abc.ABC):
     """Rows of equal length, ``rows`` at a time, reshuffled for every epoch."""
 
-    shapes: list[Shape]
+    shapes: list[BatchShape]
     steps_per_epoch: int
     fingerprint: str
 
     def __init__(self, count: int, length: int, rows: int, seed: int, shuffle: bool):
-        self.shapes = [Shape(rows, 0, length)]  # no source
+        self.shapes = [BatchShape(rows, 0, length)]  # no source
         self.steps_per_epoch = -(-count // rows)
         self._count, self._seed, self._shuffle = count, seed, shuffle
         self._cached: tuple[int, np.ndarray] = (0, self._order(0))

@@ -14,9 +14,9 @@ from transformer_jax.errors import ConfigError, DataError, plural
 __all__ = [
     "ArrayPlan",
     "BatchPlan",
+    "BatchShape",
     "Batching",
     "BucketPlan",
-    "Shape",
     "hashed",
     "rows_within",
     "shuffled",
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-class Shape(NamedTuple):
+class BatchShape(NamedTuple):
     """The arrays of a batch are ``[rows S]`` and ``[rows T]``."""
 
     rows: int
@@ -107,14 +107,14 @@ class BucketPlan:
         >>> lengths = np.array([3, 9, 4, 5, 8, 2])
         >>> plan = BucketPlan(lengths, lengths, max_tokens=16, pad_to_multiple_of=8)
         >>> plan.shapes
-        [Shape(rows=2, S=8, T=8), Shape(rows=1, S=16, T=16)]
+        [BatchShape(rows=2, S=8, T=8), BatchShape(rows=1, S=16, T=16)]
         >>> plan.steps_per_epoch
         4
         >>> sorted(int(i) for step in range(4) for i in plan.batch(step).indices if i >= 0)
         [0, 1, 2, 3, 4, 5]
     """
 
-    shapes: list[Shape]
+    shapes: list[BatchShape]
     steps_per_epoch: int
     fingerprint: str
 
@@ -162,7 +162,9 @@ class BucketPlan:
             if value < 1:
                 raise ConfigError(f"{name} is {value}: at least 1")
         sizes = choose_shapes(source_lengths, target_lengths, num_buckets, pad_to_multiple_of)
-        self.shapes = [Shape(rows_within(max_tokens, max(size), rows), *size) for size in sizes]
+        self.shapes = [
+            BatchShape(rows_within(max_tokens, max(size), rows), *size) for size in sizes
+        ]
         self._seed, self._shuffle = seed, shuffle
         self._lengths = source_lengths + target_lengths
         fits = [(source_lengths <= S) & (target_lengths <= T) for S, T in sizes]
@@ -194,7 +196,7 @@ class BucketPlan:
         epoch, position = divmod(step, self.steps_per_epoch)
         return self.epoch(epoch)[position]
 
-    def needed(self, start: int = 0) -> list[Shape]:
+    def needed(self, start: int = 0) -> list[BatchShape]:
         """The shapes, in the order in which the batches after ``start`` steps first need them.
 
         Those that no later batch of the epoch needs come last.
@@ -207,7 +209,7 @@ class BucketPlan:
             (True, True)
         """
         epoch, position = divmod(start, self.steps_per_epoch)
-        coming = (Shape(len(b.indices), b.S, b.T) for b in self.epoch(epoch)[position:])
+        coming = (BatchShape(len(b.indices), b.S, b.T) for b in self.epoch(epoch)[position:])
         return list(dict.fromkeys([*coming, *self.shapes]))
 
     def padding(self, start: int = 0) -> list[BatchPlan]:
@@ -352,7 +354,7 @@ def _splitmix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def _moves(counts: Int[np.ndarray, " K"], shapes: list[Shape]) -> list[int]:
+def _moves(counts: Int[np.ndarray, " K"], shapes: list[BatchShape]) -> list[int]:
     """Counts the left-over examples of each shape that move up to the next one."""
     moves, carried = [], 0
     for k, shape in enumerate(shapes):

@@ -20,7 +20,7 @@ from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import gather_positions
 from transformer_jax.modules.replace import with_attention_kernels
 
-__all__ = ["MASK", "FillMask", "TokenPrediction"]
+__all__ = ["MASK", "MaskFiller", "TokenPrediction"]
 
 MASK = "[MASK]"  # what hides a word, whatever the tokenizer calls its token
 
@@ -32,7 +32,7 @@ class TokenPrediction(NamedTuple):
     probability: float
 
 
-class FillMask:
+class MaskFiller:
     """The most probable tokens at each mask of a text (Devlin et al. 2019).
 
     A word is hidden by ``[MASK]`` or the tokenizer's own token. Each mask is told with all others

@@ -8,11 +8,11 @@ from sacrebleu.metrics import CHRF
 from transformer_jax.errors import DataError, plural
 from transformer_jax.evaluation.words import choose_tokenize, make_bleu
 
-__all__ = ["Scores", "translation_scores"]
+__all__ = ["BleuScores", "translation_scores"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Scores:
+class BleuScores:
     """SacreBLEU and chrF of a corpus, 0 to 100, with their signatures."""
 
     bleu: float
@@ -46,7 +46,7 @@ def translation_scores(
     *,
     lowercase: bool = False,
     tokenize: str | None = None,
-) -> Scores:
+) -> BleuScores:
     """SacreBLEU and chrF of translations against references, over the whole corpus.
 
     Both are raw text, cased and detokenized: sacreBLEU splits words itself and says so in its
@@ -85,7 +85,7 @@ def translation_scores(
     chrf = CHRF(lowercase=lowercase)
     words = bleu.corpus_score(list(hypotheses), streams)
     letters = chrf.corpus_score(list(hypotheses), streams)
-    return Scores(
+    return BleuScores(
         bleu=float(words.score),
         chrf=float(letters.score),
         signature=str(bleu.get_signature()),

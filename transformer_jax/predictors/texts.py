@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from transformer_jax.data.conversations import check_answered
 from transformer_jax.data.squad import lowered
-from transformer_jax.encoding.masked import FillMask
+from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.rewards import Rewarded, RewardRunner
 from transformer_jax.encoding.vectors import Layers, Pool, Pools
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -132,9 +132,9 @@ class EncoderPredictor(Embedding, Predictor):
         self.model, self._path = nnx.merge(*model), path
         run = open_directory(path)
         self._has_head = run.read_config().get("masking", {}) is not None
-        self._fill: FillMask | None = None
+        self._fill: MaskFiller | None = None
         if self._has_head and self.tokenizer.mask is not None:
-            self._fill = FillMask(
+            self._fill = MaskFiller(
                 model,
                 self.tokenizer,
                 length=read_length(run),

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.tasks.preference_task import CompletionRows, Encoded
+    from transformer_jax.tasks.preference_task import CompletionRows, EncodedCompletions
     from transformer_jax.training.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -276,7 +276,7 @@ class Preferences(Recipe):
 
 def encode_data(
     run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
-) -> "tuple[Encoded, CompletionRows]":
+) -> "tuple[EncodedCompletions, CompletionRows]":
     """Returns the examples of a run as tokens, and how they become batches."""
     from transformer_jax.predictors.text_starts import first_token
     from transformer_jax.tasks.preference_task import CompletionRows, encode_splits
@@ -309,16 +309,16 @@ def _reference_of(
     run: PreferenceRun,
     directory: "RunDirectory",
     tokenizer: "Tokenizer",
-    encoded: "Encoded",
+    encoded: "EncodedCompletions",
     rows: "CompletionRows",
 ) -> "dict[str, np.ndarray]":
     """Returns log-probabilities of the reference for a file, by what the run started from."""
     del directory
     from transformer_jax.runs.reference import compute_reference
-    from transformer_jax.tasks.preference_task import Encoded
+    from transformer_jax.tasks.preference_task import EncodedCompletions
 
     try:
-        found = compute_reference(run, tokenizer, Encoded(encoded.train, None), rows)
+        found = compute_reference(run, tokenizer, EncodedCompletions(encoded.train, None), rows)
     except CheckpointError as error:
         raise CheckpointError(
             f"--data {path}: the reference of {run.align.method} is {run.init_from}, which the run "

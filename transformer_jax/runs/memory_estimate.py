@@ -14,7 +14,12 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from transformer_jax import accounting
-from transformer_jax.activation_memory import Local, block_bytes, translator_bytes, working_bytes
+from transformer_jax.activation_memory import (
+    DeviceShare,
+    block_bytes,
+    translator_bytes,
+    working_bytes,
+)
 from transformer_jax.component_costs import head_sizes, itemsize, slot_bytes
 from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.kernels.cross_entropy import LARGE
@@ -95,7 +100,7 @@ def estimate(run: Any, target: Target, what: str, shape: Shape) -> Estimate:
     state = _state_bytes(_plain(run), mesh)
     steps = run.training.gradient_accumulation_steps if what == "training" else 1
     tpu = target.type.platform == "tpu"
-    local = Local(
+    local = DeviceShare(
         shape.rows / num_batch_shards(mesh) / steps,
         mesh.shape["tensor"],
         mesh.shape["context"],
@@ -138,7 +143,7 @@ def estimate(run: Any, target: Target, what: str, shape: Shape) -> Estimate:
     )
 
 
-def _decoding(run: Any, target: Target, local: Local, state: "_State") -> Estimate:
+def _decoding(run: Any, target: Target, local: DeviceShare, state: "_State") -> Estimate:
     """Parameters as they decode beside the state of training, the cache, one reading of prompts."""
     shape = decoding_shape(run, target.type.platform, 1)
     assert shape is not None
@@ -210,7 +215,7 @@ class _Blocks(NamedTuple):
     read: float  # bytes that a forward pass works with
 
 
-def _blocks(run: Any, local: Local, length: int, kernels: Mapping[str, Choice]) -> _Blocks:
+def _blocks(run: Any, local: DeviceShare, length: int, kernels: Mapping[str, Choice]) -> _Blocks:
     config = run.model
     if isinstance(config, RecurrentConfig):
         return _recurrent(config, local, length)
@@ -234,7 +239,7 @@ def _blocks(run: Any, local: Local, length: int, kernels: Mapping[str, Choice]) 
     return _Blocks(kept, vectors * len(kept), hidden, working, max(kept) / 2)
 
 
-def _recurrent(config: RecurrentConfig, local: Local, length: int) -> _Blocks:
+def _recurrent(config: RecurrentConfig, local: DeviceShare, length: int) -> _Blocks:
     """Counts the saved arrays of recurrent layers by tracing."""
     vectors = local.tokens(length) * config.d_model * itemsize(config)
     kept = translator_bytes(config, local.rows, length)
@@ -247,7 +252,7 @@ def _recurrent(config: RecurrentConfig, local: Local, length: int) -> _Blocks:
 
 
 def _loss_bytes(
-    run: Any, parts: Parts, local: Local, length: int, platform: str, *, training: bool
+    run: Any, parts: Parts, local: DeviceShare, length: int, platform: str, *, training: bool
 ) -> float:
     """A chunk of logits, and in training its gradient, and the gradient of the table."""
     config: ModelConfig = run.model.decoder() if run.model.decoder_layers else run.model
@@ -269,14 +274,14 @@ def _loss_bytes(
     return chunk * (4 + itemsize(config)) + gradient + table
 
 
-def _cache_bytes(run: Any, local: Local, length: int) -> float:
+def _cache_bytes(run: Any, local: DeviceShare, length: int) -> float:
     """Returns the bytes of the decoding cache: keys and values, or the state of a mixer."""
     if run.model.mixer.kind == "attention":
         return _attended_bytes(run, local, length)
     return local.rows * length * run.model.decoder_layers * slot_bytes(run.model.decoder())
 
 
-def _attended_bytes(run: Any, local: Local, length: int) -> float:
+def _attended_bytes(run: Any, local: DeviceShare, length: int) -> float:
     """Keys and values of so many positions."""
     config = run.model.decoder()
     sizes = head_sizes(config)

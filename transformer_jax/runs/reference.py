@@ -19,7 +19,11 @@ from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.recipes.checks import mesh_of
 from transformer_jax.recipes.posttraining import STARTS
 from transformer_jax.runs.freezing import initial_of
-from transformer_jax.tasks.preference_task import CompletionRows, Encoded, reference_log_probs
+from transformer_jax.tasks.preference_task import (
+    CompletionRows,
+    EncodedCompletions,
+    reference_log_probs,
+)
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task_progress import log
 
@@ -32,7 +36,7 @@ def kept_reference(
     run: Any,
     directory: RunDirectory,
     tokenizer: Tokenizer,
-    encoded: Encoded,
+    encoded: EncodedCompletions,
     rows: CompletionRows,
 ) -> dict[str, Float[np.ndarray, "n 2"]]:
     """Log-probabilities of the reference, computed when the run begins and kept in its directory.
@@ -62,7 +66,7 @@ def kept_reference(
 
 
 def compute_reference(
-    run: Any, tokenizer: Tokenizer, encoded: Encoded, rows: CompletionRows
+    run: Any, tokenizer: Tokenizer, encoded: EncodedCompletions, rows: CompletionRows
 ) -> dict[str, Float[np.ndarray, "n 2"]]:
     """Log-probabilities of the reference, what the run starts from, for each part by name.
 
@@ -90,7 +94,7 @@ def compute_reference(
     }
 
 
-def _stored(path: Path, identity: str, encoded: Encoded) -> dict[str, np.ndarray]:
+def _stored(path: Path, identity: str, encoded: EncodedCompletions) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as raw, load_arrays(raw) as file:
             kept = {name: file[name] for name in file.files}

@@ -98,7 +98,7 @@ def labeled(
     plan = batching.plan(lengths)
     ids = [examples.examples.store.ids, examples.targets]
     valid, evaluate = {}, None
-    measured = _Measured(
+    measured = _LabeledScores(
         tokenizer, kind=kind, labels=labels, length=length, stride=stride, template=template
     )
     if data.valid is not None:
@@ -143,7 +143,7 @@ def _loss_alone(objective: Objective) -> Objective:
     return loss
 
 
-class _Measured:
+class _LabeledScores:
     """The measures of a model, whose programs are kept from one evaluation to the next."""
 
     def __init__(self, tokenizer: Tokenizer, **how: Any):
@@ -159,11 +159,11 @@ class _Measured:
         return measure(self.predictor, self.kind, self.labels, part)
 
 
-def _evaluate(measured: _Measured, part: Labeled, model: Any) -> dict[str, float]:
+def _evaluate(measured: _LabeledScores, part: Labeled, model: Any) -> dict[str, float]:
     return {f"valid_{name}": value for name, value in measured(model, part).items()}
 
 
-def _test(measured: _Measured, data: LabeledSplits, model: Any, step: int) -> dict[str, Any]:
+def _test(measured: _LabeledScores, data: LabeledSplits, model: Any, step: int) -> dict[str, Any]:
     """Prints and returns the measures on validation and test examples."""
     del step
     parts = ({} if data.valid is None else {"valid": data.valid}) | data.tests

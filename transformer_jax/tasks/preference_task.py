@@ -41,7 +41,7 @@ from transformer_jax.training.task_progress import log, tracked
 
 __all__ = [
     "CompletionRows",
-    "Encoded",
+    "EncodedCompletions",
     "encode_splits",
     "preference",
     "reference_log_probs",
@@ -70,7 +70,7 @@ class CompletionRows(Configuration, group="align"):
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoded:
+class EncodedCompletions:
     """The examples of a run as ids; ``valid`` may be None."""
 
     train: CompletionStore
@@ -80,7 +80,7 @@ class Encoded:
         """Returns the stores that exist, by name."""
         return {"train": self.train} | ({} if self.valid is None else {"valid": self.valid})
 
-    def with_reference(self, found: Mapping[str, Float[np.ndarray, "n 2"]]) -> "Encoded":
+    def with_reference(self, found: Mapping[str, Float[np.ndarray, "n 2"]]) -> "EncodedCompletions":
         """The examples with the log-probabilities of the reference, by name of the part."""
         changed = {
             name: dataclasses.replace(store, reference=found[name])
@@ -89,7 +89,9 @@ class Encoded:
         return dataclasses.replace(self, **changed)
 
 
-def encode_splits(data: PreferenceSplits, tokenizer: Tokenizer, rows: CompletionRows) -> Encoded:
+def encode_splits(
+    data: PreferenceSplits, tokenizer: Tokenizer, rows: CompletionRows
+) -> EncodedCompletions:
     """The ids of preferences, and a line about each part.
 
     Args:
@@ -113,12 +115,12 @@ def encode_splits(data: PreferenceSplits, tokenizer: Tokenizer, rows: Completion
 
     train = encode(data.train)
     if data.valid is data.train:  # a file that is evaluated
-        return Encoded(train, train)
-    return Encoded(train, None if data.valid is None else encode(data.valid))
+        return EncodedCompletions(train, train)
+    return EncodedCompletions(train, None if data.valid is None else encode(data.valid))
 
 
 def preference(
-    encoded: Encoded,
+    encoded: EncodedCompletions,
     config: TransformerConfig,
     tokenizer: Tokenizer,
     rows: CompletionRows,
@@ -164,7 +166,7 @@ def reward_config(config: TransformerConfig) -> TransformerConfig:
 
 
 def reward_model(
-    encoded: Encoded,
+    encoded: EncodedCompletions,
     config: TransformerConfig,
     tokenizer: Tokenizer,
     rows: CompletionRows,
@@ -199,7 +201,7 @@ def reward_model(
 
 
 def _task(
-    encoded: Encoded,
+    encoded: EncodedCompletions,
     rows: CompletionRows,
     tokenizer: Tokenizer,
     config: TransformerConfig,

@@ -89,7 +89,7 @@ def summarization(
     measured = None
     if data.valid is not None and evaluation.texts:
         rows = list(range(min(evaluation.texts, len(data.valid))))
-        measured = _Measured(data.valid.select(rows, data.valid.name), tokenizer, evaluation)
+        measured = _SummaryScores(data.valid.select(rows, data.valid.name), tokenizer, evaluation)
     return dataclasses.replace(
         task,
         metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in _NAMES)),
@@ -119,7 +119,7 @@ def _prefixed(data: SummarySplits, prefix: str) -> SummarySplits:
     return SummarySplits(with_prefix(data.train), valid, tests, data.overlaps)
 
 
-class _Measured:
+class _SummaryScores:
     """ROUGE of greedy summaries of validation texts."""
 
     def __init__(self, texts: Summaries, tokenizer: Tokenizer, evaluation: SummaryEvaluation):

@@ -19,7 +19,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.lengths import learn_length_limit
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError, plural
-from transformer_jax.evaluation.bleu import Scores, translation_scores
+from transformer_jax.evaluation.bleu import BleuScores, translation_scores
 from transformer_jax.models.making import make_model
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.tasks.batching import has_dropout
@@ -251,7 +251,7 @@ def score_pairs(
     *,
     lowercase: bool = False,
     tokenize: str | None = None,
-) -> tuple[Scores, list[str]]:
+) -> tuple[BleuScores, list[str]]:
     """Scores of the translations of the sources of ``pairs``, and the translations."""
     sides = {"source": pairs.sources, "target": pairs.targets}
     tokenizer: Any = translator.tokenizer

@@ -147,11 +147,11 @@ def fit(
     watchdog = Watchdog(config.hang_seconds, loop.metrics.parent / "logs")
     with closing(loop.step), closing(records), closing(watchdog), StopSignals() as stop, progress:
         loop = dataclasses.replace(loop, config=config)
-        running = _Loop(loop, records, progress, watchdog, start)
+        running = _TrainingLoop(loop, records, progress, watchdog, start)
         return running.run(state, steps, padding, stop)
 
 
-class _Loop:
+class _TrainingLoop:
     def __init__(
         self,
         loop: Loop,
