@@ -41,17 +41,22 @@ os.environ["TRANSFORMER_JAX_CACHE"] = str(ROOT / ".pytest_cache/programs")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 enable_compilation_cache()
 
-# Signatures are enforced: by jaxtyping where they have shapes, and by beartype alone elsewhere,
-# which looks at the same types in less time, but has to find every name.
+# Signatures are enforced: by jaxtyping where they have shapes, their own or those of a base class,
+# and by beartype alone elsewhere, which looks at the same types in less time, but has to find
+# every name.
+texts = {path: path.read_text() for path in sorted((ROOT / "transformer_jax").rglob("*.py"))}
+SHAPES = re.compile("^(from|import) jaxtyping|TYPE_CHECKING", re.MULTILINE)
+with_shapes = {path for path, text in texts.items() if SHAPES.search(text)}
+bases = {name for path in with_shapes for name in re.findall(r"^class (\w+)", texts[path], re.M)}
 modules: dict[bool, list[str]] = {True: [], False: []}
-for path in sorted((ROOT / "transformer_jax").rglob("*.py")):
-    text = path.read_text()
+for path, text in texts.items():
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     if path.name == "__init__.py":  # by its name a hook would take all that lies beside it
         continue
     if "\ndef " in text or "\nclass " in text:
-        slow = re.search("^(from|import) jaxtyping|TYPE_CHECKING", text, re.MULTILINE)
-        modules[bool(slow)].append(name)
+        derived = " ".join(re.findall(r"^class \w+\(([^)]*)\)", text, re.M))
+        shapes = path in with_shapes or not bases.isdisjoint(re.findall(r"\w+", derived))
+        modules[shapes].append(name)
 install_import_hook(modules[True], "beartype.beartype")
 beartype_packages(modules[False], conf=BeartypeConf(claw_is_pep526=False))
 
