@@ -60,7 +60,9 @@ class FillMask(PredictionCommand):
         prepare = as_trained(self.run, trim=False)
         model, tokenizer = load(self.run, self.checkpoint, kind="encoder")
         length, template = read_length(run), template_of(run, tokenizer)
-        fill = masked.MaskFiller(model, tokenizer, length=length, prepare=prepare, template=template)
+        fill = masked.MaskFiller(
+            model, tokenizer, length=length, prepare=prepare, template=template
+        )
         number = 0
         for window in windows(given_lines(self.texts), READ_AHEAD):
             for name, text in window:
