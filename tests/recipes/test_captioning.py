@@ -21,9 +21,11 @@ from transformer_jax.training.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 ALONE = ["--distributed.num-local-devices", "1"]
-RUN = ["train", "pictures", *ALONE, "--training.steps", "8", "--data.train", "48",
-       "--loop.evaluate-every", "4", "--loop.checkpoint-every", "4",
-       "--loop.best-checkpoint-metric", "exact"]  # fmt: skip
+RUN = [
+    *("train", "pictures", *ALONE, "--training.steps", "8", "--data.train", "48"),
+    *("--loop.evaluate-every", "4", "--loop.checkpoint-every", "4"),
+    *("--loop.best-checkpoint-metric", "exact"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +47,19 @@ def test_a_run_of_a_new_recipe_is_trained_evaluated_and_loaded(run, capfd):
     assert main(["translate", str(run), "a"]) == 2  # no command describes pictures
 
 
-def test_a_killed_run_of_a_new_recipe_ends_with_the_same_bits(run, tmp_path):
-    path = tmp_path / "killed"
+@pytest.mark.slow
+def test_a_killed_run_of_a_new_recipe_ends_with_the_same_bits(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     program = [sys.executable, "-m", "tests.recipes.captioning"]
-    with subprocess.Popen([*program, *RUN, "--output", str(path)], cwd=ROOT) as process:
-        while process.poll() is None and not (path / "checkpoints/step_00000004").exists():
+    finish = lambda *words: subprocess.run([*program, *words], cwd=ROOT, check=True, timeout=300)
+    finish(*RUN, "--output", str(whole))
+    with subprocess.Popen([*program, *RUN, "--output", str(killed)], cwd=ROOT) as process:
+        while process.poll() is None and not (killed / "checkpoints/step_00000004").exists():
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
-    assert not (path / "results.json").exists()
-    assert captioning.main(["resume", str(path), *ALONE]) == 0
-    ends = [json.loads((one / "results.json").read_text())["state_sha256"] for one in (run, path)]
+    assert not (killed / "results.json").exists()
+    finish("resume", str(killed))
+    ends = [
+        json.loads((path / "results.json").read_text())["state_sha256"] for path in (whole, killed)
+    ]
     assert ends[0] == ends[1]
