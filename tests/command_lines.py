@@ -5,7 +5,7 @@ import shlex
 
 from transformer_jax.cli import families, laboratory, train_word_vectors
 from transformer_jax.cli.commands import COMMANDS, PROGRAM, PROGRAMS, load_command
-from transformer_jax.cli.plan import take_plan
+from transformer_jax.cli.plan_flags import take_plan
 from transformer_jax.cli.run_flags import asked_run, parse_flags
 
 OUTSIDE = ("config", "plan", "plan-json", "resume")  # flags of training that are no settings

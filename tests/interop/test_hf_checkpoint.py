@@ -18,7 +18,8 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop import tensor_files
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.export import write_folder
-from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint, open_hf_checkpoint
+from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
+from transformer_jax.interop.hf_folders import is_hf_checkpoint
 from transformer_jax.interop.hf_run_directory import HFRunDirectory
 from transformer_jax.predictors.runs import open_directory
 from transformer_jax.training.run_directory import RunDirectory

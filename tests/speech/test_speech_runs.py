@@ -36,7 +36,7 @@ from transformer_jax.speech.recordings import (
 )
 from transformer_jax.speech.store import build_speech_store, make_speech_batch
 from transformer_jax.speech.transcriber import Recording
-from transformer_jax.tasks.settings import SpeechDataSettings
+from transformer_jax.tasks.speech_task import SpeechDataSettings
 from transformer_jax.training.metrics import read_metrics
 
 SPEECH_RUNS = named_runs("speech", "recurrent_speech")

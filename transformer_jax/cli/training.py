@@ -15,7 +15,7 @@ from transformer_jax.allocator import retain_freed_memory
 from transformer_jax.cli.errors import guarded, run_and_leave, run_log, terminated
 from transformer_jax.cli.evaluation import evaluate
 from transformer_jax.cli.flags import flags_of
-from transformer_jax.cli.plan import plan_run, take_plan
+from transformer_jax.cli.plan_flags import take_plan
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
 from transformer_jax.compilation_cache import enable_compilation_cache
@@ -68,6 +68,8 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
         arguments,
     )
     if target is not None and named is not None:
+        from transformer_jax.cli.plan import plan_run
+
         return plan_run(name, run, named, target, as_json)
     if resumes and run.overwrite:
         raise ConfigError(

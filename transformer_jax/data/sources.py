@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from transformer_jax.config_fields import Amount, Configuration, Count, Range
-from transformer_jax.data import aligned, tables, tfds
+from transformer_jax.data import aligned, tables
 from transformer_jax.data.pairs import (
     Grouping,
     Pairs,
@@ -232,6 +232,8 @@ def _phrasebook(read: ReadOptions) -> Splits:
 
 
 def _tfds(data: PairData) -> Splits:
+    from transformer_jax.data import tfds
+
     assert data.tfds is not None
     reader = tfds.open_translation(data.tfds, data.tfds_dir, data.read.fields)
 

@@ -39,7 +39,7 @@ from transformer_jax.interop.family import Model, ModelFamily, TensorMapping, Te
 from transformer_jax.interop.headers import FLOATS
 from transformer_jax.interop.memory import Memory, Shared, aligned
 from transformer_jax.interop.sizes import check_sizes
-from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, open_tensors
+from transformer_jax.interop.tensor_files import TensorFolder, open_tensors
 from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
 from transformer_jax.models.making import make_model
 from transformer_jax.numerics import all_finite
@@ -49,7 +49,6 @@ __all__ = [
     "FAMILIES",
     "HFCheckpoint",
     "abstract_model",
-    "is_hf_checkpoint",
     "open_hf_checkpoint",
     "parameter_shapes",
 ]
@@ -137,28 +136,6 @@ class HFCheckpoint:
         if stay:
             found = jax.device_put(found)  # all at once, as each call takes a moment
         return unflatten_dict({mapping.name: found[mapping.name] for mapping in self.mappings})
-
-
-def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a folder is a Hugging Face checkpoint rather than a run of ours.
-
-    It has weights, or a configuration that names its family.
-
-    Raises:
-        CheckpointError: Its configuration cannot be read.
-    """
-    folder = Path(path)
-    if not os.path.isfile(folder / "config.json"):  # also where no path can be so long
-        return False
-    weights = any((folder / name).exists() for name in (WEIGHTS, INDEX))
-    try:
-        values = read_config(folder / "config.json").values
-    except CheckpointError:
-        if weights:
-            raise
-        return False  # errors in the configuration of a run are reported when it is read
-    # A run that was made of one remembers its configuration within its own.
-    return not isinstance(values.get("model"), dict) and (weights or "model_type" in values)
 
 
 def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:

@@ -1,21 +1,9 @@
-"""Models of all families by name."""
+"""Models of all families by name; the module of each is imported when one is made."""
 
 from typing import Any, Literal
 
 from flax import nnx
 
-from transformer_jax.models.decoder import Decoder, ValuedDecoder
-from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.models.heads import (
-    DecoderSequenceClassifier,
-    EncoderForMaskedLM,
-    ReplacedTokenDetector,
-    SequenceClassifier,
-    TokenClassifier,
-)
-from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
-from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 __all__ = ["Kind", "TaskKind", "make_model"]
@@ -54,19 +42,48 @@ def make_model(
         'Encoder'
     """
     if isinstance(config, RecurrentConfig):
+        from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
+
         return RecurrentEncoderDecoder(config, rngs=rngs)
     if kind == "decoder":
+        from transformer_jax.models.decoder import Decoder, ValuedDecoder
+
         return ValuedDecoder(config, rngs=rngs) if valued else Decoder(config, rngs=rngs)
     if kind == "encoder-decoder":
+        from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+
         return TransformerEncoderDecoder(config, rngs=rngs)
+    if kind == "image":
+        from transformer_jax.models.vision import ImageClassifier, VisionEncoder
+
+        if task is None:
+            return VisionEncoder(config, rngs=rngs)
+        return ImageClassifier(config, labels=labels, rngs=rngs)
+    return _encoder_or_classifier(kind, config, mlm_head, next_sentence, task, labels, rngs)
+
+
+def _encoder_or_classifier(
+    kind: Kind,
+    config: ModelConfig,
+    mlm_head: bool,
+    next_sentence: bool,
+    task: TaskKind | None,
+    labels: int,
+    rngs: nnx.Rngs,
+) -> Any:
+    from transformer_jax.models.encoder import Encoder
+    from transformer_jax.models.heads import (
+        DecoderSequenceClassifier,
+        EncoderForMaskedLM,
+        ReplacedTokenDetector,
+        SequenceClassifier,
+        TokenClassifier,
+    )
+
     if kind == "encoder":
         if not mlm_head:
             return Encoder(config, rngs=rngs)
         return EncoderForMaskedLM(config, next_sentence=next_sentence, rngs=rngs)
-    if kind == "image":
-        if task is None:
-            return VisionEncoder(config, rngs=rngs)
-        return ImageClassifier(config, labels=labels, rngs=rngs)
     labels = {"regress": 1, "qa": 2}.get(task or "", labels)
     if kind == "decoder-task":
         return DecoderSequenceClassifier(config, labels=labels, rngs=rngs)

@@ -18,7 +18,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
-from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint
+from transformer_jax.interop.hf_folders import is_hf_checkpoint
 from transformer_jax.interop.hf_run_directory import (
     HFRunDirectory,
     convert,

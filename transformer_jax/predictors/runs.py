@@ -77,7 +77,7 @@ def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
     Raises:
         CheckpointError: The path is neither.
     """
-    from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint
+    from transformer_jax.interop.hf_folders import is_hf_checkpoint
     from transformer_jax.storage.copies import fetched
     from transformer_jax.training.run_directory import RunDirectory
 

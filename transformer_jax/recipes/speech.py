@@ -141,8 +141,7 @@ class Speech(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of speech recognition, which computes a normalization that is absent."""
-        from transformer_jax.tasks.settings import SpeechDataSettings
-        from transformer_jax.tasks.speech_task import speech_recognition
+        from transformer_jax.tasks.speech_task import SpeechDataSettings, speech_recognition
 
         return speech_recognition(
             data,

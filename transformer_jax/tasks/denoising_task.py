@@ -1,7 +1,8 @@
 """Denoising: pre-training an encoder-decoder to restore texts (BART, T5)."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
@@ -15,12 +16,23 @@ from transformer_jax.models.making import make_model
 from transformer_jax.tasks.batching import TokenCache, has_dropout
 from transformer_jax.tasks.language_model_task import as_documents
 from transformer_jax.tasks.masked_lm_task import build_sentence_store
-from transformer_jax.tasks.settings import DenoisingSettings, LengthSettings
+from transformer_jax.tasks.settings import LengthSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.task import Data, Task, fingerprint
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["denoising"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DenoisingSettings:
+    """An encoder-decoder that restores texts."""
+
+    model: TransformerConfig
+    noise: NoiseConfig
+    training: LengthSettings
+
+    recipe: ClassVar[str] = "denoising"
 
 
 def denoising(

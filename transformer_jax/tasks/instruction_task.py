@@ -17,8 +17,7 @@ from transformer_jax.errors import plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown
-from transformer_jax.tasks.language_model_task import Rows
-from transformer_jax.tasks.settings import LanguageModelSettings
+from transformer_jax.tasks.language_model_task import LanguageModelSettings, Rows
 from transformer_jax.training import objectives
 from transformer_jax.training.task import Data, Task, fingerprint
 from transformer_jax.training.task_progress import log

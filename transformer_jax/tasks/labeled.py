@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from transformer_jax.models.heads import (
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown, log_scored
 from transformer_jax.tasks.scores import MEASURES, measure, table
-from transformer_jax.tasks.settings import ExampleSettings, LabeledSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
 from transformer_jax.training.step import Objective, Sums
@@ -55,6 +54,26 @@ OBJECTIVES: dict[str, Callable[[], Objective]] = {
     "tag": objectives.token_classification,
     "qa": objectives.question_answering,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleSettings:
+    """The task of a fine-tuned encoder."""
+
+    kind: str
+    labels: tuple[str, ...]
+    max_length: int
+    doc_stride: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledSettings:
+    """A fine-tuned encoder."""
+
+    model: TransformerConfig
+    task: ExampleSettings
+
+    recipe: ClassVar[str] = "finetuning"
 
 
 def labeled(

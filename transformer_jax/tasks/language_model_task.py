@@ -4,7 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
@@ -25,7 +25,6 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.tasks.batching import TokenCache, has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown
-from transformer_jax.tasks.settings import LanguageModelSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.step import Objective, Sums
 from transformer_jax.training.task import Data, Task, fingerprint
@@ -33,6 +32,16 @@ from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelSettings(Configuration, group=""):
+    """A decoder, and the token before the first token of a text."""
+
+    model: TransformerConfig
+    first: Literal["bos", "eos", "newline"]  # what every text begins with
+
+    recipe: ClassVar[str] = "language_model"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
@@ -23,8 +23,6 @@ from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.tasks.language_model_task import as_documents
 from transformer_jax.tasks.settings import (
     LengthSettings,
-    MaskedLMSettings,
-    SentenceObjectiveSettings,
 )
 from transformer_jax.training import objectives
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
@@ -32,6 +30,24 @@ from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["MaskingConfig", "build_sentence_store", "masked_lm", "pretraining_plan"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceObjectiveSettings:
+    """The sentence-pair objective of pre-training, which has a head."""
+
+    sentence_objective: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLMSettings:
+    """A pre-trained encoder."""
+
+    model: TransformerConfig
+    masking: SentenceObjectiveSettings
+    training: LengthSettings
+
+    recipe: ClassVar[str] = "masked_lm"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,42 +1,18 @@
-"""The ``config.json`` of library tasks: all that ``transformer_jax.load`` needs."""
+"""Settings that several tasks of the library share."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.config_fields import Amount, Configuration, Count, NotNegative
-from transformer_jax.data.denoising import NoiseConfig
-from transformer_jax.data.sources import ReadOptions
-from transformer_jax.data.summaries import SummaryOptions
 from transformer_jax.decoding.lengths import LengthLimit
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.evaluation.words import Tokenize, choose_tokenize
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
-from transformer_jax.speech.audio import AudioConfig
-from transformer_jax.speech.features import Normalization
-from transformer_jax.speech.recordings import SpeechReadOptions
 
-__all__ = [
-    "DenoisingSettings",
-    "EvaluationConfig",
-    "ExampleSettings",
-    "LabeledSettings",
-    "LanguageModelSettings",
-    "LengthSettings",
-    "MaskedLMSettings",
-    "PairSettings",
-    "SentenceObjectiveSettings",
-    "SpeechDataSettings",
-    "SpeechSettings",
-    "SummarizationSettings",
-    "SummaryEvaluation",
-    "SummarySettings",
-    "TranslationSettings",
-]
+__all__ = ["RECURRENT", "EvaluationConfig", "LengthSettings", "SummaryEvaluation"]
 
 
-_RECURRENT = "recurrent_"  # before the name of the recipe of a Transformer
+RECURRENT = "recurrent_"  # before the name of the recipe of a Transformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,128 +84,7 @@ class SummaryEvaluation(Configuration, group="evaluation"):
 
 
 @dataclasses.dataclass(frozen=True)
-class PairSettings:
-    """Settings of reading sentence pairs."""
-
-    read: ReadOptions
-
-
-@dataclasses.dataclass(frozen=True)
-class TranslationSettings:
-    """A translator."""
-
-    model: ModelConfig
-    data: PairSettings
-    evaluation: EvaluationConfig = EvaluationConfig()
-
-    @property
-    def recipe(self) -> str:
-        """The recipe that uses such a run."""
-        return f"{_RECURRENT * isinstance(self.model, RecurrentConfig)}translation"
-
-
-@dataclasses.dataclass(frozen=True)
-class SummarySettings:
-    """Settings of reading texts and summaries."""
-
-    read: SummaryOptions
-
-
-@dataclasses.dataclass(frozen=True)
-class SummarizationSettings:
-    """A summarizer."""
-
-    model: ModelConfig
-    data: SummarySettings
-    evaluation: SummaryEvaluation = SummaryEvaluation()
-
-    recipe: ClassVar[str] = "summarization"
-
-
-@dataclasses.dataclass(frozen=True)
-class SpeechDataSettings:
-    """Settings of reading recordings, and of computing and normalizing their features."""
-
-    read: SpeechReadOptions = SpeechReadOptions()
-    audio: AudioConfig = AudioConfig()
-    normalization: Normalization = Normalization()  # empty: computed from the training data
-
-
-@dataclasses.dataclass(frozen=True)
-class SpeechSettings:
-    """A speech recognizer."""
-
-    model: ModelConfig
-    data: SpeechDataSettings
-    evaluation: EvaluationConfig = EvaluationConfig()
-
-    @property
-    def recipe(self) -> str:
-        """The recipe that uses such a run."""
-        return f"{_RECURRENT * isinstance(self.model, RecurrentConfig)}speech"
-
-
-@dataclasses.dataclass(frozen=True)
-class LanguageModelSettings(Configuration, group=""):
-    """A decoder, and the token before the first token of a text."""
-
-    model: TransformerConfig
-    first: Literal["bos", "eos", "newline"]  # what every text begins with
-
-    recipe: ClassVar[str] = "language_model"
-
-
-@dataclasses.dataclass(frozen=True)
-class SentenceObjectiveSettings:
-    """The sentence-pair objective of pre-training, which has a head."""
-
-    sentence_objective: str
-
-
-@dataclasses.dataclass(frozen=True)
 class LengthSettings:
     """Longest sequence of training, beyond which learned positions are untrained."""
 
     sequence_length: int
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskedLMSettings:
-    """A pre-trained encoder."""
-
-    model: TransformerConfig
-    masking: SentenceObjectiveSettings
-    training: LengthSettings
-
-    recipe: ClassVar[str] = "masked_lm"
-
-
-@dataclasses.dataclass(frozen=True)
-class DenoisingSettings:
-    """An encoder-decoder that restores texts."""
-
-    model: TransformerConfig
-    noise: NoiseConfig
-    training: LengthSettings
-
-    recipe: ClassVar[str] = "denoising"
-
-
-@dataclasses.dataclass(frozen=True)
-class ExampleSettings:
-    """The task of a fine-tuned encoder."""
-
-    kind: str
-    labels: tuple[str, ...]
-    max_length: int
-    doc_stride: int
-
-
-@dataclasses.dataclass(frozen=True)
-class LabeledSettings:
-    """A fine-tuned encoder."""
-
-    model: TransformerConfig
-    task: ExampleSettings
-
-    recipe: ClassVar[str] = "finetuning"

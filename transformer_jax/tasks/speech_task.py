@@ -16,18 +16,20 @@ from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
 from transformer_jax.evaluation.words import choose_tokenize, split_words
 from transformer_jax.models.making import make_model
-from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.speech.audio import AudioConfig
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.recordings import (
     FeatureStore,
     Recordings,
+    SpeechReadOptions,
     SpeechSplits,
     build_features,
 )
 from transformer_jax.speech.store import SpeechStore, build_speech_store, make_speech_batch
 from transformer_jax.speech.transcriber import Recording, Transcriber
 from transformer_jax.tasks.fit import Side, check_restored, describe_unknown, log_scored
-from transformer_jax.tasks.settings import EvaluationConfig, SpeechDataSettings, SpeechSettings
+from transformer_jax.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.tasks.translation_task import (
     decode_texts,
     regularization,
@@ -48,6 +50,29 @@ METRICS = (
     Metric("cer", "lower"),
     Metric("sacrebleu", "higher"),
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechDataSettings:
+    """Settings of reading recordings, and of computing and normalizing their features."""
+
+    read: SpeechReadOptions = SpeechReadOptions()
+    audio: AudioConfig = AudioConfig()
+    normalization: Normalization = Normalization()  # empty: computed from the training data
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechSettings:
+    """A speech recognizer."""
+
+    model: ModelConfig
+    data: SpeechDataSettings
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def recipe(self) -> str:
+        """The recipe that uses such a run."""
+        return f"{RECURRENT * isinstance(self.model, RecurrentConfig)}speech"
 
 
 def speech_recognition(

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sources import ReadOptions, Splits
@@ -26,9 +26,7 @@ from transformer_jax.tasks.fit import log_scored
 from transformer_jax.tasks.scores import aligned
 from transformer_jax.tasks.settings import (
     EvaluationConfig,
-    SummarizationSettings,
     SummaryEvaluation,
-    SummarySettings,
 )
 from transformer_jax.tasks.translation_task import decode_texts, show, translation
 from transformer_jax.training.state import split
@@ -39,6 +37,24 @@ __all__ = ["SummaryEvaluation", "score_summaries", "summarization"]
 
 _NAMES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _LIMIT = "evaluation.max_length (max_len_b of evaluate)"
+
+
+@dataclasses.dataclass(frozen=True)
+class SummarySettings:
+    """Settings of reading texts and summaries."""
+
+    read: SummaryOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class SummarizationSettings:
+    """A summarizer."""
+
+    model: ModelConfig
+    data: SummarySettings
+    evaluation: SummaryEvaluation = SummaryEvaluation()
+
+    recipe: ClassVar[str] = "summarization"
 
 
 def summarization(

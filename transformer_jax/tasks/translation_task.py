@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,19 +17,21 @@ from transformer_jax.data.sources import Pairs, ReadOptions, Splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.lengths import learn_length_limit
-from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError, plural
-from transformer_jax.evaluation.bleu import BleuScores, translation_scores
 from transformer_jax.models.making import make_model
-from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, check_restored, describe_unknown, log_scored
-from transformer_jax.tasks.settings import EvaluationConfig, PairSettings, TranslationSettings
+from transformer_jax.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
 from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.word_vectors.initialization import initial_embeddings
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.translator import Translator
+    from transformer_jax.evaluation.bleu import BleuScores
 
 __all__ = [
     "EvaluationConfig",
@@ -43,6 +45,27 @@ __all__ = [
 ]
 
 _WIDEST = 160  # characters of a sentence that are shown
+
+
+@dataclasses.dataclass(frozen=True)
+class PairSettings:
+    """Settings of reading sentence pairs."""
+
+    read: ReadOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationSettings:
+    """A translator."""
+
+    model: ModelConfig
+    data: PairSettings
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def recipe(self) -> str:
+        """The recipe that uses such a run."""
+        return f"{RECURRENT * isinstance(self.model, RecurrentConfig)}translation"
 
 
 def translation(
@@ -178,9 +201,12 @@ class _Bleu:
         count = evaluation.sentences
         self.sources, self.targets = pairs.sources[:count], pairs.targets[:count]
         self.tokenizer, self.evaluation, self.lowercase = tokenizer, evaluation, lowercase
-        self.translator: Translator | None = None
+        self.translator: Any = None  # a Translator, from the first evaluation on
 
     def __call__(self, model: Any) -> dict[str, float]:
+        from transformer_jax.decoding.translator import Translator
+        from transformer_jax.evaluation.bleu import translation_scores
+
         graph, params = split(model)
         if self.translator is None:
             search = self.evaluation.search(num_beams=1)
@@ -209,7 +235,7 @@ def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
 
 
 def decode_texts(
-    translator: Translator, sources: Sequence[Any], setting: str = "max_len_a or max_len_b"
+    translator: "Translator", sources: Sequence[Any], setting: str = "max_len_a or max_len_b"
 ) -> list[str]:
     """Returns the best text for each source, and logs how many the length limit cut.
 
@@ -232,6 +258,8 @@ def _tester(
     beams = evaluation.num_beams
 
     def test(model: Any, step: int) -> dict[str, Any]:
+        from transformer_jax.decoding.translator import Translator
+
         search, found = evaluation.search(beams), {}
         translator = Translator(model, tokenizer, search=search)
         for name, pairs in tests.items():
@@ -246,13 +274,15 @@ def _tester(
 
 
 def score_pairs(
-    translator: Translator,
+    translator: "Translator",
     pairs: Pairs,
     *,
     lowercase: bool = False,
     tokenize: str | None = None,
-) -> tuple[BleuScores, list[str]]:
+) -> "tuple[BleuScores, list[str]]":
     """Scores of the translations of the sources of ``pairs``, and the translations."""
+    from transformer_jax.evaluation.bleu import translation_scores
+
     sides = {"source": pairs.sources, "target": pairs.targets}
     tokenizer: Any = translator.tokenizer
     log_scored(pairs.name, plural(len(pairs), "pair"), tokenizer, **sides)

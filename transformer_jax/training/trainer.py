@@ -31,7 +31,6 @@ from transformer_jax.training.batches import put_batch, training_batches
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.config_guard import latest_manifest, refuse_weights_alone
-from transformer_jax.training.curves import training_curves
 from transformer_jax.training.lock import RunLock, check_lock, holds_lock
 from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
 from transformer_jax.training.metrics import read_metrics
@@ -361,6 +360,8 @@ class Trainer(Configuration, group="training"):
             }
             self.run.write(self.run.results, results)
             names = [metric.name for metric in self.task.metrics if metric.name != "valid_loss"]
+            from transformer_jax.training.curves import training_curves
+
             training_curves(
                 read_metrics(self.run.metrics), self.run.curves,
                 labels=self.loss_names(), scores=list(dict.fromkeys(["sacrebleu", "chrf", *names])),

@@ -15,7 +15,6 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.training.task_progress import log, show_progress
-from transformer_jax.word_vectors.formats import load_embeddings, size_of_vectors
 
 __all__ = [
     "TokenVectors",
@@ -68,6 +67,8 @@ def vectors_of_tokens(path: str, tokenizer: Tokenizer) -> TokenVectors:
         DataError: The file cannot be read or is damaged.
         ConfigError: No token is a word of the file.
     """
+    from transformer_jax.word_vectors.formats import load_embeddings
+
     words = words_of_tokens(tokenizer)
     with show_progress(f"reading word vectors from {path}"):
         # A file may hold the words in other, canonically equal characters.
@@ -91,6 +92,8 @@ def check_size(config: ModelConfig) -> None:
         DataError: The file cannot be read, or is no file of word vectors.
         ConfigError: It has vectors of another size.
     """
+    from transformer_jax.word_vectors.formats import size_of_vectors
+
     path, size = config.embedding.init, config.embedding_size
     if path is None:
         return
