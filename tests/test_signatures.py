@@ -12,7 +12,7 @@ from jaxtyping import TypeCheckError
 from transformer_jax.data.corpora import phrasebook
 from transformer_jax.functional.layers import linear
 from transformer_jax.parallel.mesh import MeshConfig
-from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.loop_config import LoopConfig
 
 
 def test_shapes_are_enforced():

@@ -14,7 +14,7 @@ from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK
-from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.run_directory import RunDirectory
 
 LANGUAGE_RUNS = named_runs("language_model", "ngram")

@@ -31,7 +31,7 @@ from transformer_jax.runs.sizing import from_size
 from transformer_jax.tasks.settings import EvaluationConfig
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.task import Data, Task

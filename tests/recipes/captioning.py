@@ -38,7 +38,7 @@ from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.store import fill_positions
 from transformer_jax.speech.transcriber import Recording, Transcriber
-from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.schedules import ScheduleConfig

@@ -23,7 +23,7 @@ from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.training import manifest, objectives
 from transformer_jax.training.adapters import Adapter, merge_adapter, unmerge_adapter, with_choice
 from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.lora import LoRAConfig, lora, merged, split_adapters
 from transformer_jax.training.partition import overlay
 from transformer_jax.training.state import TrainState, abstract_parts, create_state, digest, split

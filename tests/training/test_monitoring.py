@@ -14,7 +14,7 @@ from transformer_jax.errors import ConfigError, NumericsError
 from transformer_jax.parallel import health
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training import monitoring
-from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.monitoring import (
     Profiler,
     Rates,

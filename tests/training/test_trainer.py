@@ -23,7 +23,7 @@ from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.checkpoint_score import CheckpointScore
-from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.manifest import FROZEN
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.partition import EVERYTHING, Partition, merging, overlay, where

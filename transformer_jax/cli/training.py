@@ -157,7 +157,7 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
 def resume_flags() -> Any:
     """Returns the dataclass of the flags of ``resume``."""
     from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-    from transformer_jax.training.loop import LoopConfig
+    from transformer_jax.training.loop_config import LoopConfig
 
     @dataclasses.dataclass(frozen=True)
     class Resume(RunCommand):

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from flax import nnx
 
+from transformer_jax.config import TransformerConfig
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 __all__ = ["Kind", "TaskKind", "make_model"]
@@ -64,7 +65,7 @@ def make_model(
 
 def _encoder_or_classifier(
     kind: Kind,
-    config: ModelConfig,
+    config: TransformerConfig,
     mlm_head: bool,
     next_sentence: bool,
     task: TaskKind | None,

@@ -40,7 +40,7 @@ from transformer_jax.recipes.validation import ValidationFlags
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.batching import TokenCache
-from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.schedules import ScheduleConfig
 from transformer_jax.training.task_progress import log

@@ -9,7 +9,7 @@ from transformer_jax.data.plan import Batching
 from transformer_jax.errors import plural
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig
-from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.lora import LoRAConfig
 from transformer_jax.training.optimizers import OptimizerConfig
 

@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.errors import NumericsError, Stopped, command, plural
 from transformer_jax.training.checkpoint import Checkpointer, CheckpointScore
 from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.loop_config import LoopConfig, profile_window
 from transformer_jax.training.metrics import MetricsLog
 from transformer_jax.training.monitoring import (
     Profiler,
     Rates,
     Watchdog,
     peak_memory,
-    profile_window,
     slowest,
 )
 from transformer_jax.training.progress import Progress, duration
@@ -28,46 +27,7 @@ from transformer_jax.training.state import TrainState
 from transformer_jax.training.task import Metric
 from transformer_jax.training.task_progress import show_progress
 
-__all__ = ["FitResult", "Loop", "LoopConfig", "fit"]
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopConfig(Configuration, group="loop"):
-    """Intervals of evaluations and checkpoints, and early stopping."""
-
-    # Steps between evaluations; 0 is at the end only, None ten times in a run or every 1000 steps.
-    evaluate_every: Amount | None = 1000
-    # Steps between checkpoints; 0 is at the end only, None as often as evaluations.
-    checkpoint_every: Amount | None = 1000
-    keep_last: Count = 3  # newest checkpoints that are kept, beside the best
-    # The metric of the best checkpoint; None is the first of the task.
-    best_checkpoint_metric: str | None = None
-    patience: Count | None = None  # evaluations without a new best before stopping; None is never
-    max_nonfinite_steps: Count = 20  # consecutive non-finite steps before giving up
-    tensorboard: bool = False  # also write TensorBoard files
-    profile: str | None = None  # first and last step of a device profile, such as 10:15
-    # Seconds after which a step that has not finished has the stacks of its threads written; 0 is
-    # never.
-    hang_seconds: Amount = 600
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        profile_window(self.profile)
-
-    def for_steps(self, steps: int) -> "LoopConfig":
-        """The configuration with numbers for intervals that are None, by the run's number of steps.
-
-        Example:
-            >>> LoopConfig(evaluate_every=None, checkpoint_every=None).for_steps(650).evaluate_every
-            65
-        """
-        every = self.evaluate_every
-        if every is None:
-            every = max(1, min(1000, steps // 10))
-        saves = self.checkpoint_every
-        return dataclasses.replace(
-            self, evaluate_every=every, checkpoint_every=every if saves is None else saves
-        )
+__all__ = ["FitResult", "Loop", "fit"]
 
 
 class FitResult(NamedTuple):

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.target import DEVICES
 from transformer_jax.training.task_progress import duration, log
 
@@ -24,32 +24,11 @@ __all__ = [
     "Rates",
     "Watchdog",
     "peak_memory",
-    "profile_window",
     "slowest",
     "writing_log",
 ]
 
 _SMOOTHING = 0.95  # share of the earlier steps in a rate
-
-
-def profile_window(setting: str | None) -> range:
-    """The steps of ``first:last``; empty for None.
-
-    Raises:
-        ConfigError: It is not two step numbers, the first from 1 on and not after the last.
-
-    Example:
-        >>> profile_window("10:12"), profile_window(None)
-        (range(10, 13), range(0, 0))
-    """
-    if setting is None:
-        return range(0)
-    first, colon, last = setting.partition(":")
-    if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        raise ConfigError(
-            f"loop.profile is {setting!r}: give the first and the last step, such as 10:15"
-        )
-    return range(int(first), int(last) + 1)
 
 
 class Profiler:

@@ -32,7 +32,8 @@ from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.config_guard import latest_manifest, refuse_weights_alone
 from transformer_jax.training.lock import RunLock, check_lock, holds_lock
-from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
+from transformer_jax.training.loop import FitResult, Loop, fit
+from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.monitoring import Rates, writing_log
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
