@@ -17,7 +17,13 @@ from transformer_jax.errors import CheckpointError
 from transformer_jax.recipes.inferred import infer_recipe
 from transformer_jax.recipes.registry import RECIPES, get_recipe, named_runs, recipe_of
 from transformer_jax.recurrent_config import RecurrentConfig
-from transformer_jax.tasks import settings
+from transformer_jax.tasks.denoising_task import DenoisingSettings
+from transformer_jax.tasks.labeled import ExampleSettings, LabeledSettings
+from transformer_jax.tasks.language_model_task import LanguageModelSettings
+from transformer_jax.tasks.masked_lm_task import MaskedLMSettings, SentenceObjectiveSettings
+from transformer_jax.tasks.settings import LengthSettings
+from transformer_jax.tasks.summarization_task import SummarizationSettings, SummarySettings
+from transformer_jax.tasks.translation_task import PairSettings, TranslationSettings
 from transformer_jax.training.config_guard import differences
 from transformer_jax.training.run_directory import RunDirectory, describe_run
 
@@ -27,19 +33,15 @@ NAMED = [(recipe, name) for recipe in RECIPES if recipe != "captioning"
 BOTH = TransformerConfig()
 DECODER = dataclasses.replace(BOTH, encoder_layers=0)
 ENCODER = dataclasses.replace(BOTH, decoder_layers=0)
-PAIRS, LENGTH = settings.PairSettings(ReadOptions()), settings.LengthSettings(9)
+PAIRS, LENGTH = PairSettings(ReadOptions()), LengthSettings(9)
 LIBRARY = {
-    "translation": settings.TranslationSettings(BOTH, PAIRS),
-    "recurrent_translation": settings.TranslationSettings(RecurrentConfig(), PAIRS),
-    "summarization": settings.SummarizationSettings(
-        BOTH, settings.SummarySettings(SummaryOptions())
-    ),
-    "denoising": settings.DenoisingSettings(BOTH, NoiseConfig(), LENGTH),
-    "language_model": settings.LanguageModelSettings(DECODER, "bos"),
-    "masked_lm": settings.MaskedLMSettings(
-        ENCODER, settings.SentenceObjectiveSettings("nsp"), LENGTH
-    ),
-    "finetuning": settings.LabeledSettings(ENCODER, settings.ExampleSettings("tag", ("a",), 9, 2)),
+    "translation": TranslationSettings(BOTH, PAIRS),
+    "recurrent_translation": TranslationSettings(RecurrentConfig(), PAIRS),
+    "summarization": SummarizationSettings(BOTH, SummarySettings(SummaryOptions())),
+    "denoising": DenoisingSettings(BOTH, NoiseConfig(), LENGTH),
+    "language_model": LanguageModelSettings(DECODER, "bos"),
+    "masked_lm": MaskedLMSettings(ENCODER, SentenceObjectiveSettings("nsp"), LENGTH),
+    "finetuning": LabeledSettings(ENCODER, ExampleSettings("tag", ("a",), 9, 2)),
 }
 
 
