@@ -12,6 +12,7 @@ TINY = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_command_writes_a_picture_and_its_figures(tmp_path, capsys):
     to = tmp_path / "new" / "found.svg"
     assert main([*TINY, "--output", str(to)], lambda: {"commit": "abc"}) == 0

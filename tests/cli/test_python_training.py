@@ -12,6 +12,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 TEXT = "The quick brown fox jumps over the lazy dog.\n" * 40
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_curves")
 def test_what_readme_says_of_training_runs_as_written(tmp_path, monkeypatch):
     """On one device, as most machines have; to compile for all takes longer."""

@@ -184,7 +184,7 @@ def files_of(folder):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.quick("float32")
+@pytest.mark.slow
 def test_a_sentence_encoder_goes_out_as_it_came_in(encoder, tmp_path, lines, run_command, dtype):
     """Pooling, length, small letters and the map at the end; and so are its vectors."""
     tensors = linear(dtype) | {"linear.bias": np.ones(5, dtype)}

@@ -104,7 +104,7 @@ REQUESTS = {
 
 @every_mesh
 @pytest.mark.parametrize("how", REQUESTS)
-@pytest.mark.quick("sampled-2x2x2")
+@pytest.mark.slow
 def test_generated_texts_are_those_of_one_device(name, how):
     # They outgrow the context of 24.
     asked = [GenerationRequest(line, max_new_tokens=30, **REQUESTS[how]) for line in LINES[:5]]

@@ -326,7 +326,7 @@ def test_weights_are_cast_once_and_not_at_every_token(beams):
     assert translator.translate(["abc"])[0].text
 
 
-@pytest.mark.quick("3")
+@pytest.mark.slow
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_what_every_target_begins_with_is_given(lines, num_beams):
     """Search, scores and traces condition on it; none counts it (``<s>`` of BART)."""

@@ -46,7 +46,7 @@ def results(run):
 
 
 @pytest.mark.parametrize("variant", ["lora", "dora"])
-@pytest.mark.quick("dora")
+@pytest.mark.slow
 def test_adapters_alone_are_trained_and_stored(language, texts, tmp_path, variant):
     """Row B39; resumed, the run ends with the same bits, and it loads as plain weights."""
     run = run_of(

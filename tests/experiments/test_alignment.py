@@ -55,6 +55,7 @@ def results(folder):
     return json.loads((folder / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_its_reference_and_ends_with_the_same_bits(base, files, capsys):
     assert align("dpo", base, files, "whole", *SHORT, "--training.steps", 4) == 0
     steps = ["--training.steps", 4, "--loop.checkpoint-every", 2]

@@ -160,7 +160,7 @@ FROZEN = [
 @pytest.mark.parametrize(
     ("family", "freeze", "below"), FROZEN, ids=[f"{case[0]} {case[1]}" for case in FROZEN]
 )
-@pytest.mark.quick("decoder 1")
+@pytest.mark.slow
 def test_frozen_parameters_stay_and_have_no_optimizer_state(
     start, train, tmp_path, family, freeze, below
 ):

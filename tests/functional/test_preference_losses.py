@@ -65,6 +65,7 @@ def test_losses_and_gradients_are_those_of_the_papers(name):
         np.testing.assert_allclose(grad, wanted, 1e-6, 1e-8)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("name", ["dpo", "cdpo", "ipo", "simpo"])
 def test_losses_and_gradients_are_those_of_trl(name):
     """TRL's own function computes the losses of margins; here it gets those of the reference."""

@@ -57,6 +57,7 @@ def wanted(folder):
     return read, written
 
 
+@pytest.mark.slow
 def test_scores_stores_and_attention_split_targets_by_their_own_model(folder, wanted):
     read, written = wanted
     model, tokenizer = load(folder[0])

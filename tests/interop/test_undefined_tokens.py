@@ -93,6 +93,7 @@ def test_a_copied_template_leaves_other_settings(tmp_path):
     assert find_template(target).text == find_template(source).text
 
 
+@pytest.mark.slow
 def test_a_prompt_is_what_the_tokenizer_of_the_folder_makes_of_it(tmp_path):
     """Like transformers, without a start token that the tokenizer does not write."""
     path = folder_of(tmp_path / "folder", {})

@@ -82,6 +82,7 @@ def test_a_seed_says_all():
     assert np.shape(once.tokens["dot"]) == (2, 2)
 
 
+@pytest.mark.slow
 def test_translators_of_the_defaults_have_about_as_many_parameters():
     asked = LengthSettings()
     make = lambda name, size: make_translator(name, size, words=30, cell="gru", seed=0)

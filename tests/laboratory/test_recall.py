@@ -77,6 +77,7 @@ def test_nothing_but_the_cue_says_the_answer():
     assert (abs(at) < 0.2).all()
 
 
+@pytest.mark.slow
 def test_models_of_the_defaults_have_about_as_many_parameters():
     asked = RecallSettings(models=("tanh", "relu", "lstm", "gru", "attention"))
     make = lambda name, size: make_reader(name, size, symbols=8, length=513, seed=0)

@@ -382,6 +382,7 @@ def test_every_field_counts_where_it_applies(base, group, field, value, batch):
     assert jnp.abs(before - after).max() > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -129,7 +129,7 @@ def stack(cell, **how):
 run = nnx.jit(lambda model, x, lengths, states=None: model(x, lengths, states))
 
 
-@pytest.mark.quick("lstm", "gru_reset_after")
+@pytest.mark.quick("lstm")
 @pytest.mark.parametrize("cell", CELLS)
 def test_padding_is_invisible_in_both_directions(cell):
     model, (x, other) = stack(cell), normals((B, T, I), (B, T, I))

@@ -43,7 +43,7 @@ def assert_as_alone(task, mesh, kernel, length=24):
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("task", families.TASKS)
-@pytest.mark.quick("packed texts-2x2x2")
+@pytest.mark.slow
 def test_a_step_is_that_of_one_device(task, mesh):
     # Where devices share a text its keys may also go round.
     names = ("xla", "chunked", "ring")[: 3 if MESHES[mesh].context > 1 else 2]

@@ -109,7 +109,7 @@ def test_logits_computed_a_few_positions_at_a_time_give_the_same(monkeypatch):
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.quick("kto")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dpo", "ipo", "kto"])
 def test_a_precomputed_reference_and_a_frozen_one_give_equal_losses_and_gradients(method):
     found = encoded(kind="labels" if method == "kto" else "pairs")

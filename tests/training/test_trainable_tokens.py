@@ -96,7 +96,7 @@ def parts_of(make, partition, mesh=None, tx=None):
     ],
     ids=["tied", "untied scanned", "bfloat16", "bfloat16 base"],
 )
-@pytest.mark.quick("tied")
+@pytest.mark.slow
 def test_step_0_is_the_base_bit_for_bit_and_later_ones_are_not(how, config):
     partition = trainable_tokens(lora(config), IDS)
     graph, state, _, frozen = parts_of(decoder(**how), partition)
@@ -152,7 +152,7 @@ def test_gradients_are_those_of_the_whole_table_at_these_rows(case):
         assert np.abs(right).max() > 1e-3
 
 
-@pytest.mark.quick("0")
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 0])
 def test_no_gradient_of_a_whole_table_is_made(chunk):
     """A table of N rows costs 2 B T N D operations; its gradient would cost as many again."""

@@ -281,6 +281,7 @@ def test_an_objective_of_two_models_needs_no_change_of_the_package(tmp_path):
         load_params(tmp_path)
 
 
+@pytest.mark.slow
 def test_sharded_is_one_device(tmp_path):
     task = tr_task(partition=HEAD)
     one = trainer(tmp_path / "one", task).fit(steps=2).state
