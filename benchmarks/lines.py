@@ -58,7 +58,7 @@ def timed(command: list[str], **how: Any) -> tuple[float, float]:
 def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
     """The shuffled file, and what the peers are given: sources as ids, and lengths to write."""
     from transformer_jax.data.text import read_lines
-    from transformer_jax.decoding.options import BeamSearchConfig
+    from transformer_jax.decoding.generation_config import TRANSLATION
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.predictors.runs import load
 
@@ -67,7 +67,7 @@ def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
     text = folder / "lines.txt"
     text.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     model, tokenizer = load(asked.run)
-    translator = Translator(model, tokenizer, search=BeamSearchConfig(num_beams=beams))
+    translator = Translator(model, tokenizer, search=TRANSLATION.changed(num_beams=beams))
     lengths = [len(done.tokens) for done in translator.translate(lines)]
     sources = [[*ids, tokenizer.eos] for ids in tokenizer.encode_batch(lines)]
     config = json.loads((asked.run / "config.json").read_text())["model"]

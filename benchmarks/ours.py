@@ -23,10 +23,12 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.beam import beam_search
-from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.layout import prepared
-from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.search import search
+from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.search_state import SearchRows
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import split
@@ -122,17 +124,11 @@ def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beam
         # An end of -1 is no token: like the peers, every sentence gets all its steps.
         inputs = {"source": source, "source_lengths": lengths}
         cache = model.init_cache(inputs, batch, new, beams=beams)
-        if beams == 1:
-            special = SpecialTokens(-1, PAD, suppress_tokens=(EOS,))
-            return generate(model.step, cache, first, special, length=new).tokens
-        config = BeamSearchConfig(
-            num_beams=beams, normalization="power", length_penalty=1.0, min_length=new + 1
-        )
-        special = SpecialTokens(EOS, PAD)
-        found = beam_search(
-            model.step, cache, first, model.reorder, special, config, length=new + 1
-        )
-        return found.tokens[:, 0, :new]
+        how = {"normalization": "power", "length_penalty": 1.0, "min_length": new + 1}
+        config, most = TRANSLATION.changed(num_beams=beams, **how), new + (beams > 1)
+        special = SpecialTokens(EOS, PAD) if beams > 1 else SpecialTokens(-1, PAD, (EOS,))
+        settings = search_settings(config, special, vocab=vocab, length=most)
+        return search(model, cache, SearchRows(first), *settings, length=most).tokens[:, 0, :new]
 
     translate(params, source, lengths).block_until_ready()
 

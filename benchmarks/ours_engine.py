@@ -14,7 +14,8 @@ from benchmarks.ours_language import resized
 from benchmarks.worker import Setup, serve
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model_presets import PRESETS
@@ -74,7 +75,7 @@ def translate(folder, engine, batch, length, new, beams, **size):
     """``batch`` lines of ``length`` words into exactly ``new`` tokens each, EOS included."""
     config = configuration(**size)
     run = make_run(Path(folder) / "translator", "encoder-decoder", config)
-    search = BeamSearchConfig(num_beams=beams, min_length=new)
+    search = TRANSLATION.changed(num_beams=beams, min_length=new)
     batching = TranslationBatching(source_lengths=(length + 1,), rows=(batch,))
     if engine == "jax":
         translator: Any = Translator(*load(run), search=search, batching=batching)

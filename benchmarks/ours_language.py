@@ -25,10 +25,11 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.generate import SamplingConfig
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import Programs, PromptBatch
+from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.training.objectives import language_model
@@ -99,17 +100,19 @@ def decode(preset, batch, prompt, new, dtype="float32", **size):
     tokens = rng.integers(0, end, (batch, prompt)).astype(np.int32)
     starts, before = np.zeros((2, batch), np.int32)
     limits = np.full(batch, new, np.int32)
-    prompts = PromptBatch(tokens, starts, limits, before, (tokens, starts))
+    prompts = PromptBatch(tokens, starts, limits, before)
     size = 64 * -(-(prompt + new) // 64)
-    given = SamplingConfig(temperature=np.zeros(batch, np.float32)), None
-    until = np.int32(new)
+    until, most = np.int32(new), max(new, 64)
+    plain = GenerationConfig(normalization="none")
+    plan, values = search_settings(plain, programs.special, vocab=config.vocab_size, length=most)
+    how: Any = {"plan": plan, "values": values}
 
     def run(times):
         for _ in range(times):
-            at = programs.begin(params, prompts, *given, size=size, length=max(new, 64), ngrams=())
+            at = programs.begin(params, prompts, size=size, length=most, **how)
             if new > 1:
-                at = programs.go(params, at, until, *given, prompt_length=prompt, ngrams=())
-            out = np.asarray(at.tokens)[:, prompt : prompt + new]
+                at = programs.go(params, at, until, **how)
+            out = np.asarray(at.tokens)[:new, :, 0].T
         return out[0, :8].tolist()
 
     run(1)

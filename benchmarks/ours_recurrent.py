@@ -15,11 +15,13 @@ from flax import nnx
 
 from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
-from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.layout import prepared
-from transformer_jax.decoding.line_translator import TranslationSearch
-from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.search import search
+from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.search_state import SearchRows
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.functional.convolution import convolve, gated_linear_unit
@@ -59,13 +61,14 @@ def decode(kind, vocab, width, batch, length):
     source = rng.integers(4, vocab, (batch, length)).astype(np.int32)
     inputs = {"source": source, "source_lengths": np.full(batch, length, np.int32)}
     special = SpecialTokens(-1, PAD, suppress_tokens=(EOS,))
+    settings = search_settings(GenerationConfig(), special, vocab=vocab, length=length)
 
     @jax.jit
     def translate(params, inputs):
         model = nnx.merge(graph, params)
         cache = model.init_cache(inputs, batch, length)
-        first = jnp.full(batch, BOS, jnp.int32)
-        return generate(model.step, cache, first, special, length=length).tokens
+        rows = SearchRows(jnp.full(batch, BOS, jnp.int32))
+        return search(model, cache, rows, *settings, length=length).tokens[:, 0]
 
     translate(params, inputs).block_until_ready()
 
@@ -110,14 +113,14 @@ def lines(kind, vocab, width, sources, targets):
     translator = Translator(model, Numbers(vocab))
     rng = np.random.default_rng(1)
     read = [rng.integers(4, vocab, length).tolist() for length in sources]
-    how = TranslationSearch(BeamSearchConfig(num_beams=1))
+    how = TRANSLATION.changed(num_beams=1)
 
     def run(times):
         written = 0
         for _ in range(times):
             todo = [
                 GenerationSequence(
-                    GenerationRequest("", max_new_tokens=most), i, 0, [], Numbers(vocab), "", ids
+                    GenerationRequest(""), i, 0, [], Numbers(vocab), "", ids, limit=most
                 )
                 for i, (ids, most) in enumerate(zip(read, targets, strict=True))
             ]

@@ -1,19 +1,13 @@
 """Decoding with a logits processor of one's own: sequences that never use a letter twice."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 import transformer_jax as tj
-from transformer_jax.decoding.generate import (
-    append_token,
-    continue_generation,
-    generate,
-    init_generation,
-)
-from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.search import advance_search, search, search_result
+from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.search_state import SearchRows, Steps, start_search
 
 PAD, EOS, BOS, V, LENGTH = 0, 1, 2, 20, 8
 
@@ -28,26 +22,28 @@ def main():
         feed_forward=tj.FeedForwardConfig(d_ff=64),
     )
     model = tj.Decoder(config, rngs=nnx.Rngs(0))
-    special, first = SpecialTokens(EOS, PAD, suppress_tokens=(PAD, BOS, EOS)), jnp.full(3, BOS)
+    how = tj.GenerationConfig(pad_token_id=PAD, suppress_tokens=(PAD, BOS, EOS))
+    settings, rows = search_settings(how, vocab=V, length=LENGTH), SearchRows(jnp.full(3, BOS))
 
     # Search takes any step that maps tokens and a cache to logits: wrap it ...
     def colder(tokens, cache):
         logits, cache = model.step(tokens, cache)
         return 2.0 * logits, cache
 
-    plain = generate(colder, model.init_cache(None, 3, LENGTH), first, special, length=LENGTH)
+    cache = model.init_cache(None, 3, LENGTH)
+    plain = search(Steps(colder), cache, rows, *settings, length=LENGTH)
 
-    # ... or, where the processor looks at what was generated, wrap what appends a token.
-    def once(state, logits):
-        used = jax.nn.one_hot(state.tokens, V).any(1)
-        append = functools.partial(append_token, special=special)
-        return append(state, jnp.where(used, -jnp.inf, logits))
-
-    state = init_generation(model.init_cache(None, 3, LENGTH), first, length=LENGTH, pad=PAD)
-    state = continue_generation(model.step, state, LENGTH, once)
-    print(plain.tokens)
-    print(state.tokens)  # no id twice in a row
-    return plain.tokens, state.tokens
+    # ... or, where the processor looks at what was generated, advance the search yourself.
+    state = start_search(model.init_cache(None, 3, LENGTH), rows, *settings, length=LENGTH)
+    for _ in range(LENGTH):
+        logits, cache = model.step(state.last[:, 0], state.cache)
+        used = jax.nn.one_hot(state.tokens[:, :, 0], V).any(0)
+        logits = jnp.where(used, -jnp.inf, logits)
+        state = advance_search(model, state._replace(cache=cache), logits, *settings)
+    once = search_result(state, *settings)
+    print(plain.tokens[:, 0])
+    print(once.tokens[:, 0])  # no id twice in a row
+    return plain.tokens[:, 0], once.tokens[:, 0]
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from flax import nnx
 
 import transformer_jax as tj
 from transformer_jax.data.plan import ArrayPlan
-from transformer_jax.decoding.generate import generate
-from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.search import search
+from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.search_state import SearchRows
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.modules.embedding import Embed
 
@@ -37,8 +38,10 @@ def model(rngs):
 def predictor(model, tokenizer):
     def ascending(sets):
         cache = model.init_cache({"elements": jnp.asarray(sets)}, len(sets), SIZE + 1)
-        first, special = jnp.full(len(sets), BOS), SpecialTokens(EOS, PAD)
-        return generate(model.step, cache, first, special, length=SIZE + 1).tokens[:, :SIZE]
+        config = tj.GenerationConfig(eos_token_id=(EOS,), pad_token_id=PAD)
+        settings = search_settings(config, vocab=V, length=SIZE + 1)
+        rows = SearchRows(jnp.full(len(sets), BOS))
+        return search(model, cache, rows, *settings, length=SIZE + 1).tokens[:, 0, :SIZE]
 
     return ascending
 

@@ -27,7 +27,6 @@ from transformer_jax.training.schedules import ScheduleConfig  # noqa: F401
 ELSEWHERE = ("transformer_jax.interop.", "transformer_jax.visual.")
 NO_SETTINGS = {
     *("Layer", "SequenceRule", "Preferences", "Continuation", "GenerationSequence"),
-    "BeamSearchConfig",  # a pytree of arrays, which checks itself
 }
 SAID = """
 MixerConfig(kind='lstm')

@@ -21,7 +21,7 @@ from transformer_jax.data.loader import make_batch
 from transformer_jax.data.pairs import collect
 from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.models.making import make_model
 from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
@@ -109,5 +109,5 @@ def test_the_loss_ends_at_nothing(learnt):
 @pytest.mark.slow
 def test_all_four_references_come_back(learnt, beams):
     sources, targets = zip(*L1_PAIRS, strict=True)
-    found = learnt[0].translate(sources, BeamSearchConfig(num_beams=beams))
+    found = learnt[0].translate(sources, TRANSLATION.changed(num_beams=beams))
     assert [translation.text for translation in found] == list(targets)

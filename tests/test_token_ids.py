@@ -17,7 +17,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.context import TextStart
-from transformer_jax.decoding.hf_config import HFGenerationConfig
+from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.encoding.masked import MaskFiller
@@ -91,7 +91,7 @@ def test_arrays_for_language_models_are_looked_at():
             model.log_probs([text], [known])
     with pytest.raises(DataError, match="the first token of texts is"):
         DecoderLanguageModel(made, TOKENIZER, start=TextStart.of(V))
-    writer = HFGenerator(made, HFGenerationConfig(eos_token_id=(2,), pad_token_id=0))
+    writer = HFGenerator(made, GenerationConfig(eos_token_id=(2,), pad_token_id=0))
     for ids in (*BEYOND, np.array([[2**32 + 1]])):
         with pytest.raises(DataError, match="a prompt holds token"):
             writer.generate(ids)

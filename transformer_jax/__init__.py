@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         ScoreConfig,
         TransformerConfig,
     )
+    from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.functional.attention import attend
     from transformer_jax.functional.masks import Mask
     from transformer_jax.model_presets import PRESETS
@@ -81,6 +82,7 @@ __all__ = [
     "EncoderDecoder",
     "FeatureConfig",
     "FeedForwardConfig",
+    "GenerationConfig",
     "HeadConfig",
     "ImageConfig",
     "Mask",
@@ -115,6 +117,7 @@ __version__ = "0.2.0.dev0"
 
 # Where each name comes from.
 _MODULES = {
+    "GenerationConfig": "decoding.generation_config",
     "attend": "functional.attention",
     "Mask": "functional.masks",
     "Decoder": "models.decoder",

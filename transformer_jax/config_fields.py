@@ -290,14 +290,14 @@ def _path(group: str, name: str) -> str:
     return f"{group}.{name}" if group else name
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, most: int = 80) -> str:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     plain = isinstance(value, str) and value.isprintable() and value
     text = (
         value if plain else f"a number of {len(str(value))} digits" if _huge(value) else repr(value)
     )
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _huge(value: Any) -> bool:
@@ -338,6 +338,8 @@ def _misfit_of_all(value: Any, parts: Sequence[Any], none: str) -> Misfit | None
         [Literal[tuple(itertools.chain(*map(typing.get_args, choices)))]] if choices else []
     )
     parts = [*named, *(part for part in parts if part not in choices)]  # choices are named together
+    if float in parts:  # any whole number is one
+        parts = [part for part in parts if part is not int]
     found = [misfit(value, part, none) for part in parts]
     if None in found:
         return None
@@ -359,7 +361,7 @@ def _misfit_of_tuple(value: Any, parts: Sequence[Any], none: str) -> Misfit | No
         return Misfit(f"a list of {len(each)} values", True)
     for one, kind in zip(value, each, strict=True):
         if (found := misfit(one, kind, none)) is not None:
-            return Misfit(f"{_shown(one)} in it: {found}", False)
+            return Misfit(f"{_shown(one, 32)} in it: {found}", False)
     return None
 
 

@@ -167,6 +167,7 @@ FLAGS: dict[str, dict[str, str]] = {
         "--interpolate": "--rope-interpolation",
         "--beams": "--num-beams",
         "--samples": "--num-return-sequences",
+        "--nbest": "--num-return-sequences",
         "--no-repeat-ngram": "--no-repeat-ngram-size",
         "--rules": "--generation-config",
     },
@@ -181,6 +182,7 @@ FLAGS: dict[str, dict[str, str]] = {
     "translate": {
         "--beams": "--num-beams",
         "--alpha": "--length-penalty",
+        "--nbest": "--num-return-sequences",
         "--batch": "--batch-size",
         "--read-ahead": "--buffer-size",
         "--length-ratio": "--max-len-a",
@@ -210,6 +212,7 @@ REQUESTS: dict[str, str] = {
     "samples": "num_return_sequences",
     "beams": "num_beams",
     "no_repeat_ngram": "no_repeat_ngram_size",
+    "nbest": "num_return_sequences",
 }
 
 # Names in metrics.jsonl; ``{}`` is the sentence objective of the run, nsp or sop.

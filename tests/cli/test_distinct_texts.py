@@ -8,8 +8,8 @@ import pytest
 import transformer_jax
 from tests.decoding.test_translator import EOS, SHAPES, Letters, letter_model
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.ngram import NgramLanguageModel
-from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.translator import Translator
 
@@ -24,7 +24,7 @@ class Twins(Letters):
 @pytest.mark.slow
 def test_repeated_texts_make_way_for_the_next_best():
     """The list is that of a search which keeps all hypotheses; more beams fill it up."""
-    search = BeamSearchConfig(num_beams=6, nbest=3, max_len_a=0.0, max_len_b=4)
+    search = TRANSLATION.changed(num_beams=6, num_return_sequences=3, max_len_a=0.0, max_len_b=4)
     translator = Translator(letter_model(), Twins(), search=search, batching=SHAPES)
     lines = ["abc", "hgf", "", "d"]
     found = translator.translate(lines)
@@ -80,7 +80,7 @@ def test_beams_of_a_language_model_are_distinct(rotary_run, engine):
 def test_beams_of_an_n_gram_model_are_distinct():
     tokenizer = train_tokenizer("bpe", ["abab abab ab"] * 9, 270)
     model = NgramLanguageModel.train(["abab", "ab ab", "abab ab"] * 5, tokenizer, order=2)
-    request = GenerationRequest("a", max_new_tokens=4, num_beams=8, nbest=8)
+    request = GenerationRequest("a", max_new_tokens=4, num_beams=8, num_return_sequences=8)
     [found] = model.generate([request])
     texts = [one.text for one in found]
     assert len(set(texts)) == len(texts) == 8
@@ -90,7 +90,7 @@ def test_beams_of_an_n_gram_model_are_distinct():
 @pytest.mark.slow
 def test_n_best_commands_write_each_text_once(trained_run, lesson, run_command, tmp_path):
     source = f"{lesson[0][0]}\n"
-    flags = ("translate", trained_run, "--num-beams", 8, "--nbest", 8)
+    flags = ("translate", trained_run, "--num-beams", 8, "--num-return-sequences", 8)
     _, rows, _ = run_command(*flags, "--tsv", text=source)
     assert len({row.split("\t")[3] for row in rows[1:-1]}) == len(rows[1:-1]) == 8
     _, [line, _], _ = run_command(*flags, text=source)
@@ -98,7 +98,7 @@ def test_n_best_commands_write_each_text_once(trained_run, lesson, run_command, 
 
 
 def test_json_of_generate_holds_each_text_once(rotary_run, run_command):
-    flags = ("generate", rotary_run, "a ", "--num-beams", 6, "--nbest", 6)
+    flags = ("generate", rotary_run, "a ", "--num-beams", 6, "--num-return-sequences", 6)
     code, lines, err = run_command(*flags, "--max-new-tokens", 3, "--json")
     assert code == 0, err
     texts = [json.loads(line) for line in lines if line]

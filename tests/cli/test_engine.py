@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import LESSON, language_run
-from transformer_jax.decoding.generate import SamplingConfig
-from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, TranslationBatching
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.functional import logits as processors
@@ -46,14 +46,14 @@ def lines_of_words(count):
 
 
 SEARCHES = {
-    "greedy": BeamSearchConfig(num_beams=1, normalization="none"),
-    "beams": BeamSearchConfig(normalization="none"),
-    "gnmt": BeamSearchConfig(early_stopping=False),
-    "power": BeamSearchConfig(normalization="power", early_stopping=False),
-    "nbest": BeamSearchConfig(nbest=3, early_stopping=False),
+    "greedy": TRANSLATION.changed(num_beams=1, normalization="none"),
+    "beams": TRANSLATION.changed(normalization="none"),
+    "gnmt": TRANSLATION.changed(early_stopping=False),
+    "power": TRANSLATION.changed(normalization="power", early_stopping=False),
+    "num_return_sequences": TRANSLATION.changed(num_return_sequences=3, early_stopping=False),
     # Beams may rank otherwise: an end that is not allowed yet has no probability there.
-    "min_length": BeamSearchConfig(num_beams=1, min_length=6),
-    "short": BeamSearchConfig(num_beams=1, max_len_a=0.5, max_len_b=3),
+    "min_length": TRANSLATION.changed(num_beams=1, min_length=6),
+    "short": TRANSLATION.changed(num_beams=1, max_len_a=0.5, max_len_b=3),
 }
 
 
@@ -82,7 +82,7 @@ def test_a_translator_writes_what_ours_writes(lesson_run, name):
             room = 0.02 * len(one.tokens)
             assert abs(one.score - other.score) < room
             assert abs(one.log_prob - other.log_prob) < room
-    assert compared > (120 if search.nbest > 1 else 150)
+    assert compared > (120 if search.num_return_sequences > 1 else 150)
     # Of further ones almost all: their probabilities leave out what is never written.
     assert others >= 0.97 * compared
 
@@ -92,7 +92,7 @@ def test_a_translator_writes_what_ours_writes(lesson_run, name):
 def test_a_translation_depends_on_its_line_alone(lesson_run, num_beams):
     """Not on the lines of its batch, whose limits, which many reach, and lengths are others."""
     lines = [*lines_of_words(30), "", LESSON[0][0]]
-    search = BeamSearchConfig(num_beams=num_beams, max_len_a=0.3, max_len_b=3)
+    search = TRANSLATION.changed(num_beams=num_beams, max_len_a=0.3, max_len_b=3)
     theirs = load_engine_translator(lesson_run, search=search)
     together = theirs.translate(lines)
     for line, one in zip(lines, together, strict=True):
@@ -118,7 +118,7 @@ REQUESTS = {
     "long": {"max_new_tokens": 40},  # beyond the context
     "stop": {"stop": ("a", "ef"), "max_new_tokens": 40},
     "samples": {"num_return_sequences": 2},
-    "beams": {"num_beams": 3, "nbest": 1},
+    "beams": {"num_beams": 3, "num_return_sequences": 1},
     "repetition_penalty": {"repetition_penalty": 1.3},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
 }
@@ -216,10 +216,9 @@ def test_samples_follow_from_the_seed(decoder_run, lesson_run):
     assert draw(1) == draw(1) != draw(2)
     assert len(set(draw(3))) == 3
     translator = load_engine_translator(lesson_run)
-    hot = SamplingConfig(temperature=3.0)
-    sample = lambda key: [
-        one.tokens
-        for one in translator.stream([LESSON[0][0]] * 2, sampling=hot, key=jax.random.key(key))
+    hot = TRANSLATION.changed(num_beams=1, do_sample=True, temperature=3.0)
+    sample = lambda seed: [
+        one.tokens for one in translator.stream([LESSON[0][0]] * 2, hot.changed(seed=seed))
     ]
     assert sample(0) == sample(0) != sample(1)
     assert sample(0)[0] != sample(0)[1]

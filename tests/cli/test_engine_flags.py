@@ -18,7 +18,7 @@ from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.translate import Translate
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.errors import ConfigError
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.checkpoint_reader import load_params
@@ -47,7 +47,7 @@ TRANSLATE = {
     "num_beams": ["--num-beams", 1],
     "normalization": ["--normalization", "none"],
     "length_penalty": ["--length-penalty", 0],
-    "nbest": ["--nbest", 2],
+    "num_return_sequences": ["--num-return-sequences", 2],
     "scores": ["--scores"],
     "tsv": ["--tsv"],
     "checkpoint": ["--checkpoint", 100],
@@ -90,7 +90,7 @@ REFUSED = {
 }
 # Sampling, and what is compared elsewhere.
 OTHERS = {"sample", "temperature", "top_k", "top_p", "seed", "input", "engine", "compute", "run"}
-OTHERS |= {"prompt", "prompts", "requests", "num_beams", "nbest"}
+OTHERS |= {"prompt", "prompts", "requests", "num_beams", "num_return_sequences"}
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def in_both(run_command, command, run, flags, tmp_path, text):
 
 
 @pytest.mark.parametrize("name", TRANSLATE)
-@pytest.mark.quick("nbest")
+@pytest.mark.quick("num_return_sequences")
 def test_each_flag_of_translate_works_as_in_ours(lesson_run, run_command, tmp_path, name):
     found = in_both(run_command, "translate", lesson_run, TRANSLATE[name], tmp_path, LINES)
-    if name == "nbest":  # its further translations are those that had ended by then
+    if name == "num_return_sequences":  # its further translations are those that had ended by then
         found = [[line.split("\t")[0] for line in part] for part in found]
     assert found[0] == found[1]
     assert "Hello, how are you?" in "".join(found[1])
@@ -166,7 +166,7 @@ def test_flags_of_the_engine_alone_are_refused_without_it(lesson_run, run_comman
 def test_requests_are_refused_by_their_line(gpt2_like, run_command, tmp_path):
     asked = tmp_path / "requests"
     for line, said in (
-        ({"prompt": "a", "min_p": 0.5}, "min_p: CTranslate2 has no such sampling"),
+        ({"prompt": "a", "min_p": 0.5}, "min_p: CTranslate2 has no such setting"),
         ({"prompt": "a", "repetition_penalty": 2, "temperature": 0}, "does not count the token"),
         ({"prompt": "a", "no_repeat_ngram_size": 2, "max_new_tokens": 99}, "at most 23 new tokens"),
     ):
@@ -214,7 +214,7 @@ def test_any_combination_works_as_in_ours_or_is_refused_by_name(
     chosen += draw.sample(sorted(REFUSED), 1) if draw.random() < 0.2 else []
     if {"tsv", "json"} <= set(chosen) or {"tsv", "scores"} <= set(chosen):
         chosen.remove("tsv")
-    if {"nbest", "num_beams"} <= set(chosen):
+    if {"num_return_sequences", "num_beams"} <= set(chosen):
         chosen.remove("num_beams")  # fewer than the translations that are asked for: refused
     counting = {"no_repeat_ngram_size", "repetition_penalty"} & set(chosen)
     if counting and "max_new_tokens" in chosen:
@@ -234,7 +234,7 @@ def test_any_combination_works_as_in_ours_or_is_refused_by_name(
         assert f"--{refused[0].replace('_', '-')}" in err
         return
     one, other = in_both(run_command, command, run, flags, tmp_path, text)
-    if "nbest" in chosen:
+    if "num_return_sequences" in chosen:
         one, other = ([line.split("\t")[0] for line in part] for part in (one, other))
     assert one == other, (flags, chosen)
 
@@ -336,7 +336,7 @@ def test_what_every_target_begins_with_counts_for_nothing(tmp_path):
     fields = json.loads((tmp_path / "config.json").read_text()) | {"forced_bos_token_id": 20}
     (tmp_path / "config.json").write_text(json.dumps(fields))
     ours, theirs = (tj.load(tmp_path, **how)._translator for how in ({}, {"engine": "ctranslate2"}))
-    search = BeamSearchConfig(num_beams=3, max_len_a=0, max_len_b=6, length_penalty=1.0)
+    search = TRANSLATION.changed(num_beams=3, max_len_a=0, max_len_b=6, length_penalty=1.0)
     [found] = theirs.translate(["w5 w6 w7"], search)
     assert len(found.tokens) == 6
     [score] = ours.score(["w5 w6 w7"], [found.text])

@@ -9,7 +9,7 @@ import tokenizers
 
 from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.interop.stablehlo import load_stablehlo
 from transformer_jax.predictors.runs import load
@@ -71,7 +71,7 @@ def test_a_trained_translator_translates_as_a_program(trained_run, lesson, run_c
     texts = tokenizer.decode_batch(np.asarray(found["tokens"]).tolist())
     assert texts == [target for _, target in lesson]
     ours = Translator(model, tokenizer).translate(
-        [s for s, _ in lesson], BeamSearchConfig(num_beams=1)
+        [s for s, _ in lesson], TRANSLATION.changed(num_beams=1)
     )
     log_probs = [translation.hypotheses[0].log_prob for translation in ours]
     assert np.allclose(found["log_probs"], log_probs, atol=1e-3)

@@ -20,7 +20,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.hf_run_directory import convert
 
@@ -92,7 +92,7 @@ def readers(tmp_path_factory):
 BESIDE = {
     **{("translate", flag): ["--sample"]
        for flag in ("temperature", "top-k", "top-p", "min-p", "seed")},
-    ("generate", "nbest"): ["--num-beams", "4"],
+    ("generate", "num_return_sequences"): ["--num-beams", "4"],
     ("generate", "prompt-lookup-num-tokens"): ["--temperature", "0"],
     ("export", "length"): ["--format", "stablehlo"],
 }  # fmt: skip
@@ -271,18 +271,18 @@ def test_what_is_no_flag_has_no_dashes(capsys):
     [
         ({"length_penalty": float("nan")}, "length_penalty is nan"),
         ({"length_penalty": float("inf")}, "length_penalty is inf"),
-        ({"max_len_a": float("inf")}, "max_len_a is inf: must be finite, at least 0"),
+        ({"max_len_a": float("inf")}, "max_len_a is inf: a finite number is needed"),
         ({"max_len_a": float("nan")}, "max_len_a is nan"),
-        ({"max_len_b": 0}, "max_len_b is 0: must be at least 1"),
-        ({"min_length": -3}, "min_length is -3: must be at least 1"),
+        ({"max_len_b": 0}, "max_len_b is 0: at least 1"),
+        ({"min_length": -3}, "min_length is -3: at least 0"),
         ({"max_len_a": "2"}, "max_len_a is '2': a number is needed"),
-        ({"max_len_b": 2.5}, "max_len_b is 2.5: a whole number is needed"),
+        ({"max_len_b": 2.5}, "max_len_b is 2.5: a whole number or None is needed"),
         ({"length_penalty": [1.0]}, r"length_penalty is \[1.0\]: a number is needed"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(settings, says):
     with pytest.raises(ConfigError, match=says):
-        BeamSearchConfig(**settings)
+        TRANSLATION.changed(**settings)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 import transformer_jax
 from tests.decoding.test_translator import Letters
 from transformer_jax.cli import seq2seq
-from transformer_jax.decoding.hf_config import HFGenerationConfig
-from transformer_jax.decoding.lengths import LengthLimit, learn_length_limit
+from transformer_jax.decoding.generation_config import LengthLimit
+from transformer_jax.decoding.hf_config import GenerationConfig
+from transformer_jax.decoding.lengths import learn_length_limit
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import ConfigError
@@ -114,7 +115,7 @@ def test_evaluate_obeys_the_limit_of_the_run_or_of_its_flags(short_run, lesson, 
 
 
 def test_an_end_that_a_generation_config_forces_does_not_tell_that_a_text_ended():
-    config = HFGenerationConfig(eos_token_id=(3,), forced_eos_token_id=(3,))
+    config = GenerationConfig(eos_token_id=(3,), forced_eos_token_id=(3,))
     sequence = GenerationSequence(
         GenerationRequest("", max_new_tokens=9),
         index=0,

@@ -92,7 +92,7 @@ def test_version(capsys):
         (["translate", "run", "--num-beams", "few"], "--num-beams is 'few': a whole number"),
         (
             ["translate", "run", "--normalization", "gnm"],
-            "allowed are gnmt, power, none; did you mean gnmt?",
+            "allowed are none, power, gnmt, or None; did you mean gnmt?",
         ),
         (["score", "run", "--source", "a"], "--target"),
         (["translate", "run", "more"], "more"),
@@ -157,4 +157,4 @@ def test_one_line_out_whatever_the_model_writes(nbest, wanted):
         Continuation("c\td", (1,), -2.0, "end", -2.0),
     )
     translation = Translation("source", written)
-    assert Translate(run=Path("run"), nbest=nbest).line(translation) == wanted
+    assert Translate(run=Path("run"), num_return_sequences=nbest).line(translation) == wanted

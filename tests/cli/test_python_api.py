@@ -193,7 +193,7 @@ def test_translations_are_those_of_the_command(trained_run, lesson, run_command)
     assert len(one.alternatives) == 2
     assert one.score > one.alternatives[0].score
     assert one.tokens[-1] == translate.tokenizer.eos
-    flags = ["--num-beams", "4", "--nbest", "3"]
+    flags = ["--num-beams", "4", "--num-return-sequences", "3"]
     text = "".join(source + "\n" for source in sources)
     _, [line, *_], _ = run_command("translate", trained_run, *flags, text=text)
     assert line.split("\t")[0::2] == [one, *one.alternatives]
@@ -235,7 +235,9 @@ def test_texts_are_those_of_the_command(request, run, run_command):
     assert model.score(["a cab"])[0].log_prob < 0
     assert model.model is not None
     assert model.score("a cab") == model.score(["a cab"])[0]
-    with pytest.raises(ConfigError, match="num_return_sequences is 5: must be 1 to num_beams, 2"):
+    with pytest.raises(
+        ConfigError, match="num_return_sequences is 5: allowed are 1 to num_beams, 2"
+    ):
         model("a", num_beams=2, num_return_sequences=5)
     with pytest.raises(ConfigError, match="temprature is no setting of generation: use one of"):
         model.generate("a", temprature=1)

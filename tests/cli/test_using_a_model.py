@@ -19,18 +19,16 @@ from transformer_jax.cli.output import TextOutput
 from transformer_jax.cli.translate import Translate, traced
 from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.forced import TraceStep
-from transformer_jax.decoding.generate import SamplingConfig
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.requests import Continuation
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
-from transformer_jax.keys import key_for
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.predictors.attention import translation_attention
 from transformer_jax.predictors.runs import chosen_checkpoint, load
 
-GREEDY = BeamSearchConfig(num_beams=1)
+GREEDY = TRANSLATION.changed(num_beams=1)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +103,7 @@ def test_a_table_of_translations(nbest, rows, capsysbinary):
         Continuation("a\\b", (1,), -1.0, "end", -1.0),
         Continuation("c\td", (1,), -2.0, "end", -2.0),
     )
-    command = Translate(run=Path("run"), nbest=nbest, tsv=True)
+    command = Translate(run=Path("run"), num_return_sequences=nbest, tsv=True)
     table = (command.header() + command.written(1, Translation("source", written[:nbest]))).decode()
     every = ["line\trank\tscore\ttext", "1\t1\t-1.0000\ta\\\\b", "1\t2\t-2.0000\tc\\td"]
     assert table.split("\n") == [*every[: 1 + rows], ""]
@@ -114,7 +112,7 @@ def test_a_table_of_translations(nbest, rows, capsysbinary):
 
 def test_n_best_are_scored_and_stay_on_their_line(trained_run, lesson, run_command):
     text = f"{lesson[0][0]}\n\n{lesson[2][0]}\n"
-    code, lines, _ = run_command("translate", trained_run, "--nbest", 3, text=text)
+    code, lines, _ = run_command("translate", trained_run, "--num-return-sequences", 3, text=text)
     assert code == 0
     assert len(lines) == 4
     for line, target in ((lines[0], lesson[0][1]), (lines[2], lesson[2][1])):
@@ -173,8 +171,8 @@ def test_sampling_repeats_with_its_seed_and_ignores_neighbours(
     sources, targets = zip(*lesson, strict=True)
 
     def sampled(lines, seed, temperature=3.0):
-        how = {"sampling": SamplingConfig(temperature, 20), "key": key_for(seed, "sampling")}
-        return [one.text for one in teacher.stream(lines, GREEDY, **how)]
+        config = GREEDY.changed(do_sample=True, temperature=temperature, top_k=20, seed=seed)
+        return [one.text for one in teacher.stream(lines, config)]
 
     assert [*sampled(sources, 2), ""] == found
     assert sampled(sources, 1) == sampled(sources, 1) != sampled(sources, 2)
@@ -225,13 +223,16 @@ def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_comman
         (["--seed", "3"], "--seed is for sampling"),
         (["--sample", "--num-beams", "3"], "--num-beams is for beam search"),
         (["--tsv", "--scores"], "--scores is a column of --tsv already"),
-        (["--sample", "--nbest", "2"], "--nbest is for beam search"),
+        (["--sample", "--num-return-sequences", "2"], "--num-return-sequences is for beam search"),
         (["--sample", "--trace"], "--trace is for beam search"),
-        (["--sample", "--temperature", "-1"], "--temperature -1.0: it must be 0 or more"),
-        (["--sample", "--top-p", "1.5"], "--top-p 1.5: above 0 and at most 1"),
-        (["--sample", "--top-k", "0"], "--top-k 0: at least 1"),
+        (["--sample", "--temperature", "-1"], "--temperature is -1.0: at least 0"),
+        (["--sample", "--top-p", "1.5"], "--top-p is 1.5: above 0 and at most 1"),
+        (["--sample", "--top-k", "0"], "--top-k is 0: at least 1"),
         (["--batch-size", "0"], "--batch-size 0: at least 1"),
-        (["--nbest", "9"], "nbest is 9: must be 1 to num_beams, 4"),
+        (
+            ["--num-return-sequences", "9"],
+            "num_return_sequences is 9: allowed are 1 to num_beams, 4",
+        ),
         (["--checkpoint", "newest"], "checkpoint newest: must be best, last"),
     ],
 )

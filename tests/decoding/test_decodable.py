@@ -3,7 +3,6 @@
 The recurrent decoder lives here: the package needs no change for another architecture.
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import pytest
 from flax import nnx
 from jaxtyping import Array, Float
 
+from tests.decoding.finding import SearchRows, find
 from tests.drawing import drawn
 from transformer_jax.config import (
     AttentionConfig,
@@ -22,17 +22,10 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.beam import beam_search
-from transformer_jax.decoding.compaction import generate_compacting
 from transformer_jax.decoding.exhaustive import exhaustive_search
-from transformer_jax.decoding.generate import (
-    SamplingConfig,
-    append_token,
-    generate,
-    init_generation,
-    row_keys,
-)
-from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerEncoderDecoder
 from transformer_jax.models.protocol import Decodable
@@ -290,61 +283,54 @@ def test_sequences_continue_by_themselves(kind, beams):
 @pytest.mark.quick("encoder-decoder")
 def test_rows_that_have_ended_can_be_left_out(kind):
     """Law: a batch that becomes smaller writes what the whole batch does."""
-    model, first, limits = kind.model, jnp.full(B, BOS), jnp.array([2, 5, 4])
-    whole = generate(model.step, kind.init_cache(), first, SPECIAL, length=T, max_lengths=limits)
-    append = functools.partial(append_token, special=SPECIAL)
-    begun = init_generation(kind.init_cache(), first, length=T, pad=PAD, max_lengths=limits)
-    less = generate_compacting(model, begun, T, append, (2, 1))
+    rows = SearchRows(jnp.full(B, BOS), jnp.array([2, 5, 4]))
+    how = {"vocab": V, "length": T}
+    whole = find(kind.model, kind.init_cache(), rows, SPECIAL, **how)
+    less = find(kind.model, kind.init_cache(), rows, SPECIAL, **how, sizes=(2, 1))
     for one, other in zip(whole, less, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.quick("gru", "encoder-decoder")
 def test_greedy_search_takes_the_most_probable_tokens(kind):
-    model, forced = kind.model, kind.forced
-    first = jnp.full(B, BOS)
-    out = generate(model.step, kind.init_cache(), first, SPECIAL, length=T)
+    forced, rows = kind.forced, SearchRows(jnp.full(B, BOS))
+    out = find(kind.model, kind.init_cache(), rows, SPECIAL, vocab=V, length=T)
     tokens = np.full((B, T + 1), BOS, np.int32)
     for t in range(T):
         logits = forced(tokens[:, :T])[:, t].copy()
         logits[:, [PAD, BOS]] = -np.inf
         tokens[:, t + 1] = logits.argmax(-1)
     for b in range(B):
-        n = int(out.lengths[b])
-        assert out.tokens[b, :n].tolist() == tokens[b, 1 : n + 1].tolist()
-        assert bool(out.finished[b]) == (tokens[b, n] == EOS)
+        n = int(out.lengths[b, 0])
+        assert out.tokens[b, 0, :n].tolist() == tokens[b, 1 : n + 1].tolist()
+        assert bool(out.ended[b, 0]) == (tokens[b, n] == EOS)
 
 
 @pytest.mark.quick("encoder-decoder")
 def test_samples_are_scored_as_teacher_forcing_does(kind):
-    model, forced = kind.model, kind.forced
-    keys = row_keys(jax.random.key(0), jnp.arange(B))
-    out = generate(
-        model.step,
-        kind.init_cache(),
-        jnp.full(B, BOS),
-        SPECIAL,
-        length=T,
-        sampling=SamplingConfig(temperature=2.0),
-        keys=keys,
-    )
-    read = np.concatenate([np.full((B, 1), BOS, np.int32), out.tokens], 1)[:, :T]
+    forced = kind.forced
+    rows = SearchRows(jnp.full(B, BOS), keys=row_keys(jax.random.key(0), jnp.arange(B)))
+    hot = GenerationConfig(temperature=2.0)
+    out = find(kind.model, kind.init_cache(), rows, SPECIAL, hot, vocab=V, length=T)
+    read = np.concatenate([np.full((B, 1), BOS, np.int32), out.tokens[:, 0]], 1)[:, :T]
     log_p = np.asarray(jax.nn.log_softmax(forced(read)))
     for b in range(B):
-        n = int(out.lengths[b])
-        total = sum(log_p[b, t, int(out.tokens[b, t])] for t in range(n))
-        assert out.log_probs[b] == pytest.approx(total, abs=1e-4)
+        n = int(out.lengths[b, 0])
+        total = sum(log_p[b, t, int(out.tokens[b, 0, t])] for t in range(n))
+        assert out.log_probs[b, 0] == pytest.approx(total, abs=1e-4)
 
 
 @pytest.mark.quick("gru")
 def test_a_wide_beam_is_exhaustive_search(kind):
     """Search over the cache, with beams that are reordered, finds what whole prefixes give."""
-    model, forced = kind.model, kind.forced
+    forced = kind.forced
     length, rows = 3, 16  # all prefixes of two tokens that do not end
-    config = BeamSearchConfig(num_beams=16, nbest=3, normalization="power", length_penalty=0.5)
+    config = TRANSLATION.changed(
+        num_beams=16, num_return_sequences=3, normalization="power", length_penalty=0.5
+    )
     cache = kind.init_cache(length, beams=16)
-    first = jnp.full(B, BOS)
-    found = beam_search(model.step, cache, first, model.reorder, SPECIAL, config, length=length)
+    first = SearchRows(jnp.full(B, BOS))
+    found = find(kind.model, cache, first, SPECIAL, config, vocab=V, length=length)
     for b in range(B):
         own = jax.tree.map(lambda a, b=b: np.repeat(a[b : b + 1], rows, axis=0), kind.inputs)
         scorer = lambda prefixes, own=own: forced(np.asarray(prefixes), own)

@@ -4,19 +4,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.decoding.finding import SearchRows, find
 from tests.decoding.test_beam import random_trees, tree_reorder, tree_step
 from tests.decoding.test_language import FEW, model, parts, tokenizer
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.beam import beam_search
 from transformer_jax.decoding.exhaustive import exhaustive_search
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.options import (
     BatchingConfig,
-    BeamSearchConfig,
     SpecialTokens,
     special_tokens,
 )
 from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.search_state import Steps
 from transformer_jax.errors import DataError
 
 V, LENGTH = 4, 4
@@ -24,14 +25,13 @@ SEVERAL = SpecialTokens(0, -1, end_tokens=(2,))
 
 
 @pytest.mark.quick("3")
-@pytest.mark.parametrize("beams", [1, 3, V**LENGTH])
+@pytest.mark.parametrize("beams", [3, V**LENGTH])
 def test_beams_end_by_any_end_token(beams):
     trees = random_trees(5, 6, V, LENGTH)
     step, state = tree_step(jnp.asarray(trees), beams)
-    config = BeamSearchConfig(num_beams=beams, nbest=min(beams, 3))
-    found = beam_search(
-        step, state, jnp.zeros(6, jnp.int32), tree_reorder, SEVERAL, config, length=LENGTH
-    )
+    config = TRANSLATION.changed(num_beams=beams, num_return_sequences=min(beams, 3))
+    rows, model = SearchRows(jnp.zeros(6, jnp.int32)), Steps(step, tree_reorder)
+    found = find(model, state, rows, SEVERAL, config, vocab=V, length=LENGTH)
     texts = [
         [row[:n] for row, n in zip(*pair, strict=True)]
         for pair in zip(found.tokens.tolist(), found.lengths.tolist(), strict=True)

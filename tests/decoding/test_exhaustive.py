@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.decoding.exhaustive import exhaustive_search, num_sequences
-from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.errors import ConfigError
 
 
@@ -30,7 +31,7 @@ def test_it_sees_every_sequence_once_and_its_whole_probability(length):
     found = exhaustive_search(
         scorer,
         SpecialTokens(eos, pad=0),
-        BeamSearchConfig(num_beams=10_000, nbest=10_000, normalization="none"),
+        TRANSLATION.changed(num_beams=1000, num_return_sequences=1000, normalization="none"),
         start=first,
         vocab_size=V,
         length=length,
@@ -53,6 +54,9 @@ def test_it_sees_every_sequence_once_and_its_whole_probability(length):
 
 def test_with_nothing_but_eos_allowed_the_answer_is_empty():
     scorer = lambda inputs: np.zeros((*inputs.shape, 2))
-    special, config = SpecialTokens(1, 0, suppress_tokens=(0,)), BeamSearchConfig(nbest=3)
+    special, config = (
+        SpecialTokens(1, 0, suppress_tokens=(0,)),
+        TRANSLATION.changed(num_return_sequences=3),
+    )
     found = exhaustive_search(scorer, special, config, start=0, vocab_size=2, length=5)
     assert [e.tokens for e in found] == [(1,)]

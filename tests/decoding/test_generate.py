@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
+from tests.decoding.finding import SearchRows, find
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.search_state import Steps, row_keys
 
 V, EOS, PAD, T = 6, 1, 0, 7
 SPECIAL = SpecialTokens(EOS, PAD)
@@ -22,22 +24,25 @@ def chain(table):
     return lambda tokens, state: (table[tokens], state)
 
 
-def make(table, first, special=SPECIAL, **options):
-    return generate(chain(table), None, first, special, length=T, **options)
+def make(table, first, special=SPECIAL, config=None, *, limits=None, keys=None, **values):
+    config = config or GenerationConfig()
+    rows, model = SearchRows(first, limits, keys), Steps(chain(table))
+    out = find(model, None, rows, special, config, vocab=V, length=T, **values)
+    return jax.tree.map(lambda part: part[:, 0], out)
 
 
-def sample(table, first, sampling, key, seeds=None, limits=None):
+def sample(table, first, config, key, seeds=None, limits=None, **values):
     keys = row_keys(key, jnp.arange(len(first)) if seeds is None else seeds)
-    return make(table, first, sampling=sampling, keys=keys, max_lengths=limits)
+    return make(table, first, config=config, keys=keys, limits=limits, **values)
 
 
-draw = jax.jit(sample)
+draw = jax.jit(sample, static_argnames="config")
 
 
 def test_greedy_takes_the_most_probable_token_until_eos_or_the_limit(table):
     first = jnp.arange(V)
     limits = jnp.array([7, 7, 2, 0, 1, 5])
-    out = make(table, first, max_lengths=limits)
+    out = make(table, first, limits=limits)
     log_p = np.asarray(jax.nn.log_softmax(table, axis=-1))
     for r in range(V):
         tokens, total, last = [], 0.0, r
@@ -47,7 +52,7 @@ def test_greedy_takes_the_most_probable_token_until_eos_or_the_limit(table):
             tokens.append(last := best)
         assert out.tokens[r].tolist() == tokens + [PAD] * (T - len(tokens))
         assert out.lengths[r] == len(tokens)
-        assert out.finished[r] == (bool(tokens) and tokens[-1] == EOS)
+        assert out.ended[r] == (bool(tokens) and tokens[-1] == EOS)
         assert out.log_probs[r] == pytest.approx(total, abs=1e-5)
 
 
@@ -58,10 +63,10 @@ def test_a_row_of_two_equals_takes_the_lower_token():
 def test_suppressed_tokens_and_min_length_hold_and_log_probs_stay_the_models_own(table):
     first = jnp.arange(V)
     special = SPECIAL._replace(suppress_tokens=(2, 3))
-    limits, sampling = jnp.array([7, 7, 7, 7, 2, 7]), SamplingConfig(min_length=4)
-    out = make(table, first, special, sampling=sampling, max_lengths=limits)
+    limits, least = jnp.array([7, 7, 7, 7, 2, 7]), GenerationConfig(min_length=4)
+    out = make(table, first, special, least, limits=limits)
     assert not jnp.isin(out.tokens, jnp.array([2, 3])).any()
-    assert (jnp.where(out.finished, out.lengths, 4) >= jnp.minimum(4, out.lengths)).all()
+    assert (jnp.where(out.ended, out.lengths, 4) >= jnp.minimum(4, out.lengths)).all()
     for r in range(V):
         n = int(out.lengths[r])
         tokens = out.tokens[r, :n].tolist()
@@ -77,16 +82,18 @@ def test_the_loop_stops_when_all_rows_have():
         jax.debug.callback(lambda: calls.append(1))
         return jnp.where(jnp.arange(V)[None] == tokens[:, None] - 1, 5.0, jnp.zeros((1, V))), state
 
-    out = generate(step, None, jnp.array([4, 3]), SPECIAL, length=50)
+    rows = SearchRows(jnp.array([4, 3]))
+    out = find(Steps(step), None, rows, SPECIAL, vocab=V, length=50)
     jax.effects_barrier()
-    assert out.tokens[:, :3].tolist() == [[3, 2, 1], [2, 1, 0]]
+    assert out.tokens[:, 0, :3].tolist() == [[3, 2, 1], [2, 1, 0]]
     assert len(calls) == 3
 
 
 def test_the_state_is_carried():
     step = lambda tokens, count: (jax.nn.one_hot(count % V, V), count + 1)
-    out = generate(step, jnp.array([2, 3]), jnp.zeros(2, jnp.int32), SPECIAL, length=4)
-    assert out.tokens.tolist() == [[2, 3, 4, 5], [3, 4, 5, 0]]
+    rows = SearchRows(jnp.zeros(2, jnp.int32))
+    out = find(Steps(step), jnp.array([2, 3]), rows, SPECIAL, vocab=V, length=4)
+    assert out.tokens[:, 0].tolist() == [[2, 3, 4, 5], [3, 4, 5, 0]]
 
 
 def test_a_sample_depends_on_its_own_seed_alone(table, key):
@@ -94,33 +101,35 @@ def test_a_sample_depends_on_its_own_seed_alone(table, key):
     first = jnp.array([0, 2, 3, 4, 5, 2])
     seeds = jnp.array([5, 9, 2, 7, 1, 3])
     hot = jnp.array([0.5, 1.0, 1.5, 2.0, 3.0, 1.0])
-    together = draw(table, first, SamplingConfig(temperature=hot), key, seeds)
+    together = draw(table, first, GenerationConfig(), key, seeds, temperature=hot)
     order = jnp.array([3, 0, 5, 1, 4, 2])
-    shuffled = draw(table, first[order], SamplingConfig(temperature=hot[order]), key, seeds[order])
+    shuffled = draw(
+        table, first[order], GenerationConfig(), key, seeds[order], temperature=hot[order]
+    )
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), together, shuffled)
     for r in (0, 4):
         one = slice(r, r + 1)
-        alone = draw(table, first[one], SamplingConfig(temperature=hot[one]), key, seeds[one])
+        alone = draw(table, first[one], GenerationConfig(), key, seeds[one], temperature=hot[one])
         np.testing.assert_array_equal(together.tokens[one], alone.tokens)
-    other = draw(table, first, SamplingConfig(temperature=hot), key, seeds + 100)
+    other = draw(table, first, GenerationConfig(), key, seeds + 100, temperature=hot)
     assert (other.tokens != together.tokens).any()
-    twins = draw(table, jnp.full(6, 2), SamplingConfig(), key, jnp.full(6, 8))
+    twins = draw(table, jnp.full(6, 2), GenerationConfig(), key, jnp.full(6, 8))
     assert (twins.tokens == twins.tokens[0][None]).all()
 
 
 def test_draws_differ_from_step_to_step(key):
-    out = draw(jnp.zeros((V, V)).at[:, EOS].set(-jnp.inf), jnp.full(50, 2), SamplingConfig(), key)
+    out = draw(jnp.zeros((V, V)).at[:, EOS].set(-jnp.inf), jnp.full(50, 2), GenerationConfig(), key)
     assert (out.tokens[:, 1:] != out.tokens[:, :-1]).mean() > 0.6
 
 
 @pytest.mark.parametrize(
     "sampling",
     [
-        SamplingConfig(),
-        SamplingConfig(temperature=0.5),
-        SamplingConfig(top_k=3),
-        SamplingConfig(temperature=2.0, top_p=0.8),
-        SamplingConfig(min_p=0.2),
+        GenerationConfig(),
+        GenerationConfig(temperature=0.5),
+        GenerationConfig(top_k=3),
+        GenerationConfig(temperature=2.0, top_p=0.8),
+        GenerationConfig(min_p=0.2),
     ],
     ids=["plain", "cold", "top_k", "hot_top_p", "min_p"],
 )
@@ -151,10 +160,9 @@ def test_settings_of_rows_are_their_own(table, key):
     n = 3000
     first, limits = jnp.full(3 * n, 3), jnp.ones(3 * n, jnp.int32)
     row = jnp.repeat(jnp.arange(3), n)
-    sampling = SamplingConfig(
-        temperature=jnp.array([0.0, 1.0, 1.0])[row], top_k=jnp.array([V, 2, V])[row]
-    )
-    out = np.asarray(draw(table, first, sampling, key, None, limits).tokens[:, 0]).reshape(3, n)
+    own = {"temperature": jnp.array([0.0, 1.0, 1.0])[row], "top_k": jnp.array([V, 2, V])[row]}
+    out = draw(table, first, GenerationConfig(top_k=2), key, None, limits, **own)
+    out = np.asarray(out.tokens[:, 0]).reshape(3, n)
     kinds = [len(set(part.tolist())) for part in out]
     assert kinds[0] == 1
     assert kinds[1] == 2
@@ -164,7 +172,7 @@ def test_settings_of_rows_are_their_own(table, key):
 
 def test_padding_that_looks_like_eos_does_not_finish_a_row(table):
     first, limits = jnp.array([2, 3, 4, 5]), jnp.array([1, 2, 7, 7])
-    apart = make(table, first, SpecialTokens(EOS, PAD, (EOS,)), max_lengths=limits)
-    same = make(table, first, SpecialTokens(EOS, EOS, (EOS,)), max_lengths=limits)
+    apart = make(table, first, SpecialTokens(EOS, PAD, (EOS,)), limits=limits)
+    same = make(table, first, SpecialTokens(EOS, EOS, (EOS,)), limits=limits)
     np.testing.assert_array_equal(same.lengths, apart.lengths)
-    assert not same.finished.any()
+    assert not same.ended.any()

@@ -14,15 +14,12 @@ from flax import nnx
 
 from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, PositionConfig
-from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
+from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
-from transformer_jax.decoding.hf_logits import PromptContext, processor_params, processor_shapes
-from transformer_jax.decoding.hf_search import (
-    HFProcessors,
-    HFPrompts,
-    hf_beam_search,
-    hf_greedy_search,
-)
+from transformer_jax.decoding.search import search as find
+from transformer_jax.decoding.search_plan import plan_of, values_of
+from transformer_jax.decoding.search_state import PromptContext, SearchRows, Steps
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
@@ -48,7 +45,8 @@ def reorder(state, parents):
     return jnp.take_along_axis(state.reshape(parents.shape), parents, axis=1).reshape(-1)
 
 
-EVERYTHING = HFGenerationConfig(
+EVERYTHING = GenerationConfig(
+    finishing="hf",
     eos_token_id=tuple(range(6)),
     sequence_bias=tuple(((i, 1, 2), 1.0) for i in range(4)),
     bad_words_ids=tuple((i, 6, 6) for i in range(4)),
@@ -65,39 +63,38 @@ EVERYTHING = HFGenerationConfig(
     renormalize_logits=True,
     remove_invalid_values=True,
 )
-ROOM = processor_shapes([EVERYTHING])
 
 
-@functools.partial(jax.jit, static_argnames=("num_beams", "room", "loop"))
-def search(prompts, known, starts, source, width, how, real, num_beams, room, loop=None):
+@functools.partial(jax.jit, static_argnames="plan")
+def search(prompts, known, starts, source, width, values, limits, plan):
     def read_one(state, column):
         read = (column >= starts) & (column < known - 1)
         return jnp.where(read, follow(state, prompts[:, column]), state), None
 
     state = jax.lax.scan(read_one, jnp.zeros(len(prompts), jnp.int32), jnp.arange(P))[0]
-    state, starts, source = (jnp.repeat(x, num_beams, axis=0) for x in (state, starts, source))
-    process = HFProcessors(how, room, PromptContext(starts, source, width))
-    first = HFPrompts(prompts, known, real)
-    if (loop or (hf_greedy_search if num_beams == 1 else hf_beam_search)) is hf_greedy_search:
-        return hf_greedy_search(step, state, first, process, steps=T)
-    return hf_beam_search(step, state, first, process, reorder, num_beams=num_beams, steps=T)
+    state = jnp.repeat(state, plan.beams, axis=0)
+    context = PromptContext(prompts, known, starts, source, width)
+    rows = SearchRows(jnp.take(prompts, known - 1, axis=1), limits, context=context)
+    return find(Steps(step, reorder), state, rows, plan, values, length=T)
 
 
-def run(case, rules, room=ROOM, rows=B, loop=None):
-    """The results of the compiled loops for the first rows of a case, cut as ``generate`` does."""
-    known = case["prompts"].shape[1]
+def run(case, rules, others=(EVERYTHING,), rows=B):
+    """What the compiled loop finds for the first rows of a case, cut as ``generate`` does."""
+    known, count = case["prompts"].shape[1], len(case["prompts"])
     wide = lambda x, width: np.pad(x, ((0, rows - len(x)), (0, width - x.shape[1])))
-    longest = rules.longest(known, 99)
-    how = processor_params(rules, room, prompt=known, longest=longest, steps=T)
+    longest, plan = rules.longest(known, 99), plan_of([rules, *others], beams=rules.num_beams)
+    values = values_of(rules, plan, vocab=V, length=T, prompt=known, longest=longest)
     starts = np.pad(case["starts"], (0, rows - len(case["starts"])))
-    real = np.arange(rows) < len(case["prompts"])
+    limits = np.where(np.arange(rows) < count, longest - known, 0)
     given = wide(case["prompts"], P), np.int32(known), starts, wide(case["source"], S)
     width = np.int32(case["source"].shape[1])
-    out = search(*given, width, how, real, rules.num_beams, room, loop)
-    keep, count = rules.num_return_sequences, len(case["prompts"])
-    tokens, lengths, scores = (np.asarray(part)[:count, :keep] for part in out)
-    tokens = tokens.reshape(count * keep, -1)[:, : known + lengths.max()]
-    return tokens, scores.reshape(-1)
+    out = jax.device_get(search(*given, width, values, limits, plan))
+    scores = out.log_probs if rules.num_beams == 1 else out.scores
+    keep = rules.num_return_sequences
+    written, lengths, scores = (x[:count, :keep] for x in (out.tokens, out.lengths, scores))
+    prompts = np.repeat(case["prompts"][:, None], keep, axis=1)
+    tokens = np.concatenate([prompts, written], axis=2).reshape(count * keep, -1)
+    return tokens[:, : known + lengths.max()], scores.reshape(-1)
 
 
 def log_softmax(x):
@@ -322,23 +319,8 @@ def test_beams_follow_the_rules_one_by_one(num_beams):
 
 
 def plain(**options):
-    return HFGenerationConfig(eos_token_id=(2,), pad_token_id=0, max_new_tokens=T, **options)
-
-
-@pytest.mark.slow
-def test_a_beam_of_one_is_greedy():
-    """Logits are unprocessed: processors mean other things on logits and probabilities."""
-    rng, rules = random.Random(3), plain(early_stopping=True, length_penalty=0.0)
-    for _ in range(30):
-        case = random_case(rng)
-        one, worth = run(case, rules, loop=hf_beam_search)
-        found, scores = run(case, rules)
-        # What follows an end differs: the padding of one, the filling of the other.
-        known = case["prompts"].shape[1]
-        for row, other in zip(one.tolist(), found.tolist(), strict=True):
-            end = row.index(2, known) + 1 if 2 in row[known:] else len(row)
-            assert row[:end] == other[:end]
-        np.testing.assert_allclose(worth, scores, atol=1e-4)
+    options = {"finishing": "hf", "do_sample": False, **options}
+    return GenerationConfig(eos_token_id=(2,), pad_token_id=0, max_new_tokens=T, **options)
 
 
 @pytest.mark.parametrize(
@@ -368,8 +350,8 @@ def test_rows_do_not_influence_one_another(num_beams):
         tokens, scores = run(case, rules)
         for b in range(len(tokens)):
             alone = {name: rows[b : b + 1] for name, rows in case.items()}
-            room = processor_shapes([rules]) if n == 0 and b == 0 else ROOM
-            one, score = run(alone, rules, room)
+            others = () if n == 0 and b == 0 else (EVERYTHING,)
+            one, score = run(alone, rules, others)
             same = one.shape[1]
             np.testing.assert_array_equal(one[0], tokens[b, :same])
             np.testing.assert_array_equal(score, scores[b : b + 1])
@@ -379,26 +361,23 @@ def test_rows_do_not_influence_one_another(num_beams):
 
 def test_the_loop_ends_when_nothing_can_change():
     calls: list[int] = []
-    room = processor_shapes([plain()])
+    plan = plan_of([from_generation_config({"eos_token_id": 0, "num_beams": 2})], beams=2)
 
     @jax.jit
-    def run(logits, how):
+    def run(logits, values):
         def counting_step(tokens, state):
             jax.debug.callback(lambda: calls.append(1))
             return jnp.tile(logits[None], (len(tokens), 1)), state
 
-        one = jnp.int32(1)
-        read = PromptContext(jnp.zeros(2, jnp.int32), jnp.ones((2, 1), jnp.int32), one)
-        process, same = HFProcessors(how, room, read), lambda state, parents: state
-        prompts = HFPrompts(jnp.ones((1, 1), jnp.int32), one)
-        return hf_beam_search(counting_step, None, prompts, process, same, num_beams=2, steps=49)
+        rows = SearchRows(jnp.ones(1, jnp.int32))
+        return find(Steps(counting_step), None, rows, plan, values, length=49)
 
     def steps(*logits, **options):
         calls.clear()
         rules = from_generation_config(
             {"eos_token_id": 0, "max_length": 50, "num_beams": 2, **options}
         )
-        run(jnp.array(logits), processor_params(rules, room, prompt=1, longest=50, steps=49))
+        run(jnp.array(logits), values_of(rules, plan, vocab=3, length=49))
         jax.effects_barrier()
         return len(calls)
 
@@ -484,9 +463,9 @@ def test_prompts_that_cannot_be():
     with pytest.raises(DataError, match=r"texts of 23 tokens .*: the model has positions for 20"):
         computed.generate([[1] * 12])
     with pytest.raises(DataError, match="the prompt has 3 tokens and texts may have 3"):
-        generator.generate([[1, 2, 3]], generation_config=HFGenerationConfig(max_length=3))
+        generator.generate([[1, 2, 3]], generation_config=GenerationConfig(max_length=3))
     with pytest.raises(ConfigError, match="token 13: the model writes 0 to 12"):
-        generator.generate([[1]], generation_config=HFGenerationConfig(eos_token_id=(13,)))
+        generator.generate([[1]], generation_config=GenerationConfig(eos_token_id=(13,)))
 
 
 def test_sources_are_no_longer_than_the_table_of_sinusoids():
@@ -525,7 +504,8 @@ def test_files_are_read_as_they_are_published():
             "begin_suppress_tokens": None,
         }
     )
-    assert rules == HFGenerationConfig(
+    assert rules == GenerationConfig(
+        finishing="hf",
         bad_words_ids=((58100,),),
         decoder_start_token_id=0,
         do_sample=True,
@@ -551,12 +531,12 @@ def test_files_are_read_as_they_are_published():
         ({"guidance_scale": 1.5}, "guidance_scale is 1.5"),
         ({"stop_strings": ["x"]}, "stop_strings"),
         ({"constraints": [{}]}, "constraints"),
-        ({"num_beams": 0}, "num_beams is 0: allowed are 1 to 1024"),
+        ({"num_beams": 0}, "num_beams is 0: at least 1"),
         ({"num_beams": 2.5}, "num_beams is 2.5: allowed is a whole number"),
         ({"num_beams": True}, "num_beams is True: allowed is a whole number"),
         ({"num_return_sequences": 2}, "allowed are 1 to num_beams, 1"),
-        ({"early_stopping": "soon"}, "early_stopping is 'soon': allowed are"),
-        ({"repetition_penalty": 0}, "repetition_penalty is 0.0: allowed are 1e-06 to 1000000"),
+        ({"early_stopping": "soon"}, "early_stopping is 'soon': allowed is true, false or 'never'"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0.0: at least 1e-06"),
         ({"bad_words_ids": [[]]}, "each run needs tokens"),
         ({"eos_token_id": "end"}, "eos_token_id is 'end': allowed is a token id or"),
         ({"suppress_tokens": [1], "forced_eos_token_id": 1}, "also among suppress_tokens"),
@@ -568,7 +548,7 @@ def test_rules_that_cannot_be_followed_are_refused_by_name(field, message):
         from_generation_config(field)
 
 
-TOKENS, LENGTHS = "allowed are {} to 2147483647", "allowed are {} to 1048576"
+TOKENS, LENGTHS = "at (least {}|most 2147483647)", "at (least {}|most 1048576)"
 LISTS = "allowed is a list of"
 INFINITE = json.loads("1e400")
 
@@ -596,23 +576,23 @@ INFINITE = json.loads("1e400")
         ({"begin_suppress_tokens": 3}, LISTS),
         ({"sequence_bias": [[[1], INFINITE]]}, LISTS),
         ({"sequence_bias": [[[1], "2"]]}, LISTS),
-        ({"sequence_bias": [[[1], 1e300]]}, r"-1e\+38 to 1e\+38"),
+        ({"sequence_bias": [[[1], 1e300]]}, r"at most 1e\+38"),
         ({"sequence_bias": [[[10**12], 1.0]]}, TOKENS.format(0)),
-        ({"length_penalty": 1e308}, "allowed are -6 to 6"),
+        ({"length_penalty": 1e308}, "at most 6"),
         ({"length_penalty": INFINITE}, "a number that is finite"),
         ({"length_penalty": 10**400}, "a number that is finite"),
         ({"repetition_penalty": math.nan}, "a number that is finite"),
-        ({"encoder_repetition_penalty": 1e-320}, "1e-06 to 1000000"),
-        ({"exponential_decay_length_penalty": [2, 1e308], "eos_token_id": 1}, "1e-06 to 1000000"),
-        ({"exponential_decay_length_penalty": [10**400, 1.1], "eos_token_id": 1}, "to 1048576"),
+        ({"encoder_repetition_penalty": 1e-320}, "at least 1e-06"),
+        ({"exponential_decay_length_penalty": [2, 1e308], "eos_token_id": 1}, "at most 1000000"),
+        ({"exponential_decay_length_penalty": [10**400, 1.1], "eos_token_id": 1}, "at most"),
         ({"exponential_decay_length_penalty": 3, "eos_token_id": 1}, "a pair of a whole number"),
         ({"max_length": 10**12}, LENGTHS.format(1)),
         ({"max_length": INFINITE}, "a whole number"),
         ({"max_new_tokens": 10**12}, LENGTHS.format(1)),
         ({"min_length": 10**12}, LENGTHS.format(0)),
         ({"min_new_tokens": 10**12}, LENGTHS.format(0)),
-        ({"num_beams": 10**12}, "allowed are 1 to 1024"),
-        ({"no_repeat_ngram_size": 10**12}, "allowed are 0 to 256"),
+        ({"num_beams": 10**12}, "at most 1024"),
+        ({"no_repeat_ngram_size": 10**12}, "at most 256"),
         ({"do_sample": 1}, "true or false"),
     ],
     ids=str,
@@ -629,8 +609,8 @@ def test_numbers_that_no_program_could_hold_are_refused(field, allowed):
 
 def test_values_of_python_are_held_to_the_same_ranges():
     for values in ({"pad_token_id": 2**31}, {"length_penalty": math.nan}, {"max_length": 2**40}):
-        with pytest.raises(ConfigError, match="allowed are"):
-            HFGenerationConfig(**values)
+        with pytest.raises(ConfigError, match=r"at (most|least)"):
+            GenerationConfig(**values)
 
 
 def test_the_last_numbers_that_are_allowed_make_programs():
@@ -640,8 +620,8 @@ def test_the_last_numbers_that_are_allowed_make_programs():
          "sequence_bias": [[[1], -1e38]], "pad_token_id": 2**31 - 1, "eos_token_id": [2.0],
          "max_length": 2.0**20, "suppress_tokens": [-1]}
     )  # fmt: skip
-    how = processor_params(rules, processor_shapes([rules]), prompt=1, longest=2**20, steps=2**20)
-    assert np.isfinite(how.powers).all()
+    how = values_of(rules, plan_of([rules]), vocab=5, length=2**20)
+    assert np.isfinite(how.penalties).all()
     assert np.isfinite(how.biases).all()
     assert np.isfinite(how.encoder_repetition)
     assert (rules.eos_token_id, rules.max_length, how.pad) == ((2,), 2**20, 2**31 - 1)

@@ -225,7 +225,7 @@ def every_continuation(model, prompt, limit):
 
 def test_b31_a_wide_beam_is_exhaustive(model):
     best = every_continuation(model, "a", 3)
-    answers = one(model, "a", max_new_tokens=3, num_beams=100, nbest=10)
+    answers = one(model, "a", max_new_tokens=3, num_beams=100, num_return_sequences=10)
     for answer, (tokens, log_prob) in zip(answers, best, strict=False):
         assert answer.log_prob == pytest.approx(log_prob, rel=1e-9)
         assert answer.tokens == tokens or log_prob == pytest.approx(best[1][1])
@@ -241,7 +241,7 @@ def test_b31_greedy_is_far_from_optimal_where_beams_are_not():
     (best,) = one(model, num_beams=2, max_new_tokens=2)
     assert (best.text, math.exp(best.log_prob)) == ("ba", pytest.approx(0.36))
     assert list(model.stream(GenerationRequest("", num_beams=2, max_new_tokens=2))) == ["ba"]
-    first, second = one(model, num_beams=3, nbest=2, max_new_tokens=2)
+    first, second = one(model, num_beams=3, num_return_sequences=2, max_new_tokens=2)
     assert (first, math.exp(second.log_prob)) == (best, pytest.approx(0.2))
 
 
@@ -249,7 +249,7 @@ def test_a_search_goes_on_while_something_better_may_come():
     texts = ["ab"] * 9 + [""]  # an end is found at once, and is not the best
     tokenizer = train_tokenizer("characters", texts, 6)
     model = NgramLanguageModel.train(texts, tokenizer, order=3, smoothing=AddK(0))
-    best, second = one(model, num_beams=2, nbest=2)
+    best, second = one(model, num_beams=2, num_return_sequences=2)
     assert (best.text, math.exp(best.log_prob)) == ("ab", pytest.approx(0.9))
     assert (second.text, math.exp(second.log_prob)) == ("", pytest.approx(0.1))
     assert one(model, num_beams=2) == [best]
@@ -258,7 +258,14 @@ def test_a_search_goes_on_while_something_better_may_come():
 def test_beams_obey_stops_and_limits(model):
     for beams in (2, 4):
         for tokens in (1, 2, 9):
-            answers = one(model, "ab", num_beams=beams, nbest=2, max_new_tokens=tokens, stop=("b",))
+            answers = one(
+                model,
+                "ab",
+                num_beams=beams,
+                num_return_sequences=2,
+                max_new_tokens=tokens,
+                stop=("b",),
+            )
             assert answers == sorted(answers, key=lambda answer: -answer.log_prob)
             for answer in answers:
                 assert "b" not in answer.text
@@ -274,7 +281,7 @@ def test_what_the_vocabulary_lacks_is_scored_and_never_written():
         model = NgramLanguageModel.train(texts, tokenizer, order=2, smoothing=smoothing)
         assert model.score(["z"], ["a"])[0].log_prob > math.log(0.4)
         for answer in one(model, "a", num_return_sequences=30, max_new_tokens=3) + one(
-            model, "a", num_beams=3, nbest=3
+            model, "a", num_beams=3, num_return_sequences=3
         ):
             assert tokenizer.unk not in answer.tokens
             assert not {tokenizer.pad, tokenizer.bos} & set(answer.tokens)

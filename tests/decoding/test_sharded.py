@@ -11,11 +11,13 @@ from flax import nnx
 from tests.decoding.test_translator import Letters, letter_model
 from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, NormConfig, PositionConfig
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.layout import split_model
-from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, TranslationBatching
+from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
 from transformer_jax.decoding.programs import SearchPrompts
 from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
@@ -68,7 +70,7 @@ def alike(found, wanted):
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.quick("4-20-2x2x2")
 def test_translations_are_those_of_one_device(name, vocab, beams):
-    search = BeamSearchConfig(num_beams=beams, nbest=min(beams, 2))
+    search = TRANSLATION.changed(num_beams=beams, num_return_sequences=min(beams, 2))
     found, wanted = (translator(where, vocab).translate(LINES, search) for where in (name, None))
     assert len({one.text for one in wanted}) > len(LINES) // 2
     for one, other in zip(found, wanted, strict=True):
@@ -97,7 +99,7 @@ REQUESTS = {
     "greedy": {"temperature": 0},
     "sampled": {"temperature": 0.8, "seed": 7},
     "top-k": {"temperature": 1.0, "top_k": 5, "top_p": 0.9, "seed": 3},
-    "beams": {"num_beams": 4, "nbest": 2},
+    "beams": {"num_beams": 4, "num_return_sequences": 2},
     "penalty": {"temperature": 0, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
 }
 
@@ -154,10 +156,10 @@ def compiled_search(name, beams):
         with_rows([2]), with_rows(0), with_rows(8),
         {"source": with_rows(np.arange(16) % 8 + 4), "source_lengths": with_rows(16)},
     )  # fmt: skip
-    settings = BeamSearchConfig(num_beams=beams)
-    lowered = one.run.search.lower(
-        one.params, prompts, settings, None, None, length=8, special=one.special_tokens()
+    plan, values = search_settings(
+        TRANSLATION.changed(num_beams=beams), one.special_tokens(), vocab=one.vocab, length=8
     )
+    lowered = one.run.search.lower(one.params, prompts, plan=plan, values=values, length=8)
     return lowered.compile().as_text()
 
 
@@ -186,8 +188,8 @@ def test_what_validation_measures_runs_on_the_mesh_of_the_run():
     def evaluate(model):
         used = Translator(model, Letters(), batching=SHAPES)
         assert mesh_of(used.params) == mesh_of(params)
-        found = used.translate(LINES, BeamSearchConfig(num_beams=1))
-        wanted = translator().translate(LINES, BeamSearchConfig(num_beams=1))
+        found = used.translate(LINES, TRANSLATION.changed(num_beams=1))
+        wanted = translator().translate(LINES, TRANSLATION.changed(num_beams=1))
         return {"same": sum(a.tokens == b.tokens for a, b in zip(found, wanted, strict=True))}
 
     assert _evaluated(evaluate, merging(graph), params, {}) == {"same": len(LINES)}

@@ -32,13 +32,13 @@ class Counting(CausalTextGenerator):
                 one.add(self.tokenizer.encode("abcdef"[one.sample]), -1.0)
             yield
 
-    def search(self, batch, config):
-        assert {(one.request.num_beams, one.request.nbest) for one in batch} == {
-            (config.num_beams, config.nbest)
+    def search(self, batch, config, kept):
+        assert {(one.request.num_beams, one.request.num_return_sequences) for one in batch} == {
+            (config.num_beams, config.num_return_sequences)
         }
         found = {}
         for start in batch:
-            for place in range(config.nbest):
+            for place in range(config.num_return_sequences):
                 beam = dataclasses.replace(start, tokens=[])
                 beam.add(self.tokenizer.encode("uvwxyz"[place]), -2.0)
                 found[start.index, place] = beam.done()
@@ -55,9 +55,9 @@ def test_each_request_gets_its_samples_or_beams_in_its_place(letters):
     beams = {"num_beams": 3, "max_new_tokens": 2}
     requests = [
         GenerationRequest("a", num_return_sequences=3, max_new_tokens=2),
-        GenerationRequest("b", nbest=2, **beams),
+        GenerationRequest("b", num_return_sequences=2, **beams),
         GenerationRequest("", max_new_tokens=4, stop=("aa",)),
-        GenerationRequest("c", nbest=3, **beams),
+        GenerationRequest("c", num_return_sequences=3, **beams),
     ]
     found = model.generate(requests)
     assert [[one.text for one in texts] for texts in found] == [
@@ -77,8 +77,8 @@ def test_a_batch_is_prepared_while_another_is_searched(letters):
     events = []
 
     class Watched(Counting):
-        def search(self, batch, config):
-            wait, first = super().search(batch, config), batch[0].index
+        def search(self, batch, config, kept):
+            wait, first = super().search(batch, config, kept), batch[0].index
             events.append(("start", first))
             return lambda: events.append(("wait", first)) or wait()
 

@@ -20,8 +20,10 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.decoding.exhaustive import exhaustive_search
-from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens, TranslationBatching
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
 from transformer_jax.decoding.programs import SearchPrompts
+from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
@@ -67,10 +69,10 @@ def letter_model(seed=0, vocab=20, max_length=24):
 
 
 SHAPES = TranslationBatching(source_lengths=(8, 16), rows=(1, 4))
-SEARCH = BeamSearchConfig(
-    num_beams=3, nbest=2, length_penalty=1.0, normalization="power", max_len_a=1.0
+SEARCH = TRANSLATION.changed(
+    num_beams=3, num_return_sequences=2, length_penalty=1.0, normalization="power", max_len_a=1.0
 )
-GREEDY = dataclasses.replace(SEARCH, num_beams=1, nbest=1)
+GREEDY = dataclasses.replace(SEARCH, num_beams=1, num_return_sequences=1)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,7 @@ def test_the_finish_reason_says_whether_the_limit_cut_a_text(request, lines, sea
     translator = like(request.getfixturevalue(search))
     found = translator.translate(lines)
     best = [one.hypotheses[0] for one in found]
-    limits = [translator.search.max_length(len(line) + 1, translator.most) for line in lines]
+    limits = [translator.search.target_tokens(len(line) + 1, translator.most) for line in lines]
     full = [len(text.tokens) == limit for text, limit in zip(best, limits, strict=True)]
     assert sum(full) > len(lines) // 2
     assert ["length" if one else "end" for one in full] == [one.finish_reason for one in best]
@@ -170,7 +172,7 @@ def test_greedy_is_the_argmax_of_teacher_forcing(greedy, lines):
     barred[[PAD, BOS]] = -np.inf
     for translation in greedy.translate(lines[:3]):
         source = [*tokenizer.encode_batch([translation.source])[0], EOS]
-        limit = GREEDY.max_length(len(source), 24)
+        limit = GREEDY.target_tokens(len(source), 24)
         tokens = []
         while len(tokens) < limit and EOS not in tokens:
             inputs = np.full((1, 24), PAD)
@@ -190,7 +192,7 @@ def test_the_finish_reason_is_the_end_token_or_the_limit(translator, greedy, lin
     for line, way in zip(lines, found, strict=True):
         assert (way.finish_reason == "end") == (way.tokens[-1] == EOS)
         if way.finish_reason == "length":
-            assert len(way.tokens) == GREEDY.max_length(len(line) + 1, 24)
+            assert len(way.tokens) == GREEDY.target_tokens(len(line) + 1, 24)
 
 
 def test_scores_are_those_of_teacher_forcing(translator, lines):
@@ -226,8 +228,8 @@ def test_a_wide_beam_over_the_cache_is_exhaustive_search():
     vocab, length = 6, 3
     model = letter_model(3, vocab)
     tokenizer = Letters(vocab)
-    search = BeamSearchConfig(
-        num_beams=9, nbest=4, max_len_a=0.0, max_len_b=length, normalization="power"
+    search = TRANSLATION.changed(
+        num_beams=9, num_return_sequences=4, max_len_a=0.0, max_len_b=length, normalization="power"
     )
     translator = Translator(model, tokenizer, search=search, batching=SHAPES)
     teacher = forced_logits(model)
@@ -305,14 +307,16 @@ def test_weights_are_cast_once_and_not_at_every_token(beams):
     compute = dataclasses.replace(made.config.compute, dtype="bfloat16")
     config = dataclasses.replace(made.config, compute=compute)
     model = nnx.merge(*drawn(lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0))))
-    search = dataclasses.replace(SEARCH, num_beams=beams, nbest=1)
+    search = dataclasses.replace(SEARCH, num_beams=beams, num_return_sequences=1)
     translator = Translator(model, Letters(), search=search, batching=SHAPES)
     shapes = {leaf.shape for leaf in jax.tree.leaves(translator.params) if leaf.ndim > 1}
     limits = np.full(4, 9, np.int32)
     inputs = {"source": np.ones((4, 8), np.int32), "source_lengths": limits}
     prompts = SearchPrompts(np.full((4, 1), BOS), np.zeros(4, np.int32), limits, inputs)
+    vocab = config.vocab_size
+    plan, values = search_settings(search, SpecialTokens(EOS, PAD), vocab=vocab, length=9)
     traced = translator.run.search.trace(
-        translator.params, prompts, search, length=9, special=SpecialTokens(EOS, PAD)
+        translator.params, prompts, plan=plan, values=values, length=9
     )
     looped = [equation for equation, within in equations_of(traced.jaxpr.jaxpr) if within]
     assert len([equation for equation in looped if equation.primitive.name == "dot_general"]) > 5
@@ -332,7 +336,7 @@ def test_what_every_target_begins_with_is_given(lines, num_beams):
     """Search, scores and traces condition on it; none counts it (``<s>`` of BART)."""
     tokenizer = Letters()
     tokenizer.target_prefix_ids = (7, 5)
-    search = dataclasses.replace(SEARCH, num_beams=num_beams, nbest=1)
+    search = dataclasses.replace(SEARCH, num_beams=num_beams, num_return_sequences=1)
     model = letter_model(max_length=16)
     translator = Translator(model, tokenizer, search=search, batching=SHAPES)
     free = Translator(model, Letters(), search=search, batching=SHAPES)
@@ -450,14 +454,14 @@ def test_a_tokenizer_whose_eos_is_its_padding_can_still_end(translator):
 
 
 def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(ConfigError, match="nbest is 5: must be 1 to num_beams, 4"):
-        BeamSearchConfig(nbest=5)
+    with pytest.raises(ConfigError, match="sequences is 5: allowed are 1 to num_beams, 4"):
+        TRANSLATION.changed(num_return_sequences=5)
     with pytest.raises(ConfigError, match="num_beams is 0"):
-        BeamSearchConfig(num_beams=0)
+        TRANSLATION.changed(num_beams=0)
     with pytest.raises(ConfigError, match="length_penalty is -1"):
-        BeamSearchConfig(length_penalty=-1.0)
-    with pytest.raises(ConfigError, match="max_len_b is 0: must be at least 1"):
-        BeamSearchConfig(max_len_b=0)
+        TRANSLATION.changed(length_penalty=-1.0)
+    with pytest.raises(ConfigError, match="max_len_b is 0: at least 1"):
+        TRANSLATION.changed(max_len_b=0)
     for name, value in itertools.product(("rows", "source_lengths"), ((), (0, 1), (8, 8))):
         with pytest.raises(ConfigError, match=name):
             TranslationBatching(**{name: value})

@@ -298,7 +298,7 @@ def test_the_spectrum_of_adapters_is_that_of_their_product(adapted, tmp_path, ca
 CHOSEN = ("one", "two", None, "one", "two")
 HOW = [
     ["--temperature", "0"],
-    ["--num-beams", "2", "--nbest", "2"],
+    ["--num-beams", "2", "--num-return-sequences", "2"],
     ["--top-k", "5", "--seed", "3", "--num-return-sequences", "2"],
 ]
 

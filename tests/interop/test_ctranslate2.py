@@ -23,7 +23,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.hf_config import HFGenerationConfig
+from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.ctranslate2 import never_written, vocabulary, write_ctranslate2
@@ -155,7 +155,7 @@ def texts(tokenizer, both):
 
 def written_by_ours(model, params, tokenizer, ids, real, beams):
     both = model.kind == "encoder-decoder"
-    rules = HFGenerationConfig(
+    rules = GenerationConfig(
         max_new_tokens=NEW,
         min_new_tokens=1,  # its min_decoding_length unless told
         num_beams=beams,

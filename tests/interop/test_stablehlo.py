@@ -20,6 +20,7 @@ import pytest
 from flax import nnx
 from jax import export
 
+from tests.decoding.finding import SearchRows, find
 from tests.interop.word_level import tokenizer_of
 from tests.parity import layouts
 from transformer_jax.config import (
@@ -30,7 +31,6 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.exported_functions import functions, portable
@@ -172,13 +172,13 @@ def test_it_is_what_the_model_itself_gives(loaded):
         first = jnp.full(source.shape[:1], TOKENIZER.bos, jnp.int32)
         inputs = {"source": source, "source_lengths": lengths}
         cache = model.init_cache(inputs, len(source), NEW)
-        limits = arrays["limits"]
-        return generate(model.step, cache, first, special, length=NEW, max_lengths=limits)
+        rows = SearchRows(first, arrays["limits"])
+        return find(model, cache, rows, special, vocab=model.config.vocab_size, length=NEW)
 
     ours, found = written(source, lengths), loaded("translator").translate(**arrays)
-    assert np.array_equal(found["tokens"], ours.tokens)
-    assert np.array_equal(found["lengths"], ours.lengths)
-    assert np.allclose(found["log_probs"], ours.log_probs, atol=1e-4)
+    assert np.array_equal(found["tokens"], ours.tokens[:, 0])
+    assert np.array_equal(found["lengths"], ours.lengths[:, 0])
+    assert np.allclose(found["log_probs"], ours.log_probs[:, 0], atol=1e-4)
     target = jnp.tile(source, 2)[:, :17]
     given = {"source": source, "source_lengths": lengths, "target": target}
     logits = loaded("translator").forward(**given)["logits"]

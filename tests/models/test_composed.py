@@ -10,6 +10,7 @@ import optax
 import pytest
 from flax import nnx
 
+from tests.decoding.finding import SearchRows, find
 from tests.drawing import compiled, drawn
 from transformer_jax.config import (
     AttentionConfig,
@@ -17,8 +18,8 @@ from transformer_jax.config import (
     FeedForwardConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.beam import beam_search
-from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import (
     EncoderDecoder,
@@ -101,15 +102,8 @@ def test_a_toy_encoder_learns_with_our_decoder_and_is_searched_by_beams(width):
     cache = compiled(model, lambda model, inputs: model.init_cache(inputs, 8, T + 1, beams=3))(
         inputs
     )
-    found = beam_search(
-        model.step,
-        cache,
-        jnp.full(8, BOS, jnp.int32),
-        model.reorder,
-        SpecialTokens(EOS, 0),
-        BeamSearchConfig(num_beams=3, nbest=1),
-        length=T + 1,
-    )
+    rows, how = SearchRows(jnp.full(8, BOS, jnp.int32)), TRANSLATION.changed(num_beams=3)
+    found = find(model, cache, rows, SpecialTokens(EOS, 0), how, vocab=V, length=T + 1)
     right = (np.asarray(found.tokens)[:, 0, :T] == batch["target"]).all(1)
     assert right.mean() >= 0.75, np.asarray(found.tokens)[:, 0]
 

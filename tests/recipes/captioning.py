@@ -26,7 +26,7 @@ from transformer_jax.config import (
 from transformer_jax.config_fields import Configuration, Count
 from transformer_jax.data.loader import pad_rows
 from transformer_jax.data.store import encode_texts
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.models.making import make_model
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.runs import load
@@ -202,7 +202,7 @@ def _batches(pictures: Pictures, tokenizer: Any, batching: Any, shuffle: bool = 
 
 def _describe(model: Any, tokenizer: Any, features: Any) -> list[str]:
     plain = Normalization((0.0,) * WIDTH, (1.0,) * WIDTH)
-    describer = Transcriber(model, tokenizer, plain, search=BeamSearchConfig(num_beams=1))
+    describer = Transcriber(model, tokenizer, plain, search=TRANSLATION.changed(num_beams=1))
     return [one.text for one in describer.translate([Recording("", one) for one in features])]
 
 

@@ -112,7 +112,7 @@ class ChatModel:
         self, messages: Sequence[Message], request: GenerationRequest
     ) -> tuple[list[int], int]:
         context = self.language.context
-        reserve = min(request.max_new_tokens, context // 4)
+        reserve = min(request.new_tokens(0), context // 4)
         return fit_messages(self.encoder, messages, context - reserve, context // 2, context)
 
     def request(
@@ -235,5 +235,5 @@ class ChatSession:
             text = sequence.text if sequence.finish_reason else stable_prefix(sequence.text, ())
             self.finish_reason = sequence.finish_reason or "length"
             cut = sequence.finish_reason == "length"
-            self.context_full = cut and len(sequence.tokens) < request.max_new_tokens
+            self.context_full = cut and len(sequence.tokens) < sequence.limit
             self.messages.append({"role": "assistant", "content": text})

@@ -2,13 +2,15 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.config_fields import Count, OutputPath
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.generation_flags import generation_flags
 from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["Attention"]
 
 
+AttentionFlags: Any = generation_flags(TRANSLATION, "num_beams")
+
+
 @dataclasses.dataclass(frozen=True)
-class Attention(RunCommand):
+class Attention(AttentionFlags, RunCommand):
     """Write an HTML page with the attention of every layer and head, and a PNG of one layer."""
 
     run: tyro.conf.Positional[Path]
@@ -37,8 +42,6 @@ class Attention(RunCommand):
     """Plot all layers."""
     json: bool = False
     """Write the weights as JSON too, with the suffix .json."""
-    num_beams: int = 4
-    """Beam width of the translation."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
@@ -110,7 +113,7 @@ class Attention(RunCommand):
         elif found in ENCODERS:  # a tab separates the texts of a pair
             attention = predictor.attention(*self.sentence.split("\t", 1))
         else:
-            attention = predictor.attention(self.sentence, self.target, num_beams=self.num_beams)
+            attention = predictor.attention(self.sentence, self.target, **self.given())
         return attention  # type: ignore[no-any-return]
 
     def check_alone(self, kind: str, name: str) -> None:
@@ -121,7 +124,7 @@ class Attention(RunCommand):
         """
         theirs = {
             "target": self.target is not None,
-            "num_beams": self.num_beams != Attention.num_beams,
+            "num_beams": self.num_beams is not None,
         }
         theirs["picture"] = self.picture not in (None, kind)
         for setting, given in theirs.items():

@@ -12,6 +12,8 @@ import tyro
 from transformer_jax.cli.generate import longer
 from transformer_jax.cli.output import appending, note, say, writing, wrote
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.generation_flags import generation_flags
 from transformer_jax.errors import ConfigError, DataError, UserError, plural
 
 if TYPE_CHECKING:
@@ -29,8 +31,15 @@ _HELP = """/reset        forget the conversation, but the system prompt
 A message that begins with a slash is written with two: //etc"""
 
 
+ChatFlags: Any = generation_flags(
+    GenerationConfig(max_new_tokens=512, temperature=0.7),
+    *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *("no_repeat_ngram_size", "stop", "seed"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Chat(PredictionCommand):
+class Chat(ChatFlags, PredictionCommand):
     """Talk with a language model that was trained on conversations."""
 
     run: tyro.conf.Positional[Path]
@@ -43,24 +52,6 @@ class Chat(PredictionCommand):
     adapter, else of the model."""
     system: str | None = None
     """System prompt."""
-    max_new_tokens: int = 512
-    """Maximum number of tokens of an answer."""
-    temperature: float = 0.7
-    """Sampling temperature; 0 is greedy."""
-    top_k: int | None = None
-    """Sample from the k most probable tokens."""
-    top_p: float | None = None
-    """Nucleus sampling: the fewest tokens with at least this total probability."""
-    min_p: float | None = None
-    """Sample from tokens with at least this fraction of the highest probability."""
-    repetition_penalty: float = 1.0
-    """Penalty of tokens of the conversation so far; 1 is no penalty."""
-    no_repeat_ngram_size: int = 0
-    """No n-gram of this size is repeated; 0 is no limit."""
-    stop: tuple[str, ...] = ()
-    """Stop strings: an answer ends before the first of them."""
-    seed: int = 0
-    """Random seed for sampling."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     context: int | None = None
@@ -74,9 +65,7 @@ class Chat(PredictionCommand):
         """Answers each line of standard input, which is a message or a command."""
         from transformer_jax.decoding.requests import GenerationRequest
 
-        names = {field.name for field in dataclasses.fields(GenerationRequest)}
-        known = {field.name for field in dataclasses.fields(self)} & names - {"adapter"}
-        request = GenerationRequest("", **{name: getattr(self, name) for name in known})
+        request = GenerationRequest.of("", self.generation())
         change = longer(self.context, self.rope_interpolation)
         from transformer_jax.chat.session import ChatSession
         from transformer_jax.predictors.chats import load_chat
@@ -170,7 +159,7 @@ def _cut_by(session: "ChatSession", request: "GenerationRequest") -> str:
             f"the context of {plural(session.context, 'token')} is full: /reset begins a new "
             f"conversation, and --context may allow a longer one"
         )
-    tokens = plural(request.max_new_tokens, "token")
+    tokens = plural(request.new_tokens(0), "token")
     return f"it has {tokens}, as many as --max-new-tokens allows"
 
 

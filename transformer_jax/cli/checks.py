@@ -28,7 +28,6 @@ _MOST = {
     "max_new_tokens": 1_000_000,
     "max_shard_size": 1e6,
     "max_tokens": 1_000_000,
-    "nbest": 1_000,
     "num_beams": 1_000,
     "num_return_sequences": 10_000,
     "num_shots": 1_000_000,

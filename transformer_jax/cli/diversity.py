@@ -118,7 +118,7 @@ class DiversityCommand(PredictionCommand):
         }
         return {
             "greedy": {"temperature": 0.0},
-            f"beam search, {self.number}": {"num_beams": self.number, "nbest": self.number},
+            f"beam search, {self.number}": samples | {"num_beams": self.number},
             **warm,
             f"top-k {self.top_k}": samples | {"top_k": self.top_k},
             f"top-p {self.top_p:g}": samples | {"top_p": self.top_p},

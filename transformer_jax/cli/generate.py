@@ -15,6 +15,8 @@ from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import note
 from transformer_jax.cli.request_lines import prompt_lines, requests_of
 from transformer_jax.cli.written import Writer
+from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationConfig
+from transformer_jax.decoding.generation_flags import generation_flags
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -25,8 +27,16 @@ if TYPE_CHECKING:
 __all__ = ["Generate", "longer"]
 
 
+TextFlags: Any = generation_flags(
+    GenerationConfig(max_new_tokens=NEW_TOKENS),
+    *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *("no_repeat_ngram_size", "stop", "num_return_sequences", "seed", "num_beams"),
+    num_beams="above 1 is beam search instead of sampling; None is 1",
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Generate(EngineCommand):
+class Generate(TextFlags, EngineCommand):
     """Continue prompts with a language model, by sampling or beam search."""
 
     run: tyro.conf.Positional[Path]
@@ -43,30 +53,6 @@ class Generate(EngineCommand):
     """Adapters, NAME=PATH: runs trained on this model with --lora.rank, or folders in PEFT's
     format. "adapter" in a line of --requests chooses one by its name, null the model alone. A
     single one is for all prompts, and needs no name."""
-    max_new_tokens: int | None = None
-    """Maximum number of new tokens; None is 128."""
-    temperature: float = 1.0
-    """Sampling temperature; 0 is greedy."""
-    top_k: int | None = None
-    """Sample from the k most probable tokens."""
-    top_p: float | None = None
-    """Nucleus sampling: the fewest tokens with at least this total probability."""
-    min_p: float | None = None
-    """Sample from tokens with at least this fraction of the highest probability."""
-    repetition_penalty: float | None = None
-    """Penalty of tokens of the prompt and the text so far; None is 1, no penalty."""
-    no_repeat_ngram_size: int | None = None
-    """No n-gram of this size is repeated; 0 or None is no limit."""
-    stop: tuple[str, ...] = ()
-    """Stop strings: the text ends before the first of them."""
-    num_return_sequences: int = 1
-    """Number of samples for each prompt."""
-    seed: int = 0
-    """Random seed for sampling."""
-    num_beams: int | None = None
-    """Beam width; above 1 is beam search instead of sampling; None is 1."""
-    nbest: int | None = None
-    """Number of texts that beam search returns for each prompt; None is 1."""
     json: bool = False
     """Write one JSON object per prompt, with log-probabilities and finish reasons."""
     tsv: bool = False
@@ -132,7 +118,7 @@ class Generate(EngineCommand):
         if one and not (self.json or self.tsv or self.trace or asked[0].stop):
             self.show(model, asked[0])
         else:
-            several = len(asked) > 1 or max(asked[0].num_return_sequences, asked[0].nbest) > 1
+            several = len(asked) > 1 or asked[0].num_return_sequences > 1
             write = Writer("json" if self.json else "tsv" if self.tsv else "plain", several)
             texts = self.traces if self.trace else self.texts
             written = texts(model, asked, write)
@@ -220,23 +206,21 @@ class Generate(EngineCommand):
             if getattr(self, name) < least:
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} is {getattr(self, name)}: at least {least}")
-        settings = self.settings() | {"adapter": chosen_for_all(self.adapters, self.requests)}
-        if self.prompt_lookup_num_tokens and self.temperature:
+        usual = self.generation(adapter=chosen_for_all(self.adapters, self.requests))
+        if self.prompt_lookup_num_tokens and usual.temperature:
             raise ConfigError(
                 "--prompt-lookup-num-tokens needs greedy decoding: give --temperature 0 too"
             )
-        usual = GenerationRequest(self.prompt or "", **settings)  # refused before files are read
-        self.check_request(usual)
+        one = GenerationRequest.of(self.prompt or "", usual)  # refused before files are read
+        self.check_request(one)
         if self.prompt is not None:
-            return [usual]
+            return [one]
         if self.requests is not None:
             source = self.requests
-            made = list(requests_of(source, settings | {"number": None}, self.check_request))
+            made = list(requests_of(source, usual, self.check_request))
         else:
             source = self.prompts or Path("-")
-            made = [
-                GenerationRequest(line, **settings) for line in prompt_lines(source, "--prompts")
-            ]
+            made = [GenerationRequest.of(line, usual) for line in prompt_lines(source, "--prompts")]
         if not made:
             name = "standard input" if str(source) == "-" else str(source)
             raise DataError(f"{name}: no prompts, it is empty")
@@ -254,18 +238,8 @@ class Generate(EngineCommand):
             ConfigError: It is another, or there are several.
         """
         check_choice(request.adapter, self.adapters)
-        if self.trace and max(request.num_return_sequences, request.nbest) > 1:
-            raise ConfigError("--trace shows one text: leave out num_return_sequences and nbest")
-
-    def settings(self) -> dict[str, Any]:
-        """Settings of all requests: the flags, and defaults where they are None."""
-        from transformer_jax.decoding.requests import GenerationRequest
-
-        usual = {field.name: field.default for field in dataclasses.fields(GenerationRequest)}
-        for name in ("prompt", "number", "messages", "prompt_ids", "adapter"):
-            del usual[name]
-        given = {name: getattr(self, name) for name in usual}
-        return usual | {name: value for name, value in given.items() if value is not None}
+        if self.trace and request.num_return_sequences > 1:
+            raise ConfigError("--trace shows one text: leave out num_return_sequences")
 
     def by_generation_config(self) -> int:
         """Writes the texts of ``generate()`` of transformers."""
@@ -273,13 +247,8 @@ class Generate(EngineCommand):
         from transformer_jax.predictors.hf_generation import HFTextGenerator
         from transformer_jax.predictors.runs import load
 
-        names = {
-            "max_new_tokens": "max_new_tokens",
-            "num_beams": "num_beams",
-            "nbest": "num_return_sequences",
-            "repetition_penalty": "repetition_penalty",
-            "no_repeat_ngram_size": "no_repeat_ngram_size",
-        }
+        names = ("max_new_tokens", "num_beams", "num_return_sequences", "repetition_penalty",
+                 "no_repeat_ngram_size")  # fmt: skip
         # This decoding never samples, so temperature 0 agrees with it.
         greedy = ("temperature",) if self.temperature == 0 else ()
         taken = ("prompt", "prompts", *names, "tsv", "checkpoint", "batch_size", *greedy)
@@ -287,11 +256,7 @@ class Generate(EngineCommand):
         # The generation config decides which flags go together.
         unsaid: dict[str, Any] = dict.fromkeys(names)
         prompts = [one.prompt for one in dataclasses.replace(self, **unsaid).asked()]
-        changes = {
-            theirs: getattr(self, ours)
-            for ours, theirs in names.items()
-            if getattr(self, ours) is not None
-        }
+        changes = self.given()
         loaded = load(self.run, self.checkpoint, kind="decoder")
         write = HFTextGenerator(self.run, "decoder", loaded, batch=self.batch_size, changes=changes)
         several = len(prompts) > 1 or write.generation_config.num_return_sequences > 1

@@ -54,7 +54,7 @@ class Prefer(SamplingCommand):
                 cannot be written.
             DataError: A file cannot be read, or is of other prompts.
         """
-        if not self.temperature:
+        if self.temperature == 0:
             raise ConfigError("--temperature is 0: the two samples would be equal: give more")
         if self.output.suffix == ".gz":
             raise ConfigError(

@@ -1,5 +1,6 @@
 """Prompts and requests for language models, as lines of files or of standard input."""
 
+import dataclasses
 import json
 import logging
 import sys
@@ -7,12 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.cli.checks import check_text, check_value
+from transformer_jax.cli.checks import check_text
 from transformer_jax.cli.output import waiting
+from transformer_jax.config_fields import check_fields
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.old_names import REQUESTS, current_keys
 
 if TYPE_CHECKING:
+    from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.decoding.requests import GenerationRequest
 
 __all__ = ["prompt_lines", "requests_of"]
@@ -34,14 +37,22 @@ def prompt_lines(path: Path, flag: str) -> Iterator[str]:
     return decode_lines(sys.stdin.buffer, "<stdin>")
 
 
+# What a line may hold besides the prompt.
+_SETTINGS = (
+    *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *("no_repeat_ngram_size", "stop", "num_return_sequences", "seed", "num_beams", "adapter"),
+    "number",
+)
+
+
 def requests_of(
-    path: Path, settings: dict[str, Any], check: "Callable[[GenerationRequest], None]"
+    path: Path, usual: "GenerationConfig", check: "Callable[[GenerationRequest], None]"
 ) -> "Iterator[GenerationRequest]":
     """The requests of JSON lines.
 
     Args:
         path: The file; ``-`` is standard input.
-        settings: Default of each setting; a line may hold these settings and no others.
+        usual: Settings that lines replace.
         check: Raises ``ConfigError`` for a request that contradicts the flags.
 
     Raises:
@@ -70,15 +81,15 @@ def requests_of(
         for old in sorted(earlier.keys() - fields.keys() - renamed):
             log.warning("%s: %s is now %s", name, old, REQUESTS[old])
             renamed.add(old)
-        unknown = sorted(fields.keys() - settings.keys() - {"prompt", "messages"})
+        unknown = sorted(fields.keys() - {*_SETTINGS, "prompt", "messages"})
         if unknown:
             raise DataError(
-                f"{where}: unknown setting {unknown[0]}: known are {', '.join(sorted(settings))}"
+                f"{where}: unknown setting {unknown[0]}: known are {', '.join(sorted(_SETTINGS))}"
             )
         try:
-            for setting, value in fields.items():
-                fields[setting] = _typed(setting, value)
-            request = GenerationRequest(**{"prompt": ""} | settings | fields)
+            given = {setting: _typed(setting, value) for setting, value in fields.items()}
+            request = GenerationRequest.of("", usual)
+            request = dataclasses.replace(request, **given)
             if conversation and request.num_beams > 1:
                 raise ConfigError(
                     f"num_beams is {request.num_beams}: an answer to messages is sampled or "
@@ -91,19 +102,11 @@ def requests_of(
 
 
 def _typed(name: str, value: Any) -> Any:
-    """A setting, or the prompt, of a JSON line with the type of the request's field."""
+    """A setting, or the prompt, of a JSON line as the request has it."""
     if name == "messages":
         from transformer_jax.data.conversations import check_asked
 
         return tuple(check_asked(value))
-    if name == "prompt":
-        check_text(name, value)
-        return value
-    if name == "adapter":
-        if value is not None and not isinstance(value, str):
-            raise ConfigError(f"adapter is {value!r}: a name, or null for the model alone")
-        check_text(name, value or "")
-        return value
     if name == "stop":
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -111,10 +114,9 @@ def _typed(name: str, value: Any) -> Any:
         for text in texts:
             check_text(name, text)
         return tuple(texts)
-    if value is None and name in ("top_k", "top_p", "min_p"):
-        return None
-    fraction = name in ("temperature", "top_p", "min_p", "repetition_penalty")
-    if isinstance(value, bool) or not isinstance(value, (int, float) if fraction else int):
-        raise ConfigError(f"{name} is {value!r}: a {'number' if fraction else 'whole number'}")
-    check_value(name, name, value)  # with the limits of the flag
+    if isinstance(value, str):
+        check_text(name, value)
+    from transformer_jax.decoding.requests import GenerationRequest
+
+    check_fields(GenerationRequest, {name: value})
     return value

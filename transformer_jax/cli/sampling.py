@@ -3,9 +3,11 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationConfig
+from transformer_jax.decoding.generation_flags import generation_flags
 from transformer_jax.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,20 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["Sampler", "SamplingCommand", "load_sampler", "read_prompts"]
 
 
+SamplingFlags: Any = generation_flags(
+    GenerationConfig(max_new_tokens=NEW_TOKENS),
+    *("max_new_tokens", "temperature", "top_k", "top_p", "seed"),
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SamplingCommand(PredictionCommand):
+class SamplingCommand(SamplingFlags, PredictionCommand):
     """A command that samples completions of prompts."""
 
-    max_new_tokens: int = 128
-    """Maximum number of new tokens."""
-    temperature: float = 1.0
-    """Sampling temperature."""
-    top_k: int | None = None
-    """Sample from the k most probable tokens."""
-    top_p: float | None = None
-    """Nucleus sampling: the fewest tokens with at least this total probability."""
-    seed: int = 0
-    """Random seed for sampling."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
@@ -53,15 +51,7 @@ class SamplingCommand(PredictionCommand):
         from transformer_jax.predictors.runs import as_trained
 
         prepare = as_trained(run, trim=False)
-        base = GenerationRequest(
-            "",
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=self.seed,
-            num_return_sequences=samples,
-        )
+        base = GenerationRequest.of("", self.generation(num_return_sequences=samples))
         asked = lambda prompt: (
             {"prompt": prepare(prompt)} if isinstance(prompt, str) else {"messages": tuple(prompt)}
         )

@@ -2,20 +2,30 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.config_fields import OutputPath, Range
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.generation_flags import generation_flags
 from transformer_jax.errors import ConfigError
 
 __all__ = ["Transcribe"]
 
 
+TranscriptionFlags: Any = generation_flags(
+    TRANSLATION,
+    *("num_beams", "length_penalty", "max_len_a", "max_len_b"),
+    max_len_a="a source token is a position of stacked frames; None is the limit of the run",
+    max_len_b="None is the limit of the run",
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Transcribe(PredictionCommand):
+class Transcribe(TranscriptionFlags, PredictionCommand):
     """Transcribe recordings with a speech recognizer: one line of text for each."""
 
     run: tyro.conf.Positional[Path]
@@ -27,15 +37,6 @@ class Transcribe(PredictionCommand):
     tsv: bool = False
     """Write a table with one row per recording: path, score, text (\\t, \\n and \\\\ stand for a
     tab, a line end and a backslash)."""
-    num_beams: int = 4
-    """Beam width; 1 is greedy search."""
-    length_penalty: float = 0.6
-    """Exponent of the length penalty; 0 prefers short texts."""
-    max_len_a: float | None = None
-    """Maximum length of a text: this many tokens per position of stacked frames ... None is that of
-    the run."""
-    max_len_b: int | None = None
-    """... plus this many tokens. None is that of the run."""
     batch_size: Annotated[int, Range(1, 65_536)] = 32
     """Maximum number of recordings in a batch."""
     checkpoint: str = "best"
@@ -45,17 +46,13 @@ class Transcribe(PredictionCommand):
         """Writes a line for each recording, in their order."""
         if not self.files:
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
-        from transformer_jax.decoding.options import BeamSearchConfig
         from transformer_jax.predictors.length_limits import length_limit
         from transformer_jax.predictors.speech import load_transcriber
         from transformer_jax.speech.features import read_features
         from transformer_jax.speech.transcriber import Recording
         from transformer_jax.training.task_progress import show_progress, tracked
 
-        limit = length_limit(self.run, self.max_len_a, self.max_len_b)
-        search = BeamSearchConfig(
-            num_beams=self.num_beams, length_penalty=self.length_penalty, **limit._asdict()
-        )
+        search = self.generation(**length_limit(self.run, self.max_len_a, self.max_len_b)._asdict())
         transcriber, audio = load_transcriber(self.run, self.checkpoint, search=search)
         transcriber.batching = dataclasses.replace(
             transcriber.batching,

@@ -13,19 +13,33 @@ import tyro
 from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import TextOutput, note, tsv, waiting
 from transformer_jax.config_fields import OutputPath
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.generation_flags import generation_flags
 from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.forced import TraceStep
     from transformer_jax.decoding.line_translator import LineTranslator
-    from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+    from transformer_jax.decoding.options import TranslationBatching
     from transformer_jax.decoding.translations import Translation
 
 __all__ = ["Translate", "traced"]
 
 
+_DRAWN = ("temperature", "top_k", "top_p", "min_p", "seed")
+
+TranslationFlags: Any = generation_flags(
+    TRANSLATION,
+    *("num_beams", "normalization", "length_penalty", "num_return_sequences", "max_len_a"),
+    *("max_len_b", *_DRAWN),
+    num_return_sequences="several are written on one line, with scores; None is 1",
+    max_len_a="None is the limit of the run",
+    max_len_b="None is the limit of the run",
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class Translate(EngineCommand):
+class Translate(TranslationFlags, EngineCommand):
     """Translate lines of standard input, or of a file."""
 
     run: tyro.conf.Positional[Path]
@@ -34,15 +48,6 @@ class Translate(EngineCommand):
     """Text file to translate, .gz allowed; None is standard input."""
     output: OutputPath | None = None
     """Output file, .gz allowed; None is standard output."""
-    num_beams: int | None = None
-    """Beam width; 1 is greedy search; None is 4."""
-    normalization: Literal["gnmt", "power", "none"] = "gnmt"
-    """Length normalization of scores."""
-    length_penalty: float = 0.6
-    """Exponent of the length penalty; 0 prefers short translations."""
-    nbest: int | None = None
-    """Number of translations of each line, at most the beam width; several are written on one line,
-    with scores. None is 1."""
     scores: bool = False
     """Write the score after each translation, separated by a tab."""
     tsv: bool = False
@@ -60,25 +65,10 @@ class Translate(EngineCommand):
     buffer_size: int = 4096
     """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
     terminal."""
-    max_len_a: float | None = None
-    """Maximum length of a translation: this many tokens per source token ... None is that of the
-    run."""
-    max_len_b: int | None = None
-    """... plus this many tokens. None is that of the run."""
     too_long: Literal["truncate", "error"] = "truncate"
     """Lines longer than the model reads: truncate their end, or stop with an error."""
     sample: bool = False
     """Sample instead of beam search."""
-    temperature: float = 1.0
-    """Sampling temperature; 0 is greedy."""
-    top_k: int | None = None
-    """Sample from the k most probable tokens."""
-    top_p: float | None = None
-    """Nucleus sampling: the fewest tokens with at least this total probability."""
-    min_p: float | None = None
-    """Sample from tokens with at least this fraction of the highest probability."""
-    seed: int = 0
-    """Random seed for sampling."""
 
     def __call__(self) -> int:
         """Translates lines until the input ends."""
@@ -108,7 +98,7 @@ class Translate(EngineCommand):
         return 0
 
     def translator(
-        self, search: "BeamSearchConfig", batching: "TranslationBatching"
+        self, search: GenerationConfig, batching: "TranslationBatching"
     ) -> "LineTranslator":
         """The translator of the run, in its engine."""
         if self.engine == "ctranslate2":
@@ -152,13 +142,13 @@ class Translate(EngineCommand):
         from transformer_jax.predictors.runs import load
 
         destination = self.destination()
-        changes: dict[str, int] = {} if self.num_beams is None else {"num_beams": self.num_beams}
-        changes |= {} if self.nbest is None else {"num_return_sequences": self.nbest}
         loaded = load(self.run, self.checkpoint, kind="encoder-decoder")
         write = HFTextGenerator(
-            self.run, "encoder-decoder", loaded, batch=self.batch_size or 32, changes=changes
+            self.run, "encoder-decoder", loaded, batch=self.batch_size or 32, changes=self.given()
         )
-        shown = dataclasses.replace(self, nbest=write.generation_config.num_return_sequences)
+        returned = write.generation_config.num_return_sequences
+        settings: dict[str, Any] = {"num_return_sequences": returned}
+        shown = dataclasses.replace(self, **settings)
         limited = lines = 0
         with destination as out:
             out.write(self.header())
@@ -182,48 +172,38 @@ class Translate(EngineCommand):
         if self.generation_config == "hf":
             from transformer_jax.cli.flags import refuse_flags
 
-            taken = ("num_beams", "nbest", "scores", "tsv", "input", "output", "checkpoint",
-                     "batch_size")  # fmt: skip
+            taken = ("num_beams", "num_return_sequences", "scores", "tsv", "input", "output",
+                     "checkpoint", "batch_size")  # fmt: skip
             refuse_flags(self, taken)
         if self.tsv and self.scores:
             raise ConfigError("--scores is a column of --tsv already: leave it out")
-        drawn = ("temperature", "top_k", "top_p", "min_p", "seed")
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        given = [name for name in drawn if getattr(self, name) != defaults[name]]
-        if given and not self.sample:
-            raise ConfigError(f"--{given[0].replace('_', '-')} is for sampling: add --sample")
-        several = self.nbest not in (None, 1)
-        search = {"num-beams": self.num_beams is not None, "nbest": several, "trace": self.trace}
+        drawn = [name for name in _DRAWN if getattr(self, name) is not None]
+        if drawn and not self.sample:
+            raise ConfigError(f"--{drawn[0].replace('_', '-')} is for sampling: add --sample")
+        several = self.num_return_sequences not in (None, 1)
+        search = {
+            "num-beams": self.num_beams is not None,
+            "num-return-sequences": several,
+            "trace": self.trace,
+        }
         searched = [name for name, is_given in search.items() if is_given]
         if searched and self.sample:
             raise ConfigError(f"--{searched[0]} is for beam search: leave out --sample")
-        if self.temperature < 0:
-            raise ConfigError(f"--temperature {self.temperature}: it must be 0 or more")
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"--top-k {self.top_k}: at least 1")
-        for name in ("top_p", "min_p"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                raise ConfigError(f"--{name.replace('_', '-')} {value}: above 0 and at most 1")
+        self.given()
         for name in ("batch_size", "buffer_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {value}: at least 1")
 
-    def options(self) -> tuple["BeamSearchConfig", "TranslationBatching"]:
+    def options(self) -> tuple[GenerationConfig, "TranslationBatching"]:
         """Settings of beam search and of batches."""
-        from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+        from transformer_jax.decoding.options import TranslationBatching
         from transformer_jax.predictors.length_limits import length_limit
 
-        limit = length_limit(self.run, self.max_len_a, self.max_len_b)
-        beams = 1 if self.sample else 4 if self.num_beams is None else self.num_beams
-        search = BeamSearchConfig(
-            num_beams=beams,
-            normalization=self.normalization,
-            length_penalty=self.length_penalty,
-            nbest=1 if self.nbest is None else self.nbest,
-            **limit._asdict(),
-        )
+        how: dict[str, Any] = length_limit(self.run, self.max_len_a, self.max_len_b)._asdict()
+        if self.sample:
+            how |= {"num_beams": 1, "do_sample": True}
+        search = self.generation(**how)
         size = self.batch_size
         rows = None if size is None else tuple(sorted({n for n in (1, 8) if n < size} | {size}))
         live = self.input is None and sys.stdin.isatty()
@@ -233,14 +213,7 @@ class Translate(EngineCommand):
     def translations(
         self, translator: "LineTranslator", lines: Iterable[str]
     ) -> "Iterator[Translation]":
-        """Translations by sampling, by beam search, or with their steps, by the flags."""
-        if self.sample:
-            from transformer_jax.decoding.generate import SamplingConfig
-            from transformer_jax.keys import key_for
-
-            sampling = SamplingConfig(self.temperature, self.top_k, self.top_p, self.min_p)
-            key = key_for(self.seed, "sampling")
-            return translator.stream(lines, sampling=sampling, key=key)
+        """Translations by the flags, or with their steps."""
         if self.trace:
             return self.traces(translator, lines)
         return translator.stream(lines)
@@ -266,7 +239,7 @@ class Translate(EngineCommand):
     def line(self, translation: "Translation") -> str:
         """One line of output: texts, and scores with ``--scores``, separated by tabs."""
         # A byte-level model can generate a line feed, but each input line has one output line.
-        if self.nbest in (None, 1) and not self.scores:
+        if self.num_return_sequences in (None, 1) and not self.scores:
             return translation.text.replace("\n", " ")
         clean = lambda text: text.replace("\n", " ").replace("\t", " ")
         pairs = ((clean(h.text), f"{h.score:.4f}") for h in translation.hypotheses)

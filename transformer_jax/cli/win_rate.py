@@ -101,7 +101,7 @@ class WinRateCommand(SamplingCommand):
 
     def _check(self) -> None:
         check_file("--json", self.json, (".json",))
-        if self.samples > 1 and not self.temperature:
+        if self.samples > 1 and self.temperature == 0:
             raise ConfigError(
                 f"--samples is {self.samples} and --temperature 0: all samples would be equal: "
                 f"leave one of them out"

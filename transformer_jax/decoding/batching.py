@@ -7,12 +7,18 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from transformer_jax.decoding.generate import SamplingConfig
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.search_plan import (
+    SearchPlan,
+    SearchValues,
+    plan_of,
+    with_special,
+)
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.keys import key_for
 
-__all__ = ["batch_by_length", "is_plain", "left_pad", "sampling_config", "sampling_keys"]
+__all__ = ["batch_by_length", "is_plain", "left_pad", "row_settings", "sampling_keys"]
 
 
 def batch_by_length(
@@ -26,7 +32,7 @@ def batch_by_length(
         alone: Whether greedy texts come one by one, as speculation writes them.
     """
     single = lambda sequence: alone and is_plain(sequence.request)
-    kind = lambda sequence: (single(sequence), sequence.request.temperature > 0)
+    kind = lambda sequence: (single(sequence), sequence.request.samples)
     batch: list[GenerationSequence] = []
     for sequence in sorted(
         sequences, key=lambda sequence: (kind(sequence), len(sequence.prompt_ids))
@@ -58,36 +64,55 @@ def left_pad(
 
 
 def is_plain(request: GenerationRequest) -> bool:
-    """Whether a request is greedy and nothing else."""
+    """Returns whether a request is greedy and nothing else."""
     return (
-        request.temperature == 0
+        request.greedy
         and request.repetition_penalty == 1
         and not request.no_repeat_ngram_size
-        and request.num_beams == 1
+        and not request.min_new_tokens
     )
 
 
-def sampling_config(
-    sequences: Sequence[GenerationSequence], rows: int, vocab: int
-) -> SamplingConfig:
-    """Each row's settings; a setting that no row has is None, and left out of the computation."""
+def row_settings(
+    sequences: Sequence[GenerationSequence], rows: int, special: SpecialTokens, vocab: int
+) -> tuple[SearchPlan, SearchValues]:
+    """Returns the plan of a batch, and the settings of each row.
 
-    def column(name: str, nothing: float | int, dtype: Any = np.float32) -> np.ndarray | None:
-        values = [getattr(sequence.request, name) for sequence in sequences]
+    A setting that no row has is left out of the computation.
+
+    Args:
+        sequences: The sequences.
+        rows: Rows of the batch; those beyond the sequences change nothing.
+        special: End tokens, padding and suppressed tokens.
+        vocab: Tokens that the model writes.
+    """
+    requests = [sequence.request for sequence in sequences]
+
+    def column(values: Sequence[Any], nothing: float | int, dtype: Any = np.float32) -> np.ndarray:
         values = [nothing if value is None else value for value in values]
-        if all(value == nothing for value in values):
-            return None
-        return np.array(values + [nothing] * (rows - len(values)), dtype)
+        return np.array([*values, *[nothing] * (rows - len(values))], dtype)
 
-    temperature = [sequence.request.temperature for sequence in sequences]
-    return SamplingConfig(
-        temperature=np.array(temperature + [1.0] * (rows - len(sequences)), np.float32),
-        top_k=column("top_k", vocab, np.int32),
-        top_p=column("top_p", 1.0),
-        min_p=column("min_p", 0.0),
-        repetition_penalty=column("repetition_penalty", 1.0),
-        no_repeat_ngram_size=column("no_repeat_ngram_size", 0, np.int32),
+    each = lambda name: [getattr(request, name) for request in requests]
+    sampled = any(request.samples for request in requests)
+    plan = plan_of(requests, sampled=sampled)
+    temperature = [one.temperature if one.samples else 0.0 for one in requests]
+    shortest = [
+        1 + (sequence.request.min_new_tokens or 0) - len(sequence.tokens) for sequence in sequences
+    ]
+    given = {
+        "repetition_penalty": ("repetition", column(each("repetition_penalty"), 1.0)),
+        "no_repeat_ngram_size": ("ngram", column(each("no_repeat_ngram_size"), 0, np.int32)),
+        "min_length": ("min_length", column(shortest, 0, np.int32)),
+        "temperature": ("temperature", column(temperature, 1.0)),
+        "top_k": ("top_k", column(each("top_k"), vocab, np.int32)),
+        "top_p": ("top_p", column(each("top_p"), 1.0)),
+        "min_p": ("min_p", column(each("min_p"), 0.0)),
+    }
+    values = SearchValues(ends=None, pad=None, ngram=np.int32(0))
+    values = values._replace(
+        **dict(pair for name, pair in given.items() if name in plan.processors)
     )
+    return with_special(plan, values, special, vocab)
 
 
 def sampling_keys(
@@ -97,7 +122,7 @@ def sampling_keys(
 
     It follows from the seed of its request, the number of the request, and that of the sample.
     """
-    if all(sequence.request.temperature == 0 for sequence in sequences):
+    if not any(sequence.request.samples for sequence in sequences):
         return None
     seeds, numbers, samples = np.zeros((3, rows), np.uint32)
     for row, sequence in enumerate(sequences):

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.lengths import length_penalty
-from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["ExactHypothesis", "exhaustive_search", "num_sequences"]
@@ -52,7 +53,7 @@ def num_sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
 def exhaustive_search(
     scorer: Scorer,
     special: SpecialTokens,
-    config: BeamSearchConfig | None = None,
+    config: GenerationConfig = TRANSLATION,
     *,
     start: int,
     vocab_size: int,
@@ -60,7 +61,7 @@ def exhaustive_search(
     limit: int = 1_000_000,
     rows: int = 4096,
 ) -> list[ExactHypothesis]:
-    """The ``nbest`` best of all sequences of at most ``length`` tokens that end.
+    """The ``num_return_sequences`` best of all sequences of at most ``length`` tokens that end.
 
     Of several end tokens the most probable ends each, as in beam search.
 
@@ -70,7 +71,7 @@ def exhaustive_search(
     Args:
         scorer: Maps decoder inputs ``[R T]``, the first token included, to logits ``[R T V]``.
         special: Ids of end tokens and suppressed tokens.
-        config: ``nbest``, ``normalization`` and ``length_penalty`` count.
+        config: ``num_return_sequences``, ``normalization`` and ``length_penalty`` count.
         start: The token that starts every sequence, usually BOS.
         vocab_size: K, the number of tokens, EOS included.
         length: N, most tokens, EOS included.
@@ -81,7 +82,6 @@ def exhaustive_search(
         ConfigError: ``vocab_size ** length`` is more than ``limit``.
     """
     num_sequences(vocab_size, length, limit)
-    config = config or BeamSearchConfig()
     ends = (*special.ends, *special.suppress_tokens)
     letters = np.array([v for v in range(vocab_size) if v not in ends], np.int32)
     K = len(letters)
@@ -92,23 +92,24 @@ def exhaustive_search(
     parts = [prefixes[i : i + rows] for i in range(0, len(prefixes), rows)]
     log_probs = np.concatenate([_log_probs(scorer(part)) for part in parts])
     found = _complete(prefixes, log_probs, special.ends, config)
-    return sorted(found, key=lambda e: (-e.score, len(e.tokens), e.tokens))[: config.nbest]
+    return sorted(found, key=lambda e: (-e.score, len(e.tokens), e.tokens))[
+        : config.num_return_sequences
+    ]
 
 
 def _complete(
     prefixes: Int[np.ndarray, "R T"],
     log_probs: Float[np.ndarray, "R T V"],
     ends: tuple[int, ...],
-    config: BeamSearchConfig,
+    config: GenerationConfig,
 ) -> list[ExactHypothesis]:
     """Completes every distinct prefix of ``prefixes`` by its most probable end."""
     R, N = prefixes.shape
     follow = prefixes[:, 1:, None]
     steps = np.take_along_axis(log_probs[:, :-1], follow, axis=2)[:, :, 0]
     so_far = np.concatenate([np.zeros((R, 1)), np.cumsum(steps, axis=1)], axis=1)
-    penalties = np.asarray(
-        length_penalty(np.arange(1, N + 1), config.normalization, config.length_penalty)
-    ).tolist()
+    lengths = np.arange(1, N + 1)
+    penalties = length_penalty(lengths, config.normalization, config.length_penalty).tolist()
     found = {}
     for n in range(N):
         last = log_probs[:, n][:, list(ends)]

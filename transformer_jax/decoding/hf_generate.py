@@ -7,19 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import lax
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.decoding.hf_config import HFGenerationConfig
-from transformer_jax.decoding.hf_logits import PromptContext, processor_params, processor_shapes
-from transformer_jax.decoding.hf_search import (
-    HFProcessors,
-    HFPrompts,
-    HFSearchOutput,
-    hf_beam_search,
-    hf_greedy_search,
-)
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.layout import prepared, split_model
-from transformer_jax.decoding.programs import SearchPrompts, prefill
+from transformer_jax.decoding.programs import SearchPrompts, search_prompts
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, plan_of, values_of
+from transformer_jax.decoding.search_state import PromptContext, SearchResult
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
@@ -62,9 +57,9 @@ class HFGenerator:
     def __init__(
         self,
         model: Any,
-        generation_config: HFGenerationConfig,
+        generation_config: GenerationConfig,
         *,
-        others: Sequence[HFGenerationConfig] = (),
+        others: Sequence[GenerationConfig] = (),
         rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
         lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
     ):
@@ -94,13 +89,13 @@ class HFGenerator:
         for config in self.served:
             self._check(config)
         self.graph, self.params = prepared(graph, params)
-        self._run = jax.jit(self._run_batch, static_argnames=("room", "num_beams", "steps"))
+        self._run = jax.jit(self._run_batch, static_argnames=("plan", "steps"))
 
     def generate(
         self,
         ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
         mask: Any = None,
-        generation_config: HFGenerationConfig | None = None,
+        generation_config: GenerationConfig | None = None,
     ) -> HFGenerationOutput:
         """Continuations of prompts, or outputs for the inputs of an encoder.
 
@@ -121,7 +116,7 @@ class HFGenerator:
         self,
         ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
         mask: Any = None,
-        generation_config: HFGenerationConfig | None = None,
+        generation_config: GenerationConfig | None = None,
     ) -> Callable[[], HFGenerationOutput]:
         """Starts :meth:`generate`; the function that comes back waits for the result."""
         config = self.generation_config if generation_config is None else generation_config
@@ -148,15 +143,15 @@ class HFGenerator:
         self,
         ids: Int[np.ndarray, "B S"],
         real: Bool[np.ndarray, "B S"],
-        config: HFGenerationConfig,
+        config: GenerationConfig,
         known: int,
         longest: int,
-    ) -> HFSearchOutput:
+    ) -> tuple[Any, Any, Any]:
         """Starts the search for at most as many prompts as a program takes."""
         B, S = ids.shape
         rows, width = round_up(B, self.rows), round_up(S, self.lengths)
         steps = round_up(longest - known, self.lengths)
-        room = processor_shapes((*self.served, config))
+        plan = plan_of((*self.served, config), beams=config.num_beams)
         filled = ((0, rows - B), (0, width - S))
         real = np.pad(real, filled)
         real[B:, S - 1] = True
@@ -169,34 +164,46 @@ class HFGenerator:
                 np.arange(rows) < B,
                 np.int32(config.decoder_start_token_id or 0),
             ),
-            processor_params(config, room, prompt=known, longest=longest, steps=steps),
-            room=room,
-            num_beams=config.num_beams,
+            values_of(
+                config,
+                plan,
+                vocab=self.written_vocab,
+                length=steps,
+                prompt=known,
+                longest=longest,
+            ),
+            np.int32(longest - known),
+            plan=plan,
             steps=steps,
         )
 
-    def _run_batch(self, params, batch, settings, *, room, num_beams, steps) -> HFSearchOutput:
+    def _run_batch(
+        self,
+        params: Any,
+        batch: _Batch,
+        values: SearchValues,
+        most: Any,
+        *,
+        plan: SearchPlan,
+        steps: int,
+    ) -> tuple[Any, Any, Any]:
+        """Tokens with their prompts ``[B M W]``, how many are written, and scores ``[B M]``."""
         ids, real, width, rows, start = batch
         model, (B, S) = nnx.merge(self.graph, params), ids.shape
+        limits = jnp.where(rows, most, 0)
         if self.encodes:
             inputs = {"source": ids, "source_lengths": real}
             prompts, known = jnp.full((B, 1), start), jnp.int32(1)
             starts = jnp.zeros(B, jnp.int32)
-            aligned = SearchPrompts(prompts, starts, None, inputs)
+            aligned = SearchPrompts(prompts, starts, limits, inputs)
         else:
             counts = real.sum(1)
             prompts, known, starts = ids, width, width - counts
             # The cache wants prompts that end in the last column; the processors, as they came.
-            aligned = SearchPrompts(jnp.roll(ids, S - width, axis=1), S - counts, None)
-        cache = prefill(model, aligned, steps, num_beams)
-        starts, source = (jnp.repeat(part, num_beams, axis=0) for part in (starts, ids))
-        processors = HFProcessors(settings, room, PromptContext(starts, source, width))
-        begun = HFPrompts(prompts, known, rows)
-        if num_beams == 1:
-            return hf_greedy_search(model.step, cache, begun, processors, steps=steps)
-        return hf_beam_search(
-            model.step, cache, begun, processors, model.reorder, num_beams=num_beams, steps=steps
-        )
+            aligned = SearchPrompts(jnp.roll(ids, S - width, axis=1), S - counts, limits)
+        context = PromptContext(prompts, known, starts, ids, width)
+        found = search_prompts(model, aligned, plan, values, length=steps, context=context)
+        return _whole(found, context, plan, values)
 
     def _rows(self, ids: Any) -> Int[np.ndarray, "B S"]:
         """Prompts as an array.
@@ -257,13 +264,13 @@ class HFGenerator:
                 f"shorten the prompts or lower max_new_tokens"
             )
 
-    def _check(self, config: HFGenerationConfig) -> None:
+    def _check(self, config: GenerationConfig) -> None:
         """Refuses a generation config that does not fit the model.
 
         Raises:
             ConfigError: A token it does not have, or none for its decoder to start from.
         """
-        beyond = sorted(token for token in config.tokens() if token >= self.written_vocab)
+        beyond = sorted(token for token in config.tokens if token >= self.written_vocab)
         if beyond:
             raise ConfigError(
                 f"the generation config names token {beyond[0]}: the model writes 0 to "
@@ -281,8 +288,21 @@ class HFGenerator:
             )
 
 
+def _whole(
+    found: SearchResult, context: PromptContext, plan: SearchPlan, values: SearchValues
+) -> tuple[Any, Any, Any]:
+    """Texts behind their prompts, in one row each, with their lengths and what ranks them."""
+    tokens, count = context.tokens.astype(jnp.int32), found.tokens.shape[2]
+    whole = jnp.pad(tokens, ((0, 0), (0, count)))
+    whole = jnp.where((jnp.arange(whole.shape[1]) < context.length)[None], whole, values.pad)
+    whole = jnp.repeat(whole[:, None], plan.beams, axis=1)
+    zero = jnp.int32(0)
+    whole = lax.dynamic_update_slice(whole, found.tokens, (zero, zero, context.length))
+    return whole, found.lengths, found.log_probs if plan.beams == 1 else found.scores
+
+
 def _output(
-    pending: Sequence[HFSearchOutput], config: HFGenerationConfig, count: int, known: int
+    pending: Sequence[Any], config: GenerationConfig, count: int, known: int
 ) -> HFGenerationOutput:
     """The texts of ``count`` prompts of ``known`` tokens; waits for the device."""
     tokens, written, scores = (

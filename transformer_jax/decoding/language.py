@@ -7,29 +7,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.decoding.batching import (
-    is_plain,
-    left_pad,
-    sampling_config,
-    sampling_keys,
-)
+from transformer_jax.decoding.batching import is_plain, left_pad, row_settings, sampling_keys
 from transformer_jax.decoding.context import ContextTextGenerator, TextStart
 from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_steps
-from transformer_jax.decoding.generate import GenerationState, SamplingConfig
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.layout import prepared, split_model
-from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, special_tokens
+from transformer_jax.decoding.options import BatchingConfig, special_tokens
 from transformer_jax.decoding.programs import MoreTokens, Programs, PromptBatch, SearchPrompts
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
-from transformer_jax.decoding.text_generation import (
-    Pending,
-    read_hypotheses,
-)
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, search_settings
+from transformer_jax.decoding.search_state import SearchState
+from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence
@@ -239,18 +232,18 @@ class DecoderLanguageModel(ContextTextGenerator):
         # A row whose context is full has to read anew, and the others with it.
         room = min(self.context - len(ids) + 1 for ids in seen)
         most = min(max(sequence.remaining for sequence in sequences), room)
-        given = self._sampling(sequences)
-        prompts = self._prompts(sequences, seen, most, given[0])
+        rows = round_up(len(sequences), self.shapes.rows)
+        plan, values = row_settings(sequences, rows, self.run.special, self.vocab)
+        prompts = self._prompts(sequences, seen, most, plan)
         params = self._chosen([one.request.adapter for one in sequences], len(prompts.limits))
         # What is kept is that of one model: a text may choose another adapter for its next turn.
         resumes = len(sequences) == 1 and self._resumes and not self.adapters
         kept = sequences[0].kept if resumes else None
-        written, ngrams = len(sequences[0].tokens), given[0].ngram_sizes
-        progress, used, size = self._begin(params, prompts, given, seen, most, kept)
-        width = prompts.seen[0].shape[1]
+        written = len(sequences[0].tokens)
+        progress, used, size = self._begin(params, prompts, (plan, values), seen, most, kept)
         done, until = 0, 1
         while True:
-            self._take(sequences, progress, width, done)
+            self._take(sequences, progress, done)
             done = until
             if kept is not None:
                 # The last token is generated, and not read yet.
@@ -258,9 +251,8 @@ class DecoderLanguageModel(ContextTextGenerator):
                 kept.hold(progress.cache, [*seen[0], *sequences[0].tokens[written:]][:-1])
             stopped = [i for i, sequence in enumerate(sequences) if not sequence.remaining]
             if stopped and streaming:
-                prompts.limits[stopped] = 0
-                left = jnp.where(prompts.limits > 0, progress.max_lengths, 0)
-                progress = progress._replace(max_lengths=left)
+                over = np.isin(np.arange(len(prompts.limits)), stopped)
+                progress = progress._replace(done=progress.done | over)
             yield
             if until >= most or len(stopped) == len(sequences):
                 return
@@ -271,21 +263,14 @@ class DecoderLanguageModel(ContextTextGenerator):
                 size = round_up(size + 1, self.shapes.caches)
                 progress = progress._replace(cache=self.run.grow(progress.cache, size=size))
             until = min(until, size - used + 1)
-            progress = self.run.go(
-                params, progress, np.int32(until), *given, prompt_length=width, ngrams=ngrams
-            )
-
-    def _sampling(self, sequences: list[GenerationSequence]) -> tuple[SamplingConfig, Any]:
-        """The settings and the key of each row."""
-        rows = round_up(len(sequences), self.shapes.rows)
-        return sampling_config(sequences, rows, self.vocab), sampling_keys(sequences, rows)
+            progress = self.run.go(params, progress, np.int32(until), plan=plan, values=values)
 
     def _prompts(
         self,
         sequences: list[GenerationSequence],
         seen: list[list[int]],
         most: int,
-        sampling: SamplingConfig,
+        plan: SearchPlan,
     ) -> PromptBatch:
         """What each row reads, writes at most, and has penalties for."""
         rows, read = round_up(len(seen), self.shapes.rows), self._up(max(map(len, seen)))
@@ -294,37 +279,37 @@ class DecoderLanguageModel(ContextTextGenerator):
         for row, sequence in enumerate(sequences):
             limits[row], before[row] = min(sequence.remaining, most), len(sequence.tokens)
             sequence.segment = 0.0
-        known = tokens, starts
-        if any(sequence.origin for sequence in sequences) and sampling.depends_on_text:
+        known = (tokens, starts) if plan.reads_text else None
+        if known is not None and any(sequence.origin for sequence in sequences):
             # Penalties look at all that stands there, also where the model has lost sight of it.
             texts = [sequence.prompt_ids + sequence.tokens for sequence in sequences]
             longest = round_up(max(map(len, texts)), self.shapes.lengths)
             known = left_pad(texts, rows, longest, self.tokenizer.pad)
-        return PromptBatch(tokens, starts, limits, before, known)
+        keys = sampling_keys(sequences, rows)
+        return PromptBatch(tokens, starts, limits, before, keys, known)
 
     def _begin(
         self,
         params: Any,
         prompts: PromptBatch,
-        given: tuple[SamplingConfig, Any],
+        settings: tuple[SearchPlan, SearchValues],
         seen: list[list[int]],
         most: int,
         kept: KeptContext | None,
-    ) -> tuple[GenerationState, int, int]:
+    ) -> tuple[SearchState, int, int]:
         """The first token of each row, how many slots the prompts take, and how many there are.
 
         Of a single text, only what is not kept is read, where that fits beside what is.
         """
-        read, how = prompts.tokens.shape[1], {"ngrams": given[0].ngram_sizes}
-        length = round_up(most, self.shapes.caches)
+        read, length = prompts.tokens.shape[1], round_up(most, self.shapes.caches)
+        how: dict[str, Any] = {"plan": settings[0], "values": settings[1], "length": length}
         shared = 0 if kept is None else kept.shared(seen[0])
         more = seen[0][shared:]
         width = round_up(len(more), self.shapes.lengths)
         cache: Any = None if kept is None else kept.take()
         if kept is None or not shared or shared + width > self.context:
             size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
-            state = self.run.begin(params, prompts, *given, size=size, length=length, **how)
-            return state, read, size
+            return self.run.begin(params, prompts, size=size, **how), read, size
         at = kept.origin + shared
         if at + width > cache.size:
             cache = self.run.grow(cache, size=round_up(at + width, self.shapes.caches))
@@ -332,21 +317,18 @@ class DecoderLanguageModel(ContextTextGenerator):
         tokens[0, : len(more)] = more
         told = MoreTokens(tokens, np.int32(len(more)), np.int32(at))
         size = cache.size
-        state = self.run.resume(params, cache, told, prompts, *given, length=length, **how)
-        return state, at + len(more), size
+        return self.run.resume(params, cache, told, prompts, **how), at + len(more), size
 
-    def _take(
-        self, sequences: list[GenerationSequence], progress: GenerationState, read: int, done: int
-    ) -> None:
+    def _take(self, sequences: list[GenerationSequence], progress: SearchState, done: int) -> None:
         tokens, lengths, worth = jax.device_get(
-            (progress.tokens, progress.lengths, progress.log_probs)
+            (progress.tokens, progress.best.lengths, progress.total)
         )
         refuse_nonfinite(worth[: len(sequences)])
         for row, sequence in enumerate(sequences):
             if sequence.remaining:
-                new = tokens[row, read + done : read + int(lengths[row])].tolist()
-                sequence.add(new, float(worth[row]) - sequence.segment)
-                sequence.segment = float(worth[row])
+                new = tokens[done : int(lengths[row, 0]), row, 0].tolist()
+                sequence.add(new, float(worth[row, 0]) - sequence.segment)
+                sequence.segment = float(worth[row, 0])
 
     def _prompt_lookup(self, sequence: GenerationSequence, streaming: bool) -> Iterator[None]:
         """Writes one text by prompt-lookup speculation."""
@@ -372,7 +354,9 @@ class DecoderLanguageModel(ContextTextGenerator):
             self.counts.update(steps=int(steps), tokens=done)
             self.end_full([sequence])
 
-    def search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Pending:
+    def search(
+        self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None
+    ) -> Pending:
         """The continuations that beam search finds, which lie within one context."""
         seen = [self.context_tokens(sequence) for sequence in batch]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
@@ -380,14 +364,14 @@ class DecoderLanguageModel(ContextTextGenerator):
         tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits = np.zeros(rows, np.int32)
         for row, (sequence, ids) in enumerate(zip(batch, seen, strict=True)):
-            # One step more: the end that the limit forces is none.
-            limits[row] = 1 + min(sequence.remaining, self.context - len(ids) + 1)
+            limits[row] = min(sequence.remaining, self.context - len(ids) + 1)
         length = round_up(max(limits.tolist()), self.shapes.caches)
         # Search ends every hypothesis, also where texts do not end by themselves.
         special = self.run.special
         suppressed = tuple(t for t in special.suppress_tokens if t not in special.ends)
         prompts = SearchPrompts(tokens, starts, limits)
         special = special._replace(suppress_tokens=suppressed)
+        plan, values = search_settings(config, special, vocab=self.vocab, length=length, kept=kept)
         params = self._chosen([sequence.request.adapter for sequence in batch], rows)
-        output = self.run.search(params, prompts, config, length=length, special=special)
-        return lambda: read_hypotheses(batch, output, (limits - 1).tolist())
+        output = self.run.search(params, prompts, plan=plan, values=values, length=length)
+        return lambda: read_hypotheses(batch, output)

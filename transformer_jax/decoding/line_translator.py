@@ -4,38 +4,42 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-from jaxtyping import Array, Key
+from typing import Any
 
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.decoding.generate import SamplingConfig
-from transformer_jax.decoding.lengths import LengthLimit
-from transformer_jax.decoding.options import (
-    BeamSearchConfig,
-    SpecialTokens,
-    TranslationBatching,
-)
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
+from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import TextGenerator
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.errors import DataError, plural
+from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.recurrent_config import ModelConfig
 
-__all__ = ["LineTranslator", "TranslationSearch"]
+__all__ = ["LineTranslator", "sampled"]
 
 
-class TranslationSearch(NamedTuple):
-    """How lines are translated: by beam search, or by sampling if there is a key."""
+# Settings of translators; others need generation_config hf.
+_SETTINGS = (
+    *("max_new_tokens", "min_new_tokens", "max_length", "min_length", "num_beams"),
+    *("num_return_sequences", "do_sample", "length_penalty", "temperature", "top_k", "top_p"),
+    *("min_p", "at_limit", "normalization", "max_len_a", "max_len_b", "allow_unk", "seed"),
+    "early_stopping",  # of CTranslate2
+)
 
-    config: BeamSearchConfig
-    sampling: SamplingConfig | None = None
-    key: Key[Array, ""] | None = None  # the samples of a line follow from it and the line's number
+
+def sampled(config: GenerationConfig) -> bool:
+    """Returns whether translations are sampled instead of searched for.
+
+    Example:
+        >>> sampled(TRANSLATION), sampled(TRANSLATION.changed(num_beams=1, do_sample=True))
+        (False, True)
+    """
+    return bool(config.do_sample) and config.num_beams == 1
 
 
-class LineTranslator(TextGenerator[TranslationSearch]):
+class LineTranslator(TextGenerator[GenerationConfig]):
     """Sentences to sources of tokens, and the texts that a search finds to translations.
 
     A subclass searches, see :meth:`searches`.
@@ -55,7 +59,7 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         tokenizer: TextTokenizer,
         config: ModelConfig,
         *,
-        search: BeamSearchConfig | None = None,
+        search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
     ):
         """Takes the tokenizer and the configuration of a model.
@@ -66,7 +70,7 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         self.vocab = config.decoder_vocab_size or config.vocab_size
         check_vocabulary(tokenizer, self.vocab, config.vocab_size)
         self.tokenizer = tokenizer
-        self.search = search or BeamSearchConfig()
+        self.search = search
         self.batching = batching or TranslationBatching()
         self.begins = (tokenizer.bos, *tokenizer.target_prefix_ids)
         self.most = config.max_length - len(tokenizer.target_prefix_ids)
@@ -75,7 +79,7 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         self.counts: collections.Counter[str] = collections.Counter()
 
     def translate(
-        self, lines: Iterable[str], search: BeamSearchConfig | None = None
+        self, lines: Iterable[str], search: GenerationConfig | None = None
     ) -> list[Translation]:
         """A translation of each line, in the order of the lines. An empty line stays empty.
 
@@ -86,37 +90,55 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         return list(self.stream(lines, search))
 
     def stream(
-        self,
-        lines: Iterable[str],
-        search: BeamSearchConfig | None = None,
-        *,
-        sampling: SamplingConfig | None = None,
-        key: Key[Array, ""] | None = None,
+        self, lines: Iterable[str], search: GenerationConfig | None = None
     ) -> Iterator[Translation]:
         """The same, window after window, each as soon as it is read and done: for pipes.
 
+        With ``do_sample`` and one beam, translations are sampled instead of searched for (rows
+        B32-B34). A translation then depends on ``seed``, the line and its number alone.
+
         Args:
             lines: Sentences.
-            search: Beam search; None is that of the translator.
-            sampling: How tokens are sampled if there is a key.
-            key: With a key, translations are sampled instead of searched for (rows B32-B34). A
-                translation then depends on the key, the line and its number alone.
+            search: The settings; None are those of the translator.
+
+        Raises:
+            ConfigError: A setting does not apply to translators.
         """
-        settings = TranslationSearch(search or self.search, None if key is None else sampling, key)
+        config = search or self.search
+        self.check(config)
         remaining, number = iter(lines), 0
         while window := list(itertools.islice(remaining, self.batching.window)):
-            yield from self._translations(window, settings, number)
+            yield from self._translations(window, config, number)
             number += len(window)
 
-    def beam_config(self, config: TranslationSearch) -> BeamSearchConfig | None:
+    def check(self, config: GenerationConfig) -> None:
+        """Refuses settings that do not apply to translators.
+
+        Raises:
+            ConfigError: It names the setting.
+        """
+        reason = "search of transformers has it (generation_config hf): leave it out"
+        config.refuse_settings(_SETTINGS, reason)
+        if not sampled(config):
+            drawn = {"top_k", "top_p", "min_p"} | ({"temperature"} if config.temperature else set())
+            taken = [name for name in _SETTINGS if name not in drawn]
+            config.refuse_settings(taken, "it is for sampling: set do_sample and num_beams 1")
+        elif config.num_return_sequences > 1:
+            raise ConfigError(
+                f"num_return_sequences is {config.num_return_sequences}: a line has one sample: "
+                f"repeat the line, or leave do_sample out"
+            )
+
+    def beam_config(self, config: GenerationConfig) -> GenerationConfig | None:
         """Returns the beam search of a config; None where it samples."""
-        return config.config if config.key is None else None
+        return None if sampled(config) else config
 
     def with_beam_config(
-        self, config: TranslationSearch, search: BeamSearchConfig
-    ) -> TranslationSearch:
-        """Returns ``config`` with another beam search."""
-        return config._replace(config=search)
+        self, config: GenerationConfig, search: GenerationConfig
+    ) -> GenerationConfig:
+        """Returns the other beam search."""
+        del config
+        return search
 
     def final_text(self, text: Continuation) -> str:
         """Returns a text in one line: a line stays a line."""
@@ -167,30 +189,27 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         return SpecialTokens(eos, self.tokenizer.pad, suppressed, tuple(more))
 
     def _translations(
-        self, lines: list[str], settings: TranslationSearch, number: int = 0
+        self, lines: list[str], config: GenerationConfig, number: int = 0
     ) -> Iterator[Translation]:
         """The translations of one window of lines, of which ``number`` came before."""
         sources, cut = self.encode(lines, self.counts["lines"])
         framing = self.longest - self.room
         sequences = [
             GenerationSequence(
-                GenerationRequest(
-                    line,
-                    max_new_tokens=settings.config.max_length(len(source), self.most),
-                    number=number + i,
-                ),
+                GenerationRequest(line, number=number + i),
                 index=i,
                 sample=0,
                 prompt_ids=[],
                 tokenizer=self.tokenizer,
                 prompt_text="",
                 source=source,
+                limit=config.target_tokens(len(source), self.most),
             )
             for i, (line, source) in enumerate(zip(lines, sources, strict=True))
             if len(source) > framing
         ]
         self.counts.update(lines=len(lines), empty=len(lines) - len(sequences), cut=sum(cut))
-        found = self.search_texts(sequences, settings)
+        found = self.search_texts(sequences, config)
         best = [texts[0] for texts in found.values() if texts]
         self.counts["limited"] += sum(text.finish_reason == "length" for text in best)
         nothing = [Continuation("", (), 0.0, "end", 0.0)]

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.requests import GenerationRequest, TextScore
 from transformer_jax.decoding.text_generation import CausalTextGenerator, Pending
 from transformer_jax.decoding.writing import GenerationSequence
@@ -119,7 +119,7 @@ class NgramLanguageModel(CausalTextGenerator):
         self, sequences: Sequence[GenerationSequence]
     ) -> Iterator[list[GenerationSequence]]:
         """One by one; the greedy samples of a request, which are all the same, together."""
-        same = lambda one: (one.index, one.sample if one.request.temperature else -1)
+        same = lambda one: (one.index, one.sample if one.request.samples else -1)
         for _, batch in itertools.groupby(sequences, key=same):
             yield list(batch)
 
@@ -135,26 +135,30 @@ class NgramLanguageModel(CausalTextGenerator):
         while first.remaining:
             ids = [*first.prompt_ids, *first.tokens]
             probs = self.model.distribution(ids)
-            weights = process_probs(self._writable(probs), ids, request)
+            early = len(first.tokens) < (request.min_new_tokens or 0)
+            weights = process_probs(self._writable(probs, early), ids, request)
             self._append(first, sample_token(weights, rng.random()), probs)
             yield
         for copy in copies:
             copy.tokens, copy.log_prob = list(first.tokens), first.log_prob
             copy.finish_reason = first.finish_reason
 
-    def search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Pending:
+    def search(
+        self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None
+    ) -> Pending:
         """The continuations that beam search finds by the log-probability of the whole text."""
         found = {
             (start.index, place): best.done()
             for start in batch
-            for place, best in enumerate(self._beam_search(start, config))
+            for place, best in enumerate(self._beam_search(start, config, kept))
         }
         return lambda: found
 
     def _beam_search(
-        self, start: GenerationSequence, config: BeamSearchConfig
+        self, start: GenerationSequence, config: GenerationConfig, kept: int | None
     ) -> list[GenerationSequence]:
         """The best finished sequences, best first; ties go to the earlier found."""
+        kept = config.num_return_sequences if kept is None else kept
         live, done = [start], list[GenerationSequence]()
         while live:
             found = []
@@ -172,9 +176,9 @@ class NgramLanguageModel(CausalTextGenerator):
                 longer = dataclasses.replace(beam, tokens=list(beam.tokens))
                 self._append(longer, token, probs)
                 (done if longer.finish_reason else live).append(longer)
-            done = sorted(done, key=lambda beam: -beam.log_prob)[: config.kept]
+            done = sorted(done, key=lambda beam: -beam.log_prob)[:kept]
             # A live beam only becomes less probable.
-            if len(done) == config.kept and live and live[0].log_prob <= done[-1].log_prob:
+            if len(done) == kept and live and live[0].log_prob <= done[-1].log_prob:
                 break
         return done
 
@@ -182,14 +186,24 @@ class NgramLanguageModel(CausalTextGenerator):
         with np.errstate(divide="ignore"):
             sequence.add([token], float(np.log(probs[token])))
 
-    def _writable(self, likely: Probabilities) -> Probabilities:
-        """The same without what the vocabulary lacks; where that was all, a text ends."""
-        if self.tokenizer.unk is None:
+    def _writable(self, likely: Probabilities, early: bool = False) -> Probabilities:
+        """The same without what the vocabulary lacks; where that was all, a text ends.
+
+        Args:
+            likely: The model's own probabilities.
+            early: Whether a text may not end yet, if anything else may follow.
+        """
+        unknown = [] if self.tokenizer.unk is None else [self.tokenizer.unk]
+        if not early and not unknown:
             return likely
         likely = likely.copy()
-        likely[self.tokenizer.unk] = 0
+        likely[unknown] = 0
         if not likely.any():
             likely[self.tokenizer.eos] = 1
+        if early:
+            longer = likely.copy()
+            longer[list(self.tokenizer.end_tokens)] = 0
+            likely = longer if longer.any() else likely
         return likely
 
 
@@ -211,7 +225,7 @@ def process_probs(
     """
     log_p = _penalized(likely, seen, request)
     order = np.argsort(-log_p, kind="stable")
-    if request.temperature == 0:
+    if not request.samples:
         return (np.arange(len(log_p)) == order[0]).astype(np.float64)
     p = np.exp((log_p[order] - log_p[order[0]]) / request.temperature)
     if request.top_k is not None:

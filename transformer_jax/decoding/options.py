@@ -1,21 +1,15 @@
-"""Settings of search: special tokens, beam search, and the shapes of batches."""
+"""Special tokens of search, and the shapes of batches."""
 
 import dataclasses
-import functools
 import itertools
-import math
-from typing import Any, Literal, NamedTuple
-
-import jax
+from typing import Literal, NamedTuple
 
 from transformer_jax.config_fields import Amount, Configuration, Count
-from transformer_jax.decoding.lengths import LengthLimit, Normalization, check_normalization
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.errors import ConfigError
 
 __all__ = [
     "BatchingConfig",
-    "BeamSearchConfig",
     "SpecialTokens",
     "TranslationBatching",
     "special_tokens",
@@ -60,66 +54,6 @@ def special_tokens(
     found -= set(end_tokens)
     more = dict.fromkeys((*(tokenizer.end_tokens[1:] if ends else ()), *end_tokens))
     return SpecialTokens(tokenizer.eos, tokenizer.pad, tuple(sorted(found)), tuple(more))
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["length_penalty", "max_len_a", "max_len_b"],
-    meta_fields=[
-        *("num_beams", "nbest", "normalization", "min_length"),
-        *("allow_unk", "unscored_eos", "early_stopping", "num_finished"),
-    ],
-)
-@dataclasses.dataclass(frozen=True)
-class BeamSearchConfig(Configuration, group=""):
-    """Settings of beam search; a pytree whose numbers compile nothing anew when they change."""
-
-    num_beams: int = 4  # live hypotheses; 1 is greedy search
-    nbest: int = 1  # hypotheses returned, at most num_beams
-    normalization: Normalization = "gnmt"  # how scores are divided by length
-    length_penalty: Any = 0.6  # its exponent, one number or one a sentence; 0 prefers short ones
-    max_len_a: Any = 2.0  # at most max_len_a * source length + max_len_b target tokens
-    max_len_b: Any = 10
-    min_length: int = 1  # fewest target tokens, EOS included
-    allow_unk: bool = True  # whether the unknown token may be generated
-    unscored_eos: bool = False  # whether the EOS that a length limit forces costs nothing
-    early_stopping: bool = True  # False searches to the length limit, with the same result
-    num_finished: int | None = None  # finished hypotheses that are kept; None is nbest
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("length_penalty", "max_len_a", "max_len_b"):
-            value = getattr(self, name)
-            if isinstance(value, str | bytes | bool | list | tuple | dict):
-                raise ConfigError(f"{name} is {value!r}: a number is needed")
-        if isinstance(self.length_penalty, int | float):  # else an array, or a tracer
-            check_normalization(self.normalization, self.length_penalty)
-        if self.num_beams < 1:
-            raise ConfigError(f"num_beams is {self.num_beams}: must be at least 1 (greedy search)")
-        if not 1 <= self.nbest <= self.num_beams:
-            raise ConfigError(f"nbest is {self.nbest}: must be 1 to num_beams, {self.num_beams}")
-        if isinstance(self.max_len_a, int | float) and not 0 <= self.max_len_a < math.inf:
-            raise ConfigError(f"max_len_a is {self.max_len_a}: must be finite, at least 0")
-        if isinstance(self.max_len_b, float):
-            raise ConfigError(f"max_len_b is {self.max_len_b}: a whole number is needed")
-        if isinstance(self.max_len_b, int) and self.max_len_b < 1:
-            raise ConfigError(f"max_len_b is {self.max_len_b}: must be at least 1")
-        if self.min_length < 1:
-            raise ConfigError(f"min_length is {self.min_length}: must be at least 1, the EOS")
-
-    @property
-    def kept(self) -> int:
-        """Finished hypotheses that search keeps."""
-        return self.nbest if self.num_finished is None else self.num_finished
-
-    @property
-    def limit(self) -> LengthLimit:
-        """The most target tokens."""
-        return LengthLimit(self.max_len_a, self.max_len_b)
-
-    def max_length(self, source_length: int, longest: int) -> int:
-        """Most target tokens for a source of ``source_length``, EOS included in both."""
-        return min(int(self.max_len_a * source_length) + int(self.max_len_b), longest)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,31 +1,26 @@
 """What text generation compiles: prefill, generation, search and scoring."""
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Key
 
-from transformer_jax.decoding.beam import Hypotheses, beam_search
-from transformer_jax.decoding.compaction import generate_compacting
 from transformer_jax.decoding.forced import TeacherForced, teacher_forced_log_probs
-from transformer_jax.decoding.generate import (
-    GenerationState,
-    SamplingConfig,
-    append_token,
-    continue_generation,
-    generate,
-    init_generation,
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.search import advance_search, continue_search, search
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
+from transformer_jax.decoding.search_state import (
+    PromptContext,
+    SearchResult,
+    SearchRows,
+    SearchState,
+    start_search,
 )
-from transformer_jax.decoding.lengths import length_penalty
-from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.parallel.inference import MeshProgram
 
-__all__ = ["MoreTokens", "Programs", "PromptBatch", "SearchPrompts", "prefill", "search"]
+__all__ = ["MoreTokens", "Programs", "PromptBatch", "SearchPrompts", "prefill", "search_prompts"]
 
 
 class PromptBatch(NamedTuple):
@@ -35,7 +30,8 @@ class PromptBatch(NamedTuple):
     starts: Any  # [B], where each prompt begins
     limits: Any  # [B], most new tokens of each
     generated: Any  # [B], new tokens of earlier segments
-    seen: tuple[Any, Any]  # [B Q] and [B], what penalties apply to, and where it begins
+    keys: Any = None  # [B], of samples
+    seen: tuple[Any, Any] | None = None  # [B Q] and [B], tokens that penalties apply to; None: none
 
 
 class MoreTokens(NamedTuple):
@@ -51,8 +47,9 @@ class SearchPrompts(NamedTuple):
 
     tokens: Any  # [B P], padded on the left
     starts: Any  # [B], where each prompt begins
-    max_lengths: Any  # [B], most new tokens of each, EOS included; 0 marks a row of padding
+    limits: Any  # [B], most new tokens of each, EOS included; 0 marks a row of padding
     inputs: Any = None  # of the encoder, by name
+    keys: Any = None  # [B], of samples
 
 
 class Programs:
@@ -65,7 +62,7 @@ class Programs:
         resume: Reads more tokens into a cache, which is used up, and generates the first token.
         go: Goes on up to a number of tokens; what is given is used up.
         grow: A cache with more room.
-        search: Greedy search, sampling or beam search from prompts; see :func:`search`.
+        search: Greedy search, sampling or beam search from prompts; see :func:`search_prompts`.
         look_begin: Reads one prompt for speculation.
         look_go: Goes on with that; the one given is used up.
         force: Log-probabilities of given texts, by teacher forcing.
@@ -74,76 +71,35 @@ class Programs:
     def __init__(self, graph: Any, special: SpecialTokens, *, num_draft_tokens: int = 0):
         """Takes the static part of a model and the special tokens of its texts."""
         self.graph, self.special, self.draft = graph, special, num_draft_tokens
-        self.begin = MeshProgram(self._begin_batch, static_argnames=("size", "length", "ngrams"))
+        self.begin = MeshProgram(self._begin_batch, static_argnames=("plan", "size", "length"))
         self.resume = MeshProgram(
-            self._resume_batch, static_argnames=("length", "ngrams"), donate_argnums=1
+            self._resume_batch, static_argnames=("plan", "length"), donate_argnums=1
         )
-        self.go = MeshProgram(
-            self._go_batch, static_argnames=("prompt_length", "ngrams"), donate_argnums=1
-        )
+        self.go = MeshProgram(self._go_batch, static_argnames="plan", donate_argnums=1)
         # Nothing is given up for it: no memory of another size can be used again.
         self.grow = MeshProgram(_grown, static_argnames="size")
-        self.search = MeshProgram(
-            self._search_batch, static_argnames=("length", "special", "sizes")
-        )
+        self.search = MeshProgram(self._search_batch, static_argnames=("plan", "length", "sizes"))
         self.look_begin = MeshProgram(self._look_begin_one, static_argnames="length")
         self.look_go = MeshProgram(self._look_go_one, donate_argnums=1)
         self.force = MeshProgram(self._force_batch, static_argnames="best")
 
-    def _begin_batch(
-        self, params, prompts, sampling, keys, *, size, length, ngrams
-    ) -> GenerationState:
+    def _begin_batch(self, params, prompts, *, plan, values, size, length) -> SearchState:
         model, tokens = nnx.merge(self.graph, params), prompts.tokens
         cache = model.init_cache(None, tokens.shape[0], size)
         read = model.prefill(tokens, cache, prompts.starts)
-        return self._first(read, prompts, sampling, keys, length=length, ngrams=ngrams)
+        return _first(model, read, prompts, plan, values, length)
 
-    def _resume_batch(
-        self, params, cache, more, prompts, sampling, keys, *, length, ngrams
-    ) -> GenerationState:
+    def _resume_batch(self, params, cache, more, prompts, *, plan, values, length) -> SearchState:
         model = nnx.merge(self.graph, params)
         read = model.prefill_more(more.tokens, more.count, cache.truncate(more.at))
-        return self._first(read, prompts, sampling, keys, length=length, ngrams=ngrams)
+        return _first(model, read, prompts, plan, values, length)
 
-    def _first(self, read, prompts, sampling, keys, *, length, ngrams) -> GenerationState:
-        logits, cache = read
-        progress = init_generation(
-            cache,
-            prompts.tokens[:, -1],
-            length=length,
-            pad=self.special.pad,
-            max_lengths=prompts.limits,
-            prompt=prompts.seen,
-            sampled=prompts.generated,
-        )
-        return self._writing(sampling, keys, prompts.seen[0].shape[1], ngrams)(progress, logits)
+    def _go_batch(self, params, state, until, *, plan, values) -> SearchState:
+        return continue_search(nnx.merge(self.graph, params), state, until, plan, values)
 
-    def _go_batch(
-        self, params, progress, until, sampling, keys, *, prompt_length, ngrams
-    ) -> GenerationState:
-        step = nnx.merge(self.graph, params).step
-        return continue_generation(
-            step, progress, until, self._writing(sampling, keys, prompt_length, ngrams)
-        )
-
-    def _writing(
-        self, sampling, keys, prompt_length, ngrams
-    ) -> Callable[[GenerationState, Any], GenerationState]:
-        return functools.partial(
-            append_token,
-            special=self.special,
-            prompt_length=prompt_length,
-            sampling=sampling,
-            ngram_sizes=ngrams,
-            keys=keys,
-        )
-
-    def _search_batch(
-        self, params, prompts, config, sampling=None, keys=None, *, length, special, sizes=()
-    ) -> Hypotheses:
+    def _search_batch(self, params, prompts, *, plan, values, length, sizes=()) -> SearchResult:
         model = nnx.merge(self.graph, params)
-        how = {"length": length, "sampling": sampling, "keys": keys, "sizes": sizes}
-        return search(model, prompts, config, special, **how)
+        return search_prompts(model, prompts, plan, values, length=length, sizes=sizes)
 
     def _look_begin_one(self, params, tokens, starts, *, length) -> PromptLookupState:
         cache = prefill(
@@ -182,65 +138,50 @@ def prefill(model: Decodable, prompts: SearchPrompts, length: int, beams: int = 
     return cache
 
 
-def search(
+def search_prompts(
     model: Decodable,
     prompts: SearchPrompts,
-    config: BeamSearchConfig,
-    special: SpecialTokens,
+    plan: SearchPlan,
+    values: SearchValues,
     *,
     length: int,
-    sampling: SamplingConfig | None = None,
-    keys: Key[Array, " B"] | None = None,
     sizes: tuple[int, ...] = (),
-) -> Hypotheses:
-    """The best texts that a search finds, as one program.
-
-    It is beam search with several beams, and greedy search or sampling with one.
+    context: PromptContext | None = None,
+) -> SearchResult:
+    """Returns the texts that a search finds after prompts, as one program.
 
     Args:
         model: Decoder or encoder-decoder.
         prompts: The prompts, and the inputs of the encoder.
-        config: Beams, hypotheses returned, normalization and lengths.
-        special: Ids of EOS, padding and suppressed tokens.
+        plan: The static part of the search.
+        values: Its settings.
         length: Most new tokens of any text, EOS included.
-        sampling: How tokens are sampled with ``keys``.
-        keys: Random key of each prompt; None samples nothing.
-        sizes: Of greedy search, the numbers of rows that :func:`.generate_compacting` goes on with.
+        sizes: Numbers of rows, falling, that the loop goes on with; see :func:`.search`.
+        context: The prompts as processors read them.
     """
-    cache = prefill(model, prompts, length, config.num_beams)
-    start, limits = prompts.tokens[:, -1], prompts.max_lengths
-    if config.num_beams > 1:
-        return beam_search(
-            model.step,
-            cache,
-            start,
-            model.reorder,
-            special,
-            config,
-            length=length,
-            max_lengths=limits,
-        )
-    sampling = SamplingConfig() if sampling is None else sampling
-    if config.min_length > 1:
-        sampling = sampling._replace(min_length=config.min_length)
-    if sizes and keys is None:
-        begun = init_generation(cache, start, length=length, pad=special.pad, max_lengths=limits)
-        append = functools.partial(append_token, special=special, sampling=sampling)
-        out = generate_compacting(model, begun, length, append, sizes)
-    else:
-        out = generate(
-            model.step,
-            cache,
-            start,
-            special,
-            length=length,
-            max_lengths=limits,
-            sampling=sampling,
-            keys=keys,
-        )
-    penalty = length_penalty(out.lengths, config.normalization, config.length_penalty)
-    parts = (out.tokens, out.lengths, out.log_probs, out.log_probs / penalty, out.finished)
-    return Hypotheses(*(part[:, None] for part in parts))
+    cache = prefill(model, prompts, length, plan.beams)
+    rows = SearchRows(prompts.tokens[:, -1], prompts.limits, prompts.keys, None, context)
+    return search(model, cache, rows, plan, values, length=length, sizes=sizes)
+
+
+def _first(
+    model: Any,
+    read: tuple[Any, Any],
+    prompts: PromptBatch,
+    plan: SearchPlan,
+    values: SearchValues,
+    length: int,
+) -> SearchState:
+    """The first token of each prompt, by the logits and the cache of a prefill."""
+    logits, cache = read
+    context = None
+    if prompts.seen is not None:
+        tokens, starts = prompts.seen
+        context = PromptContext(tokens, jnp.int32(tokens.shape[1]), starts)
+    last = prompts.tokens[:, -1]
+    rows = SearchRows(last, prompts.limits, prompts.keys, prompts.generated, context)
+    state = start_search(cache, rows, plan, values, length=length)
+    return advance_search(model, state, logits, plan, values)
 
 
 def _grown(cache: Any, *, size: int) -> Any:

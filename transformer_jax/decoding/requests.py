@@ -3,9 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.config_fields import Range
+from transformer_jax.decoding.generation_config import GenerationConfig
 
 __all__ = [
     "Continuation",
@@ -21,88 +22,57 @@ __all__ = [
 # The end token, a stop string, or the maximum length.
 FinishReason = Literal["end", "stop", "length"]
 
-# Largest values that the arrays of a batch can hold.
-_MOST = {
-    "temperature": 1e38,
-    "repetition_penalty": 1e38,
-    "top_k": 2**31 - 1,
-    "no_repeat_ngram_size": 2**31 - 1,
-    "number": 2**32 - 1,
-}
+# Settings of language models; others need generation_config hf.
+_SETTINGS = (
+    *("max_new_tokens", "min_new_tokens", "max_length", "num_beams", "num_return_sequences"),
+    *("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *("no_repeat_ngram_size", "stop", "seed", "adapter"),
+)
+_SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram_size"),
+    *("do_sample", "min_new_tokens"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class GenerationRequest:
+class GenerationRequest(GenerationConfig):
     """A prompt with its generation settings; each request of a batch has its own settings."""
 
     prompt: str
-    max_new_tokens: int = 128
-    temperature: float | int = 1.0  # 0 is greedy (row B34)
-    top_k: int | None = None  # sample from the k most probable tokens (row B32)
-    top_p: float | int | None = None  # from the fewest that hold this probability (row B33)
-    min_p: float | int | None = (
-        None  # from those with at least this fraction of the highest probability
-    )
-    repetition_penalty: float | int = 1.0  # of tokens of the prompt and the text so far; 1 is none
-    no_repeat_ngram_size: int = 0  # no n-gram of this size is repeated; 0 is no limit
-    stop: tuple[str, ...] = ()  # the text ends before the first of these strings
-    num_return_sequences: int = 1  # samples of each prompt
-    seed: int = 0  # random seed, combined with the numbers of the request and of the sample
-    num_beams: int = 1  # above 1 is beam search instead of sampling
-    nbest: int = 1  # texts that beam search returns
-    adapter: str | None = None  # the adapter that computes it, by name; None is the model alone
-    number: int | None = None  # of the request; None is its index in the call, from 0
+    number: Annotated[int, Range(0, 2**32 - 1)] | None = None  # None is its index in the call
     # A conversation that is answered, instead of ``prompt``: messages with role and content.
     messages: tuple[Mapping[str, Any], ...] | None = None
     # What the model reads instead of the tokens of ``prompt``, such as those of a conversation.
     prompt_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        counts = ("max_new_tokens", "num_return_sequences", "num_beams", "nbest")
-        for name in (*counts, "seed", "no_repeat_ngram_size"):
-            if type(getattr(self, name)) is not int:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}: a whole number is wanted")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: at least 1")
-        for name, most in _MOST.items():
-            if (getattr(self, name) or 0) > most:
-                raise ConfigError(f"{name} is {getattr(self, name)}: at most {most:,}")
-        if not 0 <= self.temperature < math.inf:
-            raise ConfigError(f"temperature is {self.temperature}: 0 (greedy) or more")
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"top_k is {self.top_k}: at least 1")
-        for name in ("top_p", "min_p"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                raise ConfigError(f"{name} is {value}: above 0 and at most 1")
-        if not 0 < self.repetition_penalty < math.inf:
-            raise ConfigError(
-                f"repetition_penalty is {self.repetition_penalty}: above 0 (1 is none)"
+        super().__post_init__()
+        self.refuse_settings(
+            _SETTINGS, "search of transformers has it (generation_config hf): leave it out"
+        )
+        if self.num_beams > 1:
+            taken = [name for name in _SETTINGS if name not in _SAMPLING]
+            self.refuse_settings(
+                taken,
+                f"needs sampling, but num_beams is {self.num_beams}: set num_beams to 1, or leave "
+                f"it out",
             )
-        if self.no_repeat_ngram_size < 0:
-            raise ConfigError(
-                f"no_repeat_ngram_size is {self.no_repeat_ngram_size}: 0 (free) or more"
-            )
-        if any(not text for text in self.stop):
-            raise ConfigError("stop holds an empty text, which would end everything at once")
-        if self.seed < 0:
-            raise ConfigError(f"seed is {self.seed}: 0 or more")
-        if self.number is not None and self.number < 0:
-            raise ConfigError(f"number is {self.number}: 0 or more")
-        if self.nbest > self.num_beams:
-            raise ConfigError(
-                f"nbest is {self.nbest}: at most num_beams, which is {self.num_beams}"
-            )
-        drawn = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty",
-                 "no_repeat_ngram_size", "num_return_sequences")  # fmt: skip
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        given = [name for name in drawn if getattr(self, name) != defaults[name]]
-        if self.num_beams > 1 and given:
-            raise ConfigError(
-                f"{given[0]} needs sampling, but num_beams is {self.num_beams}: set num_beams to "
-                f"1, or leave {given[0]} out"
-            )
+
+    @classmethod
+    def of(cls, prompt: str, config: GenerationConfig) -> "GenerationRequest":
+        """Returns a prompt with the settings of a configuration."""
+        names = (field.name for field in dataclasses.fields(GenerationConfig))
+        return cls(prompt, **{name: getattr(config, name) for name in names})
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are sampled, not searched for."""
+        return self.num_beams == 1 and self.do_sample is not False and self.temperature > 0
+
+    @property
+    def greedy(self) -> bool:
+        """Whether each token is the most probable one."""
+        return self.num_beams == 1 and not self.samples
 
 
 def numbered(requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
@@ -176,7 +146,7 @@ class LanguageModel(Protocol):
     """What every language model does, neural or n-gram."""
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """The continuations of each prompt: its samples, or its ``nbest`` best beams."""
+        """The continuations of each prompt: its samples, or its best beams."""
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
         """The first continuation piece by piece, as it is written."""

@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 import jax
 
-from transformer_jax.decoding.beam import Hypotheses
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import MOST_BEAMS, GenerationConfig
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
+from transformer_jax.decoding.search_state import SearchResult
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
 from transformer_jax.errors import ConfigError
@@ -48,11 +48,18 @@ class TextGenerator(abc.ABC, Generic[Config]):
 
     @abc.abstractmethod
     def searches(
-        self, sequences: Sequence[GenerationSequence], config: Config
+        self, sequences: Sequence[GenerationSequence], config: Config, kept: int | None = None
     ) -> Iterator[Pending]:
-        """Starts the search of one batch after another, each when the iterator advances."""
+        """Starts the search of one batch after another, each when the iterator advances.
 
-    def beam_config(self, config: Config) -> BeamSearchConfig | None:
+        Args:
+            sequences: The sequences.
+            config: The search settings.
+            kept: Finished hypotheses of beam search that are returned; None is
+                ``num_return_sequences``.
+        """
+
+    def beam_config(self, config: Config) -> GenerationConfig | None:
         """Returns the beam search of a config whose texts are distinct; None of any other search.
 
         Args:
@@ -61,7 +68,7 @@ class TextGenerator(abc.ABC, Generic[Config]):
         del config
         return None
 
-    def with_beam_config(self, config: Config, search: BeamSearchConfig) -> Config:
+    def with_beam_config(self, config: Config, search: GenerationConfig) -> Config:
         """Returns ``config`` with another beam search."""
         raise NotImplementedError
 
@@ -74,36 +81,36 @@ class TextGenerator(abc.ABC, Generic[Config]):
     ) -> dict[int, list[Continuation]]:
         """The continuations of each sequence, best first, by its index.
 
-        The ``nbest`` texts of beam search are distinct: tokens of another segmentation are no other
-        text. Where hypotheses repeat one, search keeps more of them, then has more beams; there are
-        fewer texts than ``nbest`` if it finds no others.
+        The ``num_return_sequences`` texts of beam search are distinct: tokens of another
+        segmentation are no other text. Where hypotheses repeat one, search keeps more of them, then
+        has more beams; there are fewer texts if it finds no others.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
         """
         texts = self._search_all(sequences, config)
         search = self.beam_config(config)
-        if search is None or search.nbest == 1:
+        if search is None or search.num_return_sequences == 1:
             return texts
-        deep = dataclasses.replace(search, num_finished=_DEEPER * search.nbest)
-        wide = dataclasses.replace(deep, num_beams=_WIDER * search.num_beams)
+        most, kept = search.num_return_sequences, _DEEPER * search.num_return_sequences
         returned = {index: len(row) for index, row in texts.items()}
         texts = {index: self._distinct(row) for index, row in texts.items()}
         # Others may exist where as many came back as were kept, and repeated each other.
         full = [
             one
             for one in sequences
-            if len(texts.get(one.index, ())) < search.nbest == returned.get(one.index)
+            if len(texts.get(one.index, ())) < most == returned.get(one.index)
         ]
         if full:
-            deeper = self._search_all(full, self.with_beam_config(config, deep))
+            deeper = self._search_all(full, config, kept)
             texts |= {index: self._distinct(row) for index, row in deeper.items()}
+        wide = dataclasses.replace(search, num_beams=min(MOST_BEAMS, _WIDER * search.num_beams))
         for one in full:  # one by one: so many beams take memory
-            if len(texts[one.index]) < search.nbest:
-                found = self._search_all([one], self.with_beam_config(config, wide))
+            if len(texts[one.index]) < most:
+                found = self._search_all([one], self.with_beam_config(config, wide), kept)
                 row = [*texts[one.index], *found.get(one.index, ())]
                 texts[one.index] = sorted(self._distinct(row), key=lambda text: -text.score)
-        return {index: row[: search.nbest] for index, row in texts.items()}
+        return {index: row[:most] for index, row in texts.items()}
 
     def _distinct(self, texts: Sequence[Continuation]) -> list[Continuation]:
         """The first continuation of each text."""
@@ -113,12 +120,12 @@ class TextGenerator(abc.ABC, Generic[Config]):
         return list(first.values())
 
     def _search_all(
-        self, sequences: Sequence[GenerationSequence], config: Config
+        self, sequences: Sequence[GenerationSequence], config: Config, kept: int | None = None
     ) -> dict[int, list[Continuation]]:
         """The continuations of each sequence that a search returns, by its index."""
         found: Found = {}
         pending: collections.deque[Pending] = collections.deque()
-        for started in self.searches(sequences, config):
+        for started in self.searches(sequences, config, kept):
             pending.append(started)
             if len(pending) >= AHEAD:
                 found |= pending.popleft()()
@@ -127,7 +134,7 @@ class TextGenerator(abc.ABC, Generic[Config]):
         return _in_order(found)
 
 
-class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
+class CausalTextGenerator(TextGenerator[GenerationConfig]):
     """Requests to texts: samples, beams, streaming, stop strings and finish reasons.
 
     A subclass says which tokens its model reads of a prompt, which sequences go together, and how
@@ -161,28 +168,39 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
         """
 
     @abc.abstractmethod
-    def search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Pending:
-        """Starts beam search of a batch for the ``nbest`` continuations of each sequence."""
+    def search(
+        self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None
+    ) -> Pending:
+        """Starts beam search of a batch.
+
+        Args:
+            batch: The sequences.
+            config: The beam search.
+            kept: Continuations of each sequence; None is ``num_return_sequences``.
+        """
 
     def searches(
-        self, sequences: Sequence[GenerationSequence], config: BeamSearchConfig
+        self,
+        sequences: Sequence[GenerationSequence],
+        config: GenerationConfig,
+        kept: int | None = None,
     ) -> Iterator[Pending]:
         """Starts the search of one batch after another."""
-        return (self.search(batch, config) for batch in self.batches(sequences))
+        return (self.search(batch, config, kept) for batch in self.batches(sequences))
 
-    def beam_config(self, config: BeamSearchConfig) -> BeamSearchConfig:
+    def beam_config(self, config: GenerationConfig) -> GenerationConfig:
         """Returns the config, which is that of a beam search."""
         return config
 
     def with_beam_config(
-        self, config: BeamSearchConfig, search: BeamSearchConfig
-    ) -> BeamSearchConfig:
+        self, config: GenerationConfig, search: GenerationConfig
+    ) -> GenerationConfig:
         """Returns the other beam search."""
         del config
         return search
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """The continuations of each prompt: ``num_return_sequences``, or ``nbest``, best first.
+        """The continuations of each prompt: samples, or the best of beam search, best first.
 
         What is sampled depends on the seed, the number of the request and that of the sample.
 
@@ -241,7 +259,7 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
         given = request.prompt_ids
         read = self.prompt_tokens(request.prompt) if given is None else list(given)
         shown = self.tokenizer.decode(read)
-        for sample in range(request.num_return_sequences):
+        for sample in range(request.num_return_sequences if request.num_beams == 1 else 1):
             yield GenerationSequence(
                 request,
                 index,
@@ -250,19 +268,16 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
                 self.tokenizer,
                 shown,
                 end_tokens=self.end_tokens,
+                limit=request.new_tokens(len(read)),
             )
 
 
-def read_hypotheses(
-    batch: Sequence[GenerationSequence], output: Hypotheses, limits: Sequence[int]
-) -> Found:
+def read_hypotheses(batch: Sequence[GenerationSequence], output: SearchResult) -> Found:
     """The continuations of a batch that search has found; waits for the device.
 
     Args:
         batch: Sequences of the first rows; other rows fill up the batch.
         output: What the search of the batch returned.
-        limits: Most tokens of each text. An end token after them, which only the limit of the
-            search forces, does not belong to the text.
 
     Raises:
         NumericsError: The model computed NaN or infinity.
@@ -270,9 +285,7 @@ def read_hypotheses(
     refuse_nonfinite(output.log_probs[: len(batch)])
     columns = [part.tolist() for part in jax.device_get(output)]
     return {
-        (sequence.index, place): sequence.completed(
-            ids[: min(n, limits[row])], log_prob, score, cut=not ended
-        )
+        (sequence.index, place): sequence.completed(ids[:n], log_prob, score, cut=not ended)
         for row, sequence in enumerate(batch)
         for place, (ids, n, log_prob, score, ended) in enumerate(
             zip(*(column[row] for column in columns), strict=True)
@@ -281,13 +294,12 @@ def read_hypotheses(
     }
 
 
-def _beam_search(request: GenerationRequest) -> BeamSearchConfig:
-    """Beam search by the log-probability of the whole text, which a limit may end without EOS."""
-    return BeamSearchConfig(
+def _beam_search(request: GenerationRequest) -> GenerationConfig:
+    """Beam search by the log-probability of the whole text, which a limit may cut."""
+    return GenerationConfig(
         num_beams=request.num_beams,
-        nbest=request.nbest,
+        num_return_sequences=request.num_return_sequences,
         normalization="none",
-        unscored_eos=True,
     )
 
 

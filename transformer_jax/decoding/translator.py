@@ -1,7 +1,6 @@
 """Lines of text in, translations out: in order, a finite set of compiled shapes in between."""
 
 import collections
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -9,25 +8,25 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from transformer_jax.decoding.compaction import compaction_sizes
 from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
-from transformer_jax.decoding.generate import row_keys
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.layout import prepared, split_model
-from transformer_jax.decoding.line_translator import LineTranslator, TranslationSearch
-from transformer_jax.decoding.options import (
-    BeamSearchConfig,
-    TranslationBatching,
-)
+from transformer_jax.decoding.line_translator import LineTranslator, sampled
+from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.programs import Programs, SearchPrompts
+from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
+from transformer_jax.devices import device_of
 from transformer_jax.errors import DataError, plural
+from transformer_jax.keys import key_for
 from transformer_jax.numerics import refuse_nonfinite
-from transformer_jax.parallel.inference import round_up_rows
+from transformer_jax.parallel.inference import mesh_of, round_up_rows
 
-__all__ = ["Translator"]
+__all__ = ["Translator", "compaction_sizes"]
 
 
 class Translator(LineTranslator):
@@ -46,7 +45,7 @@ class Translator(LineTranslator):
         model: Any,
         tokenizer: TextTokenizer,
         *,
-        search: BeamSearchConfig | None = None,
+        search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
     ):
         """Takes ``model``, an encoder-decoder or the pair ``(graph, params)`` it splits into.
@@ -117,10 +116,10 @@ class Translator(LineTranslator):
         return [scores[i] for i in range(len(both))]
 
     def trace(
-        self, line: str, search: BeamSearchConfig | None = None, best: int = 5
+        self, line: str, search: GenerationConfig | None = None, best: int = 5
     ) -> tuple[Translation, list[TraceStep]]:
         """A translation and its steps, each with the ``best`` most probable tokens (row L13)."""
-        [translation] = self._translations([line], TranslationSearch(search or self.search))
+        [translation] = self._translations([line], search or self.search)
         tokens = list(translation.tokens)
         if not tokens:
             return translation, []
@@ -155,43 +154,56 @@ class Translator(LineTranslator):
                 yield members[start : start + rows], (rows, size)
 
     def searches(
-        self, sequences: Sequence[GenerationSequence], config: TranslationSearch
+        self,
+        sequences: Sequence[GenerationSequence],
+        config: GenerationConfig,
+        kept: int | None = None,
     ) -> Iterator[Pending]:
         """Starts the search of one batch after another, of lines of similar length each."""
         lengths = [len(sequence.source) for sequence in sequences]
-        beams = config.config.num_beams if config.key is None else 1
-        for which, shape in self.batches(range(len(sequences)), lengths, beams):
-            yield self._search([sequences[i] for i in which], *shape, config)
+        for which, shape in self.batches(range(len(sequences)), lengths, config.num_beams):
+            yield self._search([sequences[i] for i in which], shape, config, kept)
 
     def _search(
-        self, batch: list[GenerationSequence], rows: int, size: int, settings: TranslationSearch
+        self,
+        batch: list[GenerationSequence],
+        shape: tuple[int, int],
+        config: GenerationConfig,
+        kept: int | None,
     ) -> Pending:
-        config, keys = settings.config, None
+        (rows, size), keys = shape, None
         limits, seeds = np.zeros((2, rows), np.int32)
-        limits[: len(batch)] = [one.request.max_new_tokens for one in batch]
-        if settings.key is not None:
+        limits[: len(batch)] = [one.limit for one in batch]
+        if sampled(config):
             seeds[: len(batch)] = [one.request.number or 0 for one in batch]
-            config = dataclasses.replace(config, num_beams=1, nbest=1)
-            keys = row_keys(settings.key, jnp.asarray(seeds))
+            keys = row_keys(key_for(config.seed, "sampling"), jnp.asarray(seeds))
         greedy = config.num_beams == 1 and keys is None
         source, lengths = self.fill_sources([one.source for one in batch], rows, size)
         prompts = SearchPrompts(
             tokens=np.tile(np.asarray(self.begins, np.int32), (rows, 1)),
             starts=np.zeros(rows, np.int32),
-            max_lengths=limits,
+            limits=limits,
             inputs={"source": source, "source_lengths": lengths},
+            keys=keys,
+        )
+        length = config.target_tokens(size, self.most)
+        plan, values = search_settings(
+            config,
+            self.special_tokens(config.allow_unk),
+            vocab=self.vocab,
+            length=length,
+            sampled=keys is not None,
+            kept=kept,
         )
         output = self.run.search(
             self.params,
             prompts,
-            config,
-            settings.sampling,
-            keys,
-            length=config.max_length(size, self.most),
-            special=self.special_tokens(config.allow_unk),
+            plan=plan,
+            values=values,
+            length=length,
             sizes=compaction_sizes(rows, self.params) if greedy else (),
         )
-        return lambda: read_hypotheses(batch, output, limits.tolist())
+        return lambda: read_hypotheses(batch, output)
 
     def _forced(
         self,
@@ -225,3 +237,18 @@ class Translator(LineTranslator):
             tokens[row, : len(ids)] = ids
             lengths[row] = len(ids)
         return tokens, lengths
+
+
+def compaction_sizes(rows: int, params: Any) -> tuple[int, ...]:
+    """The sizes to which a batch of so many rows falls where its parameters lie, falling.
+
+    There are none on accelerators, which read all parameters at every step, however many rows
+    there are, and none on a mesh, whose devices would exchange rows.
+
+    Example:
+        >>> compaction_sizes(128, {"gain": jnp.ones(3)}), compaction_sizes(8, {})
+        ((32, 8), ())
+    """
+    if device_of(params).platform != "cpu" or mesh_of(params) is not None:
+        return ()
+    return tuple(size for size in (32, 8) if size < rows)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from transformer_jax.decoding.generation_config import NEW_TOKENS
 from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.requests import Continuation, FinishReason, GenerationRequest
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
@@ -91,6 +92,7 @@ class GenerationSequence:
     prompt_text: str  # the text of ``prompt_ids``
     source: Any = ()  # what an encoder reads: tokens, or numbers for each position
     end_tokens: tuple[int, ...] | None = None  # any ends the text; None: those of the tokenizer
+    limit: int = NEW_TOKENS  # most tokens of the text
     tokens: list[int] = dataclasses.field(default_factory=list)
     log_prob: float = 0.0
     segment: float = 0.0  # of it, what was written since the model last read anew
@@ -118,7 +120,7 @@ class GenerationSequence:
     @property
     def remaining(self) -> int:
         """How many more tokens may be written."""
-        return 0 if self.finish_reason else self.request.max_new_tokens - len(self.tokens)
+        return 0 if self.finish_reason else self.limit - len(self.tokens)
 
     def add(self, tokens: Sequence[int], log_prob: float) -> None:
         """Appends generated tokens; sets ``finish_reason`` where the sequence ends."""
@@ -128,7 +130,7 @@ class GenerationSequence:
             self.finish_reason = "end"
         elif self.stopped():
             self.finish_reason = "stop"
-        elif len(self.tokens) >= self.request.max_new_tokens:
+        elif len(self.tokens) >= self.limit:
             self.finish_reason = "length"
 
     def stopped(self) -> bool:

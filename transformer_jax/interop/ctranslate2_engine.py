@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.ctranslate2 import import_ctranslate2, vocabulary
 from transformer_jax.interop.family import Model
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["BeamSettings", "CTranslate2Engine", "SamplingSettings", "check_compute"]
+__all__ = ["CTranslate2Engine", "check_compute", "check_settings"]
 
 # Told the row, the token and its log-probability of each new token; whether the row ends with it.
 Receive = Callable[[int, int, float], bool]
@@ -19,37 +20,37 @@ _COOLEST = 1e-6  # below, temperatures overflow float32
 _SEEDS = 2**32 - 1
 
 
-class SamplingSettings(NamedTuple):
-    """The settings by which each next token is chosen."""
-
-    temperature: float = 0.0  # 0 is greedy
-    top_k: int | None = None  # from the k most probable tokens
-    top_p: float | None = None  # from the fewest tokens that hold this probability
-    repetition_penalty: float = 1.0  # of tokens of the prompt, but its first, and of the text
-    no_repeat_ngram_size: int = 0  # no n-gram of this size is repeated; 0 is no limit
-    min_length: int = 0  # fewest tokens before EOS
-    suppress: tuple[int, ...] = ()  # never generated
-    allow_unk: bool = True
-
-    @property
-    def depends_on_text(self) -> bool:
-        """Returns whether tokens of the prompt and the text make others less probable."""
-        return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0
+# Settings of a GenerationConfig that CTranslate2 has, or that ours do around it.
+_COMMON = {
+    *("max_new_tokens", "max_length", "num_beams", "num_return_sequences", "do_sample", "seed"),
+    *("temperature", "top_k", "top_p", "normalization", "early_stopping", "at_limit"),
+}
+SETTINGS = {
+    "translator": _COMMON
+    | {"length_penalty", "min_length", "min_new_tokens", "max_len_a", "max_len_b", "allow_unk"},
+    "language model": _COMMON | {"repetition_penalty", "no_repeat_ngram_size", "stop"},
+}
 
 
-class BeamSettings(NamedTuple):
-    """Settings of beam search."""
+def check_settings(config: GenerationConfig, kind: Literal["translator", "language model"]) -> None:
+    """Refuses settings that CTranslate2 does not have.
 
-    num_beams: int
-    nbest: int  # returned, if so many end
-    length_penalty: float = 0.0  # they are ranked by log-probability / length ** this
-    min_length: int = 0  # fewest tokens before EOS
-    suppress: tuple[int, ...] = ()  # never generated
-    allow_unk: bool = True
-    # Whether search goes on to the length limit and all that ended is returned. Otherwise it is
-    # over when num_beams hypotheses have ended; without length penalty, when nbest have ended,
-    # the best of all among them.
-    exhaustive: bool = False
+    Raises:
+        ConfigError: It names the setting.
+
+    Example:
+        >>> check_settings(GenerationConfig(min_p=0.1), "translator")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ConfigError: min_p: CTranslate2 has no such setting: leave it out...
+    """
+    reason = "CTranslate2 has no such setting: leave it out, or use the engine jax"
+    config.refuse_settings(SETTINGS[kind], reason)
+
+
+def depends_on_text(config: GenerationConfig) -> bool:
+    """Returns whether tokens of the prompt and the text make others less probable."""
+    return config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0
 
 
 class CTranslate2Engine:
@@ -109,7 +110,7 @@ class CTranslate2Engine:
         self,
         rows: Sequence[Sequence[int]],
         longest: int,
-        settings: SamplingSettings,
+        config: GenerationConfig,
         receive: Receive,
     ) -> None:
         """Generates each row token by token, until EOS, the limit, or ``receive`` ends it.
@@ -117,13 +118,13 @@ class CTranslate2Engine:
         Args:
             rows: Sources of a translator, prompts of a language model.
             longest: Most new tokens of any row.
-            settings: How tokens are chosen.
+            config: The settings of greedy search, or with ``do_sample`` of sampling.
             receive: Called with each new token, EOS included.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
         """
-        whole = self._reads_stepwise(rows, settings.depends_on_text)
+        whole = self._reads_stepwise(rows, depends_on_text(config))
         prompt = [len(row) - 1 if whole else len(self._prefix) for row in rows]
         failed: list[BaseException] = []
 
@@ -139,25 +140,29 @@ class CTranslate2Engine:
                 failed.append(error)
                 return True
 
-        how = self._common(settings) | {
+        how = self._common(config) | {
             "beam_size": 1,
             "length_penalty": 0,
-            "repetition_penalty": settings.repetition_penalty,
-            "no_repeat_ngram_size": settings.no_repeat_ngram_size,
+            "repetition_penalty": config.repetition_penalty,
+            "no_repeat_ngram_size": config.no_repeat_ngram_size,
             "callback": callback,
         }
-        if settings.temperature > 0:
+        if config.do_sample and config.temperature > 0:
             how |= {
-                "sampling_temperature": max(settings.temperature, _COOLEST),
-                "sampling_topk": min(settings.top_k or 0, len(self._target)),
-                "sampling_topp": 1.0 if settings.top_p is None else settings.top_p,
+                "sampling_temperature": max(config.temperature, _COOLEST),
+                "sampling_topk": min(config.top_k or 0, len(self._target)),
+                "sampling_topp": 1.0 if config.top_p is None else config.top_p,
             }
         self._run(rows, longest, whole, how)
         if failed:
             raise failed[0]
 
     def beam_search(
-        self, rows: Sequence[Sequence[int]], longest: int, settings: BeamSettings
+        self,
+        rows: Sequence[Sequence[int]],
+        longest: int,
+        config: GenerationConfig,
+        exhaustive: bool = False,
     ) -> list[list[tuple[list[int], float]]]:
         """The hypotheses of each row as tokens, EOS included, and log-probability.
 
@@ -166,19 +171,22 @@ class CTranslate2Engine:
         Args:
             rows: Sources of a translator; prompts of a language model, of one length.
             longest: Most new tokens of each row.
-            settings: Of the search.
+            config: The beam search.
+            exhaustive: Whether search goes on to the length limit and all that ended is returned.
+                Otherwise it is over when ``num_beams`` hypotheses have ended; without length
+                penalty, when ``num_return_sequences`` have ended, the best of all among them.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
         """
         whole = self._reads_stepwise(rows, False)
-        patience = float(longest) if settings.exhaustive else 1.0
-        alpha = settings.length_penalty
-        if settings.exhaustive and not alpha:
+        patience = float(longest) if exhaustive else 1.0
+        alpha = 0.0 if config.normalization == "none" else config.length_penalty
+        if exhaustive and not alpha:
             alpha = 1e-9  # with 0, search is over when the best has ended
-        most = settings.nbest if not alpha else round(settings.num_beams * patience)
-        how = self._common(settings) | {
-            "beam_size": settings.num_beams,
+        most = config.num_return_sequences if not alpha else round(config.num_beams * patience)
+        how = self._common(config) | {
+            "beam_size": config.num_beams,
             "num_hypotheses": most,
             "patience": patience,
             "length_penalty": alpha,
@@ -209,12 +217,12 @@ class CTranslate2Engine:
             refuse_nonfinite(values)
         return found
 
-    def _common(self, settings: SamplingSettings | BeamSettings) -> dict[str, Any]:
+    def _common(self, config: GenerationConfig) -> dict[str, Any]:
         least = "min_decoding_length" if self.encodes else "min_length"
         return {
-            least: settings.min_length + len(self._prefix),
-            "suppress_sequences": [[self._target[id]] for id in settings.suppress] or None,
-            "disable_unk": not settings.allow_unk,
+            least: config.shortest() + len(self._prefix),
+            "suppress_sequences": [[self._target[id]] for id in config.suppress_tokens] or None,
+            "disable_unk": not config.allow_unk,
             "return_scores": True,
             "return_end_token": True,
             "end_token": self._ends,

@@ -17,16 +17,17 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import batch_by_length
 from transformer_jax.decoding.context import ContextTextGenerator, TextStart
-from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, special_tokens
+from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.options import BatchingConfig, special_tokens
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending
 from transformer_jax.decoding.windows import Window
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.ctranslate2_engine import (
-    BeamSettings,
     CTranslate2Engine,
-    SamplingSettings,
+    check_settings,
+    depends_on_text,
 )
 
 __all__ = ["CTranslate2LanguageModel"]
@@ -78,8 +79,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         Raises:
             ConfigError: It names the setting.
         """
-        if request.min_p is not None:
-            raise ConfigError("min_p: CTranslate2 has no such sampling: leave it out")
+        check_settings(request, "language model")
         penalty = request.repetition_penalty != 1
         if not penalty and not request.no_repeat_ngram_size:
             return
@@ -94,7 +94,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
             )
         read = self.start.read(self.tokenizer.encode_batch([request.prompt])[0])
         room = self.context - len(read)
-        if self.shapes.full == "slide" and request.max_new_tokens > room + 1:
+        if self.shapes.full == "slide" and request.new_tokens(len(read)) > room + 1:
             raise ConfigError(
                 f"{name}: CTranslate2 forgets what leaves the context of {self.context} tokens: "
                 f"ask for at most {max(room + 1, 1)} new tokens, or use the engine jax"
@@ -117,25 +117,26 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         """Sequences of one setting and of like length."""
         alike = collections.defaultdict(list)
         for one in sequences:
-            seed = one.request.seed if one.request.temperature else 0
+            seed = one.request.seed if one.request.samples else 0
             alike[self._settings(one.request), seed].append(one)
         for group in alike.values():
             yield from batch_by_length(group, self.shapes.rows[-1], alone=False)
 
-    def _settings(self, request: GenerationRequest) -> SamplingSettings:
-        return SamplingSettings(
-            float(request.temperature),
-            request.top_k,
-            request.top_p,
-            request.repetition_penalty,
-            request.no_repeat_ngram_size,
-            suppress=self.special.suppress_tokens,
+    def _settings(self, request: GenerationRequest) -> GenerationConfig:
+        return GenerationConfig(
+            do_sample=request.samples,
+            temperature=request.temperature,
+            top_k=request.top_k,
+            top_p=request.top_p,
+            repetition_penalty=request.repetition_penalty,
+            no_repeat_ngram_size=request.no_repeat_ngram_size,
+            suppress_tokens=self.special.suppress_tokens,
         )
 
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
         """Generates tokens to the end of each sequence; yields where a text is shown or stops."""
         first = batch[0]
-        if first.request.temperature:
+        if first.request.samples:
             drawn = (first.request.seed, first.request.number or 0, first.sample)
             self.engine.reseed(_mixed(*drawn))
         yield from super().extend(batch, streaming)
@@ -163,7 +164,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
             run()
         else:
             yield from self._shown(run, news, left)
-        if settings.depends_on_text:
+        if depends_on_text(settings):
             self._rescore(sequences, parts, seen)
         yield
 
@@ -194,11 +195,15 @@ class CTranslate2LanguageModel(ContextTextGenerator):
                 [values] = self.engine.log_probs([[*ids, *one.tokens[-part.count :]]])
                 one.log_prob += sum(values[-part.count :]) - part.log_prob
 
-    def search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Pending:
+    def search(
+        self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None
+    ) -> Pending:
         """The continuations that beam search finds, which lie within one context."""
-        return functools.partial(self._search, batch, config)
+        return functools.partial(self._search, batch, config, kept or config.num_return_sequences)
 
-    def _search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Found:
+    def _search(
+        self, batch: list[GenerationSequence], config: GenerationConfig, kept: int
+    ) -> Found:
         alike = collections.defaultdict(list)
         for one in batch:
             ids = self.context_tokens(one)
@@ -207,17 +212,13 @@ class CTranslate2LanguageModel(ContextTextGenerator):
             alike[len(ids), limit].append((one, ids))
         # Search ends hypotheses, also where texts do not end by themselves.
         suppress = tuple(id for id in self.special.suppress_tokens if id not in self.special.ends)
-        settings = BeamSettings(
-            config.num_beams,
-            config.nbest,
-            suppress=suppress,
-            exhaustive=not config.early_stopping or config.kept > config.num_beams,
-        )
+        settings = config.changed(suppress_tokens=suppress)
         found: Found = {}
         for (_, limit), group in alike.items():
-            texts = self.engine.beam_search([ids for _, ids in group], limit, settings)
+            rows, all_of_them = [ids for _, ids in group], kept > config.num_beams
+            texts = self.engine.beam_search(rows, limit, settings, all_of_them)
             for (one, _), hypotheses in zip(group, texts, strict=True):
-                best = sorted(hypotheses, key=lambda text: -text[1])[: config.kept]
+                best = sorted(hypotheses, key=lambda text: -text[1])[:kept]
                 found |= {
                     (one.index, place): one.completed(tokens, log_prob, log_prob)
                     for place, (tokens, log_prob) in enumerate(best)

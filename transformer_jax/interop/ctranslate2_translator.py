@@ -3,24 +3,21 @@
 import collections
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.generate import SamplingConfig
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.lengths import length_penalty
-from transformer_jax.decoding.line_translator import LineTranslator, TranslationSearch
-from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+from transformer_jax.decoding.line_translator import LineTranslator, sampled
+from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.text_generation import Found, Pending
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.errors import ConfigError
-from transformer_jax.interop.ctranslate2_engine import (
-    BeamSettings,
-    CTranslate2Engine,
-    SamplingSettings,
-)
+from transformer_jax.interop.ctranslate2_engine import CTranslate2Engine, check_settings
+from transformer_jax.keys import key_for
 
 __all__ = ["CTranslate2Translator"]
 
@@ -30,7 +27,7 @@ class CTranslate2Translator(LineTranslator):
 
     Greedy search writes what ours writes. Beam search is over when ``num_beams`` hypotheses have
     ended, of which the best by our score is taken; ours goes on while a better one is possible.
-    With ``early_stopping=False`` it goes on to the length limit and finds what ours finds. Texts
+    With ``early_stopping="never"`` it goes on to the length limit and finds what ours finds. Texts
     that the limit cuts have no EOS.
     """
 
@@ -40,7 +37,7 @@ class CTranslate2Translator(LineTranslator):
         tokenizer: Tokenizer,
         config: TransformerConfig,
         *,
-        search: BeamSearchConfig | None = None,
+        search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
     ):
         """Takes the engine with its tokenizer and its configuration.
@@ -53,25 +50,25 @@ class CTranslate2Translator(LineTranslator):
         self._lengths = np.arange(self.most + 1)
 
     def searches(
-        self, sequences: Sequence[GenerationSequence], config: TranslationSearch
+        self,
+        sequences: Sequence[GenerationSequence],
+        config: GenerationConfig,
+        kept: int | None = None,
     ) -> Iterator[Pending]:
         """The search of one batch after another, lines of like limit and length together.
 
-        Samples follow from the key and from all the sequences.
-
-        Raises:
-            ConfigError: A setting that CTranslate2 does not have.
+        Samples follow from the seed and from all the sequences.
         """
-        _check_sampling(config.sampling)
-        if config.config.unscored_eos:
-            raise ConfigError("unscored_eos: CTranslate2 scores no EOS at its limit: leave it out")
-        if config.key is not None and sequences:
-            key = jax.random.fold_in(config.key, sequences[0].request.number or 0)
+        if sampled(config) and sequences:
+            key = key_for(config.seed, "sampling")
+            key = jax.random.fold_in(key, sequences[0].request.number or 0)
             self.engine.reseed(int(jax.random.bits(key)))
-        length = lambda one: (one.request.max_new_tokens, len(one.source))
+        length = lambda one: (one.limit, len(one.source))
         ordered = sorted(sequences, key=length)
-        search = self._generate if self._alone(config) else self._beam_search
-        beams = 1 if self._alone(config) else config.config.num_beams
+        beams = config.num_beams
+        search: Any = self._generate
+        if beams > 1:
+            search = functools.partial(self._beam_search, kept=kept or config.num_return_sequences)
         while ordered:
             longest = len(ordered[0].source)
             size = 1
@@ -83,18 +80,22 @@ class CTranslate2Translator(LineTranslator):
             batch, ordered = ordered[:size], ordered[size:]
             yield functools.partial(search, batch, config)
 
-    def _alone(self, config: TranslationSearch) -> bool:
-        return config.key is not None or config.config.num_beams == 1
+    def check(self, config: GenerationConfig) -> None:
+        """Refuses settings that CTranslate2 does not have.
 
-    def _scores(self, config: BeamSearchConfig) -> np.ndarray:
+        Raises:
+            ConfigError: It names the setting.
+        """
+        super().check(config)
+        check_settings(config, "translator")
+
+    def _scores(self, config: GenerationConfig) -> np.ndarray:
         """Returns the divisors of log-probabilities, by the number of tokens."""
-        return np.asarray(
-            length_penalty(self._lengths, config.normalization, config.length_penalty)
-        )
+        return length_penalty(self._lengths, config.normalization, config.length_penalty)
 
-    def _generate(self, batch: list[GenerationSequence], config: TranslationSearch) -> Found:
+    def _generate(self, batch: list[GenerationSequence], config: GenerationConfig) -> Found:
         """The greedy or sampled translations of a batch."""
-        limits = [one.request.max_new_tokens for one in batch]
+        limits = [one.limit for one in batch]
         texts: list[list[int]] = [[] for _ in batch]
         worth = [0.0] * len(batch)
 
@@ -103,47 +104,31 @@ class CTranslate2Translator(LineTranslator):
             worth[row] += log_prob
             return len(texts[row]) >= limits[row]
 
-        drawn = config.sampling or SamplingConfig()
-        least = min(config.config.min_length - 1, *limits)
-        settings = SamplingSettings(
-            temperature=0.0 if config.key is None else float(drawn.temperature),
-            top_k=drawn.top_k,
-            top_p=drawn.top_p,
-            min_length=least,
-            allow_unk=config.config.allow_unk,
-        )
-        self.engine.generate([one.source for one in batch], max(limits), settings, receive)
-        divisor = self._scores(config.config)
+        bounded = config.changed(min_new_tokens=min(config.shortest(), *limits))
+        self.engine.generate([one.source for one in batch], max(limits), bounded, receive)
+        divisor = self._scores(config)
         return {
             (one.index, 0): one.completed(text, value, value / float(divisor[len(text)]))
             for one, text, value in zip(batch, texts, worth, strict=True)
         }
 
-    def _beam_search(self, batch: list[GenerationSequence], config: TranslationSearch) -> Found:
-        """The ``nbest`` translations of each line of a batch."""
-        search = config.config
-        plain = search.normalization == "none"
-        settings = BeamSettings(
-            search.num_beams,
-            search.nbest,
-            length_penalty=0.0 if plain else float(search.length_penalty),
-            min_length=search.min_length - 1,
-            allow_unk=search.allow_unk,
-        )
-        divisor, ends = self._scores(search), self.tokenizer.end_tokens
+    def _beam_search(
+        self, batch: list[GenerationSequence], config: GenerationConfig, kept: int
+    ) -> Found:
+        """The ``kept`` best translations of each line of a batch."""
+        divisor, ends = self._scores(config), self.tokenizer.end_tokens
         found: Found = {}
-        later = [(list(batch), not search.early_stopping or search.kept > search.num_beams)]
+        later = [(list(batch), config.early_stopping == "never" or kept > config.num_beams)]
         while later:
             part, exhaustive = later.pop()
-            limit = max(one.request.max_new_tokens for one in part)
-            settings = settings._replace(
-                min_length=min(settings.min_length, limit), exhaustive=exhaustive
-            )
-            texts = self.engine.beam_search([one.source for one in part], limit, settings)
+            limit = max(one.limit for one in part)
+            bounded = config.changed(min_new_tokens=min(config.shortest(), limit))
+            rows = [one.source for one in part]
+            texts = self.engine.beam_search(rows, limit, bounded, exhaustive)
             again = collections.defaultdict(list)
             for one, hypotheses in zip(part, texts, strict=True):
-                own = one.request.max_new_tokens
-                best = _ranked(hypotheses, ends, divisor)[: search.kept]
+                own = one.limit
+                best = _ranked(hypotheses, ends, divisor)[:kept]
                 if own < limit and any(len(tokens) > own for tokens, _ in hypotheses):
                     again[own, exhaustive].append(one)  # its own limit would change the search
                 elif not exhaustive and not _ended(best[-1][1], ends):
@@ -154,7 +139,7 @@ class CTranslate2Translator(LineTranslator):
                         (one.index, place): one.completed(tokens, log_prob, score, cut=cut)
                         for place, (score, tokens, log_prob) in enumerate(best)
                     }
-            later += [(rows, way) for (_, way), rows in again.items()]
+            later += [(lines, way) for (_, way), lines in again.items()]
         return found
 
 
@@ -188,13 +173,3 @@ def _is_cut(
         True
     """
     return not _ended(max(_ranked(hypotheses, ends, divisor))[1], ends)
-
-
-def _check_sampling(sampling: SamplingConfig | None) -> None:
-    """Refuses settings of sampling that CTranslate2 does not have.
-
-    Raises:
-        ConfigError: It names the setting.
-    """
-    if sampling is not None and sampling.min_p is not None:
-        raise ConfigError("min_p: CTranslate2 has no such sampling: leave it out")

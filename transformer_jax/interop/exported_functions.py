@@ -10,8 +10,11 @@ import jaxtyping
 from flax import nnx
 
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens, special_tokens
+from transformer_jax.decoding.search import search
+from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.search_state import SearchRows
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.interop.ctranslate2 import never_written
 from transformer_jax.interop.family import Model
@@ -77,6 +80,7 @@ def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     suppressed = never_written(tokenizer, model.config.decoder().vocab_size)
     eos, *more = tokenizer.end_tokens
     special = SpecialTokens(eos, tokenizer.pad, suppressed, tuple(more))
+    settings = _greedy(special, model.config.decoder().vocab_size, room)
     begins = (tokenizer.bos, *tokenizer.target_prefix_ids)
 
     def forward(weights, source, source_lengths, target):
@@ -90,9 +94,8 @@ def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
             given = jnp.tile(jnp.array(begins[:-1], jnp.int32), (source.shape[0], 1))
             cache = module.prefill(given, cache)[1]
         first = jnp.full(source.shape[:1], begins[-1], jnp.int32)
-        return _written(
-            generate(module.step, cache, first, special, length=room, max_lengths=limits)
-        )
+        rows = SearchRows(first, limits)
+        return _written(search(module, cache, rows, *settings, length=room))
 
     read: dict[str, Any] = {"source": ((B, S), "int32"), "source_lengths": ((B,), "int32")}
     limits = tuple(f"{x} <= {sizes['most']}" for x in (S, T) if isinstance(x, str))
@@ -106,6 +109,7 @@ def _generating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     B, T, longest = sizes["B"], sizes["T"], model.config.positions.max_length
     most = min(longest - room + 1, sizes["most"])  # the last token is not read
     special = special_tokens(tokenizer, model.config.vocab_size)
+    settings = _greedy(special, model.config.vocab_size, room)
 
     def forward(weights, tokens):
         return {"logits": merged(weights)(tokens)}
@@ -115,9 +119,8 @@ def _generating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
         rows, columns = tokens.shape
         cache = module.init_cache(None, rows, columns - 1 + room)
         cache = module.prefill(tokens[:, :-1], cache, starts)[1]
-        return _written(
-            generate(module.step, cache, tokens[:, -1], special, length=room, max_lengths=limits)
-        )
+        last = SearchRows(tokens[:, -1], limits)
+        return _written(search(module, cache, last, *settings, length=room))
 
     own: dict[str, Any] = {"starts": ((B,), "int32"), "limits": ((B,), "int32")}
     if isinstance(T, int):
@@ -157,8 +160,17 @@ def _encoding(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     return {"forward": Function(forward, inputs, limits)}
 
 
+def _greedy(special: SpecialTokens, vocab: int, length: int) -> Any:
+    config = GenerationConfig(normalization="none")
+    return search_settings(config, special, vocab=vocab, length=length)
+
+
 def _written(out: Any) -> dict[str, Any]:
-    return {"tokens": out.tokens, "lengths": out.lengths, "log_probs": out.log_probs}
+    return {
+        "tokens": out.tokens[:, 0],
+        "lengths": out.lengths[:, 0],
+        "log_probs": out.log_probs[:, 0],
+    }
 
 
 @contextlib.contextmanager

@@ -18,9 +18,10 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Int, Key
 
-from transformer_jax.decoding.beam import BeamSearchConfig
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.decoding.programs import SearchPrompts, search
+from transformer_jax.decoding.programs import SearchPrompts, search_prompts
+from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
@@ -233,8 +234,10 @@ def _translated(model: EncoderDecoder, inputs: Any, longest: int) -> Int[np.ndar
             jnp.full((rows, 1), BOS), jnp.zeros(rows, jnp.int32), jnp.full(rows, longest), inputs
         )
         special = SpecialTokens(EOS, PAD, (PAD, BOS))
-        how = BeamSearchConfig(num_beams=1)
-        return search(nnx.merge(graph, params), prompts, how, special, length=longest).tokens
+        model = nnx.merge(graph, params)
+        vocab = model.config.decoder_vocab_size or model.config.vocab_size
+        settings = search_settings(GenerationConfig(), special, vocab=vocab, length=longest)
+        return search_prompts(model, prompts, *settings, length=longest).tokens
 
     return np.asarray(program(params, inputs)).reshape(rows, -1)
 

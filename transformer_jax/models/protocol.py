@@ -48,7 +48,7 @@ class Decodable(Protocol):
     """A model that decodes one token at a time, Transformer or not.
 
     The cache is any pytree. ``R = B M`` rows are the ``M`` beams of each of ``B`` sequences, side
-    by side. Search (:mod:`transformer_jax.decoding.generate`, ``beam``, ``hf_search``) takes these
+    by side. Search (:mod:`transformer_jax.decoding.search`) takes these
     methods and knows no model. Law: the logits after each token are those of a forward pass over
     the whole sequence.
     """

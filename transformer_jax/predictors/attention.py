@@ -12,11 +12,12 @@ from flax import nnx
 from jaxtyping import Float
 
 from transformer_jax.decoding.context import TextStart
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.predictors.generation_settings import changes_of
 from transformer_jax.predictors.runs import open_directory
 from transformer_jax.predictors.text_starts import text_start
 from transformer_jax.visual.attention import (
@@ -33,7 +34,6 @@ __all__ = [
     "decoder_attention",
     "encoder_attention",
     "one_text",
-    "search_of",
     "translation_attention",
 ]
 
@@ -147,7 +147,7 @@ def translation_attention(
     translator: Translator,
     source: Any,
     target: str | None = None,
-    search: BeamSearchConfig | None = None,
+    search: GenerationConfig | None = None,
 ) -> TextAttention:
     """Returns the attention of a translator over a sentence and its translation.
 
@@ -230,15 +230,13 @@ class TranslatorAttention:
     def _refuse_engine(self) -> Translator:
         raise NotImplementedError
 
-    def attention(
-        self, text: str, target: str | None = None, *, num_beams: int | None = None
-    ) -> TextAttention:
+    def attention(self, text: str, target: str | None = None, **settings: Any) -> TextAttention:
         """Returns the attention weights of every layer and head over a sentence.
 
         Args:
             text: The sentence.
             target: Its translation; None is that of beam search.
-            num_beams: Beam width, 4 by default.
+            **settings: Settings of the search, as of a call.
 
         Raises:
             ArgumentError: The sentence is no string, or empty.
@@ -247,7 +245,8 @@ class TranslatorAttention:
         """
         translator, source = self._refuse_engine(), self._prepare(one_text(text))
         given = None if target is None else self._prepare_target(one_text(target, "target"))
-        return translation_attention(translator, source, given, search_of(self._limit, num_beams))
+        search = TRANSLATION.changed(**self._limit._asdict() | changes_of(None, settings))
+        return translation_attention(translator, source, given, search)
 
 
 class DecoderAttention:
@@ -274,12 +273,6 @@ class DecoderAttention:
         start = text_start(open_directory(self._path), self.tokenizer)
         model = graph, nnx.to_pure_dict(state)
         return decoder_attention(model, self.tokenizer, self._prepare(one_text(text)), start=start)
-
-
-def search_of(limit: Any, num_beams: int | None) -> BeamSearchConfig:
-    """Beam search with the length limit of a run; None is the default width."""
-    beams: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
-    return BeamSearchConfig(**beams, **limit._asdict())
 
 
 def encoder_attention(vectors: Any, texts: Sequence[str]) -> TextAttention:

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import transformer_jax
 from transformer_jax.config import TransformerConfig
-from transformer_jax.decoding.options import (
-    BatchingConfig,
-    BeamSearchConfig,
-    TranslationBatching,
-)
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.cached_exports import cached_export, user_cache
 from transformer_jax.interop.ctranslate2 import check_ctranslate2, write_ctranslate2
@@ -62,7 +59,7 @@ def load_engine_translator(
     checkpoint: str = "best",
     engine: EngineConfig | None = None,
     *,
-    search: BeamSearchConfig | None = None,
+    search: GenerationConfig = TRANSLATION,
     batching: TranslationBatching | None = None,
 ) -> CTranslate2Translator:
     """The translator of a run, computed by CTranslate2.

@@ -4,15 +4,15 @@ import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.line_translator import LineTranslator
 from transformer_jax.decoding.ngram import NgramLanguageModel
-from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.requests import (
     LanguageModel,
     TextScore,
@@ -24,9 +24,8 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.attention import DecoderAttention, TranslatorAttention
 from transformer_jax.predictors.base import Predictor, listed, truncation
 from transformer_jax.predictors.generation_settings import (
-    GenerationConfig,
-    GenerationSettings,
-    check_returned,
+    ConfigChoice,
+    changes_of,
     generated,
     is_hf,
     request_of,
@@ -51,10 +50,10 @@ if TYPE_CHECKING:
     from transformer_jax.chat.session import ChatModel
     from transformer_jax.predictors.engines import EngineConfig
 
-__all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor", "generated"]
+__all__ = ["LanguageModelPredictor", "TranslationPredictor", "generated"]
 
 
-class TranslationPredictor(TranslatorAttention, Embedding, Predictor):
+class TranslationPredictor(TranslatorAttention, Embedding, Predictor):  # type: ignore[misc]
     """A trained encoder-decoder as a function from sentences to translations.
 
     With ``engine`` CTranslate2 computes it: ``model`` is None then, and it translates only. A
@@ -85,38 +84,18 @@ class TranslationPredictor(TranslatorAttention, Embedding, Predictor):
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self,
-        texts: str,
-        *,
-        num_beams: int | None = ...,
-        num_return_sequences: int | None = ...,
-        length_penalty: float | None = ...,
-        max_len_a: float | None = ...,
-        max_len_b: int | None = ...,
-        generation_config: GenerationConfig = ...,
+        self, texts: str, *, generation_config: ConfigChoice = ..., **settings: Any
     ) -> GeneratedText: ...
     @overload
     def __call__(
-        self,
-        texts: Iterable[str],
-        *,
-        num_beams: int | None = ...,
-        num_return_sequences: int | None = ...,
-        length_penalty: float | None = ...,
-        max_len_a: float | None = ...,
-        max_len_b: int | None = ...,
-        generation_config: GenerationConfig = ...,
+        self, texts: Iterable[str], *, generation_config: ConfigChoice = ..., **settings: Any
     ) -> list[GeneratedText]: ...
     def __call__(
         self,
         texts: str | Iterable[str],
         *,
-        num_beams: int | None = None,
-        num_return_sequences: int | None = None,
-        length_penalty: float | None = None,
-        max_len_a: float | None = None,
-        max_len_b: int | None = None,
-        generation_config: GenerationConfig = None,
+        generation_config: ConfigChoice = None,
+        **settings: Any,
     ) -> GeneratedText | list[GeneratedText]:
         """The translation of a sentence, or a list with that of each sentence.
 
@@ -125,43 +104,31 @@ class TranslationPredictor(TranslatorAttention, Embedding, Predictor):
 
         Args:
             texts: One sentence or many.
-            num_beams: Beam width, 4 by default; 1 is greedy search.
-            num_return_sequences: Translations of each sentence, 1 by default, at most
-                ``num_beams``; all but the best are ``alternatives``.
-            length_penalty: Exponent of the length that scores are divided by, 0.6 by default
-                (Wu et al. 2016); 0 prefers short translations.
-            max_len_a: A translation has at most this many tokens per source token ...
-            max_len_b: ... plus this many tokens. None is the limit of the run.
-            generation_config: ``"hf"`` searches as Hugging Face ``transformers`` does, by the
-                checkpoint's generation config where the other arguments are None.
+            generation_config: Settings of the search; None is beam search with 4 beams, scores
+                normalized for length (Wu et al. 2016) and the length limit of the run. ``"hf"``
+                searches as Hugging Face ``transformers`` does, by the checkpoint's generation
+                config.
+            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+                ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
+                ``length_penalty``, ``max_len_a`` and ``max_len_b``; None leaves one as it is.
 
         Raises:
-            ConfigError: A setting is out of range.
+            ConfigError: A setting is unknown or out of range.
             NumericsError: The model computed NaN or infinity.
         """
-        given = _given(num_beams=num_beams, length_penalty=length_penalty)
-        limit, several = _given(max_len_a=max_len_a, max_len_b=max_len_b), num_return_sequences
+        changes = changes_of(generation_config, settings)
         if is_hf(generation_config):
-            given |= _given(num_return_sequences=several)
-            return _first(texts, self._by_hf_config(listed(texts), given, limit))
-        check_returned(several, num_beams or BeamSearchConfig.num_beams)
-        search = BeamSearchConfig(**given, **_given(nbest=several), **self._limit._asdict() | limit)
+            return _first(texts, self._by_hf_config(listed(texts), changes))
+        search = TRANSLATION.changed(**self._limit._asdict() | changes)
         lines, translator = map(self._prepare, listed(texts)), self._translator
         with truncation(lambda: translator.counts["cut"]), warn_if_limited(translator, search):
             translations = translator.translate(lines, search)
         return _first(texts, [generated(one.hypotheses) for one in translations])
 
-    def _by_hf_config(
-        self, lines: list[str], given: dict[str, Any], limit: dict[str, Any]
-    ) -> list[GeneratedText]:
+    def _by_hf_config(self, lines: list[str], changes: dict[str, Any]) -> list[GeneratedText]:
         if self._hf is None:
             raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
-        if limit:
-            raise ConfigError(
-                f"{next(iter(limit))}: generation_config hf has a max_length of its own: leave it "
-                f"out"
-            )
-        return [*map(generated, self._hf(lines, given))]
+        return [*map(generated, self._hf(lines, changes))]
 
     def embed(
         self,
@@ -278,54 +245,58 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self, prompts: str, **settings: Unpack[GenerationSettings]
+        self, prompts: str, *, generation_config: ConfigChoice = ..., **settings: Any
     ) -> GeneratedText: ...
     @overload
     def generate(
-        self, prompts: Iterable[str], **settings: Unpack[GenerationSettings]
+        self, prompts: Iterable[str], *, generation_config: ConfigChoice = ..., **settings: Any
     ) -> list[GeneratedText]: ...
     def generate(
-        self, prompts: str | Iterable[str], **settings: Unpack[GenerationSettings]
+        self,
+        prompts: str | Iterable[str],
+        *,
+        generation_config: ConfigChoice = None,
+        **settings: Any,
     ) -> GeneratedText | list[GeneratedText]:
         """The continuation of a prompt, or a list with that of each prompt, without the prompts.
 
         Args:
             prompts: One prompt or many.
-            **settings: As in :class:`GenerationSettings`.
+            generation_config: Settings; None samples at most 128 tokens at temperature 1. ``"hf"``
+                searches as Hugging Face ``transformers`` does, by the checkpoint's generation
+                config.
+            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+                ``max_new_tokens``, ``temperature`` and ``num_beams``. ``stop`` may be one text, and
+                ``adapter`` a name, or one for each prompt.
 
         Raises:
             ConfigError: A setting is unknown or out of range.
             NumericsError: The model computed NaN or infinity.
         """
-        if is_hf(settings.get("generation_config")):
-            return _first(prompts, self._by_hf_config(listed(prompts), settings))
-        requests = requests_of(list(map(self._prepare, listed(prompts))), settings)
+        changes = changes_of(generation_config, settings)
+        if is_hf(generation_config):
+            return _first(prompts, self._by_hf_config(listed(prompts), changes))
+        requests = requests_of(list(map(self._prepare, listed(prompts))), changes)
         with truncation(lambda: getattr(self._language, "counts", {}).get("cut", 0)):
             found = self._language.generate(requests)
         return _first(prompts, list(map(generated, found)))
 
     __call__ = generate
 
-    def _by_hf_config(
-        self, prompts: list[str], settings: GenerationSettings
-    ) -> list[GeneratedText]:
+    def _by_hf_config(self, prompts: list[str], changes: dict[str, Any]) -> list[GeneratedText]:
         if self._hf is None:
             raise ConfigError(
                 f"{self._path}: n-gram models, CTranslate2 and models with a choice of adapters "
                 f"have no generation config"
             )
-        given: dict[str, Any] = {**settings}
-        del given["generation_config"]
-        sampling = sorted(given.keys() & {"top_k", "top_p", "min_p", "stop", "seed"})
-        if sampling or given.pop("temperature", 0) != 0:
-            raise ConfigError(
-                f"generation_config hf is greedy or beam search: leave out "
-                f"{', '.join(sampling) or 'temperature'}"
-            )
-        return [*map(generated, self._hf(prompts, given))]
+        return [*map(generated, self._hf(prompts, changes))]
 
     def chat(
-        self, messages: Iterable[Mapping[str, Any]], **settings: Unpack[GenerationSettings]
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        *,
+        generation_config: ConfigChoice = None,
+        **settings: Any,
     ) -> GeneratedText:
         """The answer to a conversation, by the chat template of the model.
 
@@ -335,6 +306,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         Args:
             messages: Each with a ``role`` (system, user, assistant) and a ``content``; the last one
                 is not of the assistant.
+            generation_config: As of :meth:`generate`, without ``"hf"``.
             **settings: As of :meth:`generate`, without beams and several texts.
 
         Raises:
@@ -344,12 +316,13 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         from transformer_jax.data.conversations import check_asked
 
         checked = check_asked(list(messages))
+        changes = changes_of(generation_config, settings)
         for name in ("num_beams", "num_return_sequences"):
-            if settings.get(name, 1) != 1:
+            if changes.get(name, 1) != 1:
                 raise ConfigError(f"{name}: an answer is sampled or greedy, and one: leave it out")
-        if is_hf(settings.get("generation_config")):
+        if is_hf(generation_config):
             raise ConfigError("generation_config: answers have none: leave it out")
-        request = request_of("", settings)
+        request = request_of("", changes)
         if self._chat is None:
             from transformer_jax.predictors.chats import answering
 
@@ -357,14 +330,18 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         prepared = [{**one, "content": self._prepare(one["content"])} for one in checked]
         return generated([self._chat.answer(prepared, request)])
 
-    def stream(self, prompt: str, **settings: Unpack[GenerationSettings]) -> Iterator[str]:
+    def stream(
+        self, prompt: str, *, generation_config: GenerationConfig | None = None, **settings: Any
+    ) -> Iterator[str]:
         """The continuation of a prompt in parts, each as soon as it is generated.
 
         Args:
             prompt: The prompt.
+            generation_config: As of :meth:`generate`, without ``"hf"``.
             **settings: As of :meth:`generate`, without beams.
         """
-        return iter(self._language.stream(request_of(self._prepare(prompt), settings)))
+        changes = changes_of(generation_config, settings)
+        return iter(self._language.stream(request_of(self._prepare(prompt), changes)))
 
     def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
         """The log-probability of a text and of each of its tokens, in nats, or a list of them."""
@@ -375,7 +352,3 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
 def _first(texts: str | Iterable[str], found: list[GeneratedText]) -> Any:
     """One result for a string, a list for many."""
     return found[0] if isinstance(texts, str) else found
-
-
-def _given(**settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from flax import nnx
 
-from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
+from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending, TextGenerator
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["HFTextGenerator"]
 
 
-class HFTextGenerator(TextGenerator[HFGenerationConfig]):
+class HFTextGenerator(TextGenerator[GenerationConfig]):
     """A run's model and generation config, as a function of texts.
 
     Attributes:
@@ -70,7 +71,7 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
         self._before = (self._first,) if trained else self.tokenizer.prefix_ids
 
     @functools.cached_property
-    def generation_config(self) -> HFGenerationConfig:
+    def generation_config(self) -> GenerationConfig:
         """The generation config.
 
         Raises:
@@ -85,18 +86,21 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
             )
         if published is None:
             longest = self._fields["model"]["positions"]["max_length"]
-            return HFGenerationConfig(
+            own = GenerationConfig(
+                finishing="hf",
+                do_sample=False,
+                max_length=longest,
                 eos_token_id=self.tokenizer.end_tokens,
                 pad_token_id=self.tokenizer.pad,
                 decoder_start_token_id=self.tokenizer.bos,
                 forced_bos_token_id=next(iter(self.tokenizer.target_prefix_ids), None),
-                **{"max_length": longest, **changes},
             )
+            return _changed(own, changes)
         if not isinstance(published, dict) or not isinstance(published.get("generation"), dict):
             raise CheckpointError(
                 f"{self._where}: published is no record of a checkpoint: damaged?"
             )
-        return dataclasses.replace(from_generation_config(published["generation"]), **changes)
+        return _changed(from_generation_config(published["generation"]), changes)
 
     @functools.cached_property
     def _generator(self) -> HFGenerator:
@@ -119,7 +123,7 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
             changes: Settings of this call that replace those of the generation config.
         """
         config = self.generation_config
-        config = dataclasses.replace(config, **changes) if changes else config
+        config = _changed(config, changes) if changes else config
         remaining = iter(texts)
         while chunk := list(itertools.islice(remaining, self._batch)):
             sequences = [self._sequence(i, text, config) for i, text in enumerate(chunk)]
@@ -129,16 +133,20 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
                 yield found.get(i, [Continuation("", (), 0.0, "end", 0.0)])
 
     def searches(
-        self, sequences: Sequence[GenerationSequence], config: HFGenerationConfig
+        self,
+        sequences: Sequence[GenerationSequence],
+        config: GenerationConfig,
+        kept: int | None = None,
     ) -> Iterator[Pending]:
         """Starts the search of one batch after another, in the order of the sequences.
 
         Rows of a batch are padded alike, and padding counts for n-grams and lengths.
         """
+        del kept  # the texts are those of transformers, which may repeat one another
         for start in range(0, len(sequences), self._batch):
             yield self._search(sequences[start : start + self._batch], config)
 
-    def _search(self, batch: Sequence[GenerationSequence], config: HFGenerationConfig) -> Pending:
+    def _search(self, batch: Sequence[GenerationSequence], config: GenerationConfig) -> Pending:
         rows = [sequence.source or sequence.prompt_ids for sequence in batch]
         width = max(map(len, rows))
         ids = np.full((len(rows), width), self.tokenizer.pad, np.int32)
@@ -164,7 +172,7 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
 
         return found
 
-    def _sequence(self, index: int, text: str, config: HFGenerationConfig) -> GenerationSequence:
+    def _sequence(self, index: int, text: str, config: GenerationConfig) -> GenerationSequence:
         ids, source = self.tokenizer.encode(self._prepare(text)), []
         if self._encodes:
             source = [*self.tokenizer.prefix_ids, *ids, *self.tokenizer.suffix_ids] if ids else []
@@ -181,11 +189,35 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
         )
 
 
+# Settings that search of transformers does not have.
+_OURS = {
+    *("top_k", "top_p", "min_p", "stop", "seed", "at_limit", "normalization", "max_len_a"),
+    *("max_len_b", "allow_unk", "adapter", "temperature"),
+}
+
+
+def _changed(config: GenerationConfig, changes: Mapping[str, Any]) -> GenerationConfig:
+    """Returns the generation config of a checkpoint with other settings.
+
+    Raises:
+        ConfigError: A setting is unknown, out of range, or not of greedy and beam search.
+    """
+    changes = {"temperature": 1.0, **changes}
+    if changes["temperature"] == 0:  # greedy search, which this is
+        changes["temperature"] = 1.0
+    # Sampling is refused, and a search is none whatever the file says.
+    changed = config.changed(**{**changes, "finishing": "hf", "do_sample": False})
+    taken = {field.name for field in dataclasses.fields(config)} - _OURS
+    reason = "generation_config hf is greedy or beam search, to a max_length: leave it out"
+    changed.refuse_settings(taken, reason)
+    return changed
+
+
 def _continuation(
     sequence: GenerationSequence,
     ids: list[int],
     score: float,
-    config: HFGenerationConfig,
+    config: GenerationConfig,
     most: int,
 ) -> Continuation:
     """One text of a sequence: ``ids`` up to an end token, without what fills the row.

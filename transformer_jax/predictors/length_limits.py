@@ -5,9 +5,8 @@ import os
 import warnings
 from collections.abc import Iterator
 
-from transformer_jax.decoding.lengths import LengthLimit
+from transformer_jax.decoding.generation_config import GenerationConfig, LengthLimit
 from transformer_jax.decoding.line_translator import LineTranslator
-from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.predictors.runs import open_directory
 
 __all__ = ["length_limit", "warn_if_limited"]
@@ -39,7 +38,7 @@ def length_limit(
 
 
 @contextlib.contextmanager
-def warn_if_limited(translator: LineTranslator, search: BeamSearchConfig) -> Iterator[None]:
+def warn_if_limited(translator: LineTranslator, search: GenerationConfig) -> Iterator[None]:
     """Warns afterwards if texts reached their length limit.
 
     Args:

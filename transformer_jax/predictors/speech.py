@@ -9,16 +9,16 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.config_dict import from_dict
-from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.attention import (
     TextAttention,
     one_text,
-    search_of,
     translation_attention,
 )
 from transformer_jax.predictors.base import Predictor
-from transformer_jax.predictors.generation_settings import generated
+from transformer_jax.predictors.generation_settings import changes_of, generated
 from transformer_jax.predictors.length_limits import length_limit, warn_if_limited
 from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.predictors.runs import as_trained, load, open_directory
@@ -35,7 +35,7 @@ def load_transcriber(
     path: Path,
     checkpoint: str = "best",
     *,
-    search: BeamSearchConfig | None = None,
+    search: GenerationConfig = TRANSLATION,
     batching: TranslationBatching | None = None,
     loaded: Any = None,
 ) -> tuple[Transcriber, AudioConfig]:
@@ -89,41 +89,31 @@ class SpeechPredictor(Predictor):
         self,
         speech: Speech | Sequence[Speech],
         *,
-        num_beams: int | None = None,
-        num_return_sequences: int | None = None,
-        length_penalty: float | None = None,
-        max_len_a: float | None = None,
-        max_len_b: int | None = None,
+        generation_config: GenerationConfig | None = None,
+        **settings: Any,
     ) -> Any:
         """The text of a recording, or a list with that of each recording.
 
         Args:
             speech: The path of a ``.wav``, ``.npy`` or ``.npz`` file, features ``[T, F]`` as they
                 are in such files, or a list of them.
-            num_beams: Beam width, 4 by default; 1 is greedy search.
-            num_return_sequences: Texts of each recording, 1 by default, at most ``num_beams``; all
-                but the best are ``alternatives``.
-            length_penalty: Exponent of the length that scores are divided by, 0.6 by default.
-            max_len_a: A text has at most this many tokens per position of stacked frames ...
-            max_len_b: ... plus this many tokens. None is the limit of the run.
+            generation_config: Settings of the search; None is beam search with 4 beams, scores
+                normalized for length (Wu et al. 2016) and the length limit of the run.
+            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+                ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
+                ``length_penalty``, ``max_len_a`` (tokens per position of stacked frames) and
+                ``max_len_b``; None leaves one as it is.
 
         Raises:
-            ConfigError: A setting is out of range.
+            ConfigError: A setting is unknown or out of range.
             DataError: A file is missing, damaged, of another sample rate, holds NaN, or is longer
                 than the model reads; features have another width.
             NumericsError: The model computed NaN or infinity.
         """
         one = isinstance(speech, str | os.PathLike | np.ndarray)
         given: Iterable[Speech] = [speech] if one else speech  # type: ignore[list-item, assignment]
-        asked = {
-            "num_beams": num_beams,
-            "nbest": num_return_sequences,
-            "length_penalty": length_penalty,
-            "max_len_a": max_len_a,
-            "max_len_b": max_len_b,
-        }
-        settings: dict[str, Any] = {k: v for k, v in asked.items() if v is not None}
-        search = BeamSearchConfig(**{**self._limit._asdict(), **settings})
+        changes = changes_of(generation_config, settings)
+        search = TRANSLATION.changed(**self._limit._asdict() | changes)
         recordings = [self._recording(each, i) for i, each in enumerate(given, 1)]
         with warn_if_limited(self._transcriber, search):
             done = self._transcriber.translate(recordings, search)
@@ -131,14 +121,14 @@ class SpeechPredictor(Predictor):
         return found[0] if one else found
 
     def attention(
-        self, speech: Speech, target: str | None = None, *, num_beams: int | None = None
+        self, speech: Speech, target: str | None = None, **settings: Any
     ) -> TextAttention:
         """Returns the attention weights of every layer and head over a recording.
 
         Args:
             speech: A recording, as of a call.
             target: Its text; None is that of beam search.
-            num_beams: Beam width, 4 by default.
+            **settings: Settings of the search, as of a call.
 
         Raises:
             ConfigError: The model has no attention.
@@ -146,7 +136,7 @@ class SpeechPredictor(Predictor):
         """
         recording = self._recording(speech, 1)
         given = None if target is None else self._prepare_target(one_text(target, "target"))
-        search = search_of(self._limit, num_beams)
+        search = TRANSLATION.changed(**self._limit._asdict() | changes_of(None, settings))
         return translation_attention(self._transcriber, recording, given, search)
 
     def _recording(self, speech: Speech, number: int) -> Recording:

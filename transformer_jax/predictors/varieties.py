@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.decoding.generate import SamplingConfig
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.requests import (
     Continuation,
     GenerationRequest,
@@ -14,7 +13,6 @@ from transformer_jax.decoding.requests import (
 )
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import plural
-from transformer_jax.keys import key_for
 from transformer_jax.predictors.runs import load, load_language, open_directory, refuse_others
 from transformer_jax.training.task_progress import log, show_progress
 
@@ -76,18 +74,16 @@ def _continuations(
 def _translations(
     translator: Translator, lines: Sequence[str], way: Mapping[str, Any], most: int, seed: int
 ) -> list[list[Continuation]]:
-    how = dict(way)
-    samples = how.pop("num_return_sequences", 1)
-    search = BeamSearchConfig(
-        how.pop("num_beams", 1), how.pop("nbest", 1), max_len_a=0.0, max_len_b=most
-    )
-    key = (
-        None if how.get("temperature") == 0.0 or search.num_beams > 1 else key_for(seed, "sampling")
-    )
+    settings = {"max_len_a": 0.0, "max_len_b": most, "num_beams": 1, "seed": seed, **way}
+    drawn = settings["num_beams"] == 1 and settings.get("temperature", 1) > 0
+    search = TRANSLATION.changed(do_sample=drawn, **settings)
+    if not drawn:
+        return [list(done.hypotheses) for done in translator.stream(lines, search)]
     # Each sample of a line is a line of its own, whose number its tokens are drawn from.
+    samples = search.num_return_sequences
+    search = search.changed(num_return_sequences=1)
     repeated = [line for line in lines for _ in range(samples)]
-    stream = translator.stream(repeated, search, sampling=SamplingConfig(**how), key=key)
     found: list[list[Continuation]] = [[] for _ in lines]
-    for i, done in enumerate(stream):
+    for i, done in enumerate(translator.stream(repeated, search)):
         found[i // samples] += done.hypotheses
     return found

@@ -1,40 +1,32 @@
 """Evaluation of runs that search for texts: their flags, their words and their output file."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformer_jax.config_fields import Configuration
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.generation_flags import generation_flags
 from transformer_jax.errors import ConfigError
 from transformer_jax.training.task_progress import log
-
-if TYPE_CHECKING:
-    from transformer_jax.decoding.options import BeamSearchConfig
 
 __all__ = ["SearchFlags", "beam_search", "choose_words", "required", "write_lines"]
 
 
-@dataclasses.dataclass(frozen=True)
-class SearchFlags(Configuration, group="--"):
-    """The flags of a search for texts."""
-
-    num_beams: int = 4
-    """Beam width; 1 is greedy search."""
-    max_len_a: float | None = None
-    """Maximum length of a text: this many tokens per source token (per position of a recording) ...
-    None is that of the run."""
-    max_len_b: int | None = None
-    """... plus this many tokens. None is that of the run."""
+SearchFlags: Any = generation_flags(
+    TRANSLATION,
+    *("num_beams", "max_len_a", "max_len_b"),
+    max_len_a="of a recording, per position; None is the limit of the run",
+    max_len_b="None is the limit of the run",
+)
 
 
-def beam_search(request: Any) -> "BeamSearchConfig":
+def beam_search(request: Any) -> GenerationConfig:
     """Returns the search of the flags, with the run's length limit where they give none."""
-    from transformer_jax.decoding.options import BeamSearchConfig
     from transformer_jax.predictors.length_limits import length_limit
 
     limit = length_limit(request.run, request.max_len_a, request.max_len_b)
-    return BeamSearchConfig(num_beams=request.num_beams, **limit._asdict())
+    search: GenerationConfig = request.generation(**limit._asdict())
+    return search
 
 
 def choose_words(given: str | None, kept: str | None, references: Sequence[str]) -> str | None:

@@ -7,14 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
-from transformer_jax.decoding.generate import SamplingConfig
-from transformer_jax.decoding.options import (
-    BatchingConfig,
-    BeamSearchConfig,
-    SpecialTokens,
-    TranslationBatching,
-)
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.options import BatchingConfig, SpecialTokens, TranslationBatching
 from transformer_jax.decoding.programs import Programs, PromptBatch, SearchPrompts
+from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.making import make_model
@@ -77,7 +73,7 @@ def decoding_shape(run: Any, platform: str, shards: int) -> DecodingShape | None
         longest = min(run.data.read.max_length, batching.source_lengths[-1], most)
         read = min(round_up(longest, batching.source_lengths), most)
         rows = up(batching.allowed_rows(read, search.num_beams)[-1])
-        return DecodingShape(rows, search.num_beams, read, search.max_length(read, most))
+        return DecodingShape(rows, search.num_beams, read, search.target_tokens(read, most))
     if decoding is None or not run.evaluation.sample:
         return None
     shapes = BatchingConfig().for_platform(platform)
@@ -108,29 +104,31 @@ def decoding_program(run: Any, mesh: Mesh) -> DecodingProgram | None:
     )
     programs = Programs(nnx.graphdef(model), _SPECIAL)
     number = lambda *shape: jax.ShapeDtypeStruct((shape), jnp.int32)
-    rows = shape.rows
+    rows, vocab = shape.rows, run.model.decoder_vocab_size or run.model.vocab_size
+    how: dict[str, Any] = {"vocab": vocab, "length": shape.written}
     if searches:
         inputs = {"source": number(rows, shape.read), "source_lengths": number(rows)}
         prompts = SearchPrompts(number(rows, 1), number(rows), number(rows), inputs)
-        settings: dict[str, Any] = {"length": shape.written, "special": _SPECIAL}
-        config = BeamSearchConfig(num_beams=shape.beams)
-        return DecodingProgram(programs.search.jitted, (params, prompts, config), settings)
+        config = TRANSLATION.changed(num_beams=shape.beams)
+        plan, values = search_settings(config, _SPECIAL, **how)
+        settings = {"plan": plan, "values": values, "length": shape.written}
+        return DecodingProgram(programs.search.jitted, (params, prompts), settings)
     tokens = number(rows, shape.read)
-    prompt = PromptBatch(tokens, number(rows), number(rows), number(rows), (tokens, number(rows)))
-    column = jax.ShapeDtypeStruct((rows,), jnp.float32)
-    sampling = SamplingConfig(temperature=column, top_p=column)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+    prompt = PromptBatch(tokens, number(rows), number(rows), number(rows), keys)
+    nucleus = GenerationConfig(top_p=0.95, normalization="none")
+    plan, values = search_settings(nucleus, _SPECIAL, **how, sampled=True)
+    settings = {"plan": plan, "values": values}
     caches = BatchingConfig().caches
     # The cache grows with the text: the last one is the largest.
     largest = caches.index(round_up(min(shape.read + shape.written, caches[-1]), caches))
 
     def begun(size: int) -> Any:
-        sizes = {"size": size, "length": shape.written, "ngrams": ()}
+        sizes = {"size": size, "length": shape.written}
         with on_mesh(mesh):
-            return programs.begin.jitted.eval_shape(params, prompt, sampling, keys, **sizes)
+            return programs.begin.jitted.eval_shape(params, prompt, **settings, **sizes)
 
     progress = begun(caches[largest])
     outgrown = begun(caches[largest - 1]).cache if caches[largest] > _FIRST_CACHE else None
-    settings = {"prompt_length": shape.read, "ngrams": ()}
-    arguments = (params, progress, number(), sampling, keys)
+    arguments = (params, progress, number())
     return DecodingProgram(programs.go.jitted, arguments, settings, outgrown)

@@ -7,8 +7,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float32
 
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.layout import split_model
-from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError, plural
@@ -49,7 +50,7 @@ class Transcriber(Translator):
         tokenizer: TextTokenizer,
         normalization: Normalization,
         *,
-        search: BeamSearchConfig | None = None,
+        search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
     ):
         """Takes a model of features, whole or as the pair ``(graph, params)``.

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from transformer_jax.config_fields import Amount, Configuration, Count, NotNegative
-from transformer_jax.decoding.lengths import LengthLimit
-from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.evaluation.words import Tokenize, choose_tokenize
 
 __all__ = ["RECURRENT", "EvaluationConfig", "LengthSettings", "SummaryEvaluation"]
@@ -36,9 +35,9 @@ class EvaluationConfig(Configuration, group="evaluation"):
         """The most tokens of a text."""
         return LengthLimit().changed(self.max_len_a, self.max_len_b)
 
-    def search(self, num_beams: int) -> BeamSearchConfig:
+    def search(self, num_beams: int) -> GenerationConfig:
         """The search for texts."""
-        return BeamSearchConfig(num_beams=num_beams, **self.limit._asdict())
+        return TRANSLATION.changed(num_beams=num_beams, **self.limit._asdict())
 
     def completed(self, limit: LengthLimit, targets: Sequence[str]) -> "EvaluationConfig":
         """The same with what follows from the training data where nothing is given.
@@ -78,9 +77,9 @@ class SummaryEvaluation(Configuration, group="evaluation"):
         """The most tokens of a summary."""
         return LengthLimit() if self.max_length is None else LengthLimit(0.0, self.max_length)
 
-    def search(self, num_beams: int) -> BeamSearchConfig:
+    def search(self, num_beams: int) -> GenerationConfig:
         """The search for summaries."""
-        return BeamSearchConfig(num_beams=num_beams, **self.limit._asdict())
+        return TRANSLATION.changed(num_beams=num_beams, **self.limit._asdict())
 
 
 @dataclasses.dataclass(frozen=True)

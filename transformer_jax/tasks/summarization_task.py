@@ -10,8 +10,8 @@ from transformer_jax.data.sources import ReadOptions, Splits
 from transformer_jax.data.store import encode_targets
 from transformer_jax.data.summaries import Summaries, SummaryOptions, SummarySplits
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.lengths import learn_longest
-from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import plural
 from transformer_jax.evaluation.rouge import (
@@ -179,7 +179,7 @@ def score_summaries(
     tokenizer: Tokenizer,
     texts: Summaries,
     evaluation: SummaryEvaluation,
-    search: BeamSearchConfig,
+    search: GenerationConfig,
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """ROUGE of a model's summaries beside baselines, printed and returned, and the summaries.
 

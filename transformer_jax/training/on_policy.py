@@ -17,9 +17,11 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.config_fields import Configuration, Count, NotNegative, Positive, Share
-from transformer_jax.decoding.generate import generate, row_keys
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.decoding.programs import SearchPrompts, prefill
+from transformer_jax.decoding.programs import SearchPrompts, search_prompts
+from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional import policy_gradients as gradients
 from transformer_jax.functional.partitioning import constrain_rows
@@ -178,17 +180,18 @@ def sample(
         tuple(jnp.repeat(given[name], group, axis=0) for name in ("tokens", "starts", "numbers"))
     )
     B, P = tokens.shape
-    cache = prefill(model, SearchPrompts(tokens, begins, None), length)
-    keys = row_keys(key, jnp.arange(B))
-    out = generate(model.step, cache, tokens[:, -1], special, length=length, keys=keys)
-    whole = jnp.concatenate([tokens, out.tokens], axis=1)
+    how: Any = {"vocab": model.config.vocab_size, "length": length, "sampled": True}
+    settings = search_settings(GenerationConfig(normalization="none"), special, **how)
+    asked = SearchPrompts(tokens, begins, None, keys=row_keys(key, jnp.arange(B)))
+    out = search_prompts(model, asked, *settings, length=length)
+    whole = jnp.concatenate([tokens, out.tokens[:, 0]], axis=1)
     at = jnp.arange(P + length)[None]
-    lengths = P - begins + out.lengths
+    lengths = P - begins + out.lengths[:, 0]
     # To the left by the padding before each prompt.
     moved = jnp.take_along_axis(whole, jnp.minimum(at + begins[:, None], P + length - 1), axis=1)
     moved = jnp.where(at < lengths[:, None], moved, special.pad)
     starts, lengths = (P - begins).astype(jnp.int32), lengths.astype(jnp.int32)
-    return Samples(moved, starts, lengths, out.finished, numbers)
+    return Samples(moved, starts, lengths, out.ended[:, 0], numbers)
 
 
 def collect(

@@ -1,0 +1,287 @@
+"""Beam search: a step of several beams, and the texts that its hypotheses are."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.decoding.logits_processors import StepContext, process_logits
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
+from transformer_jax.decoding.search_state import Hypotheses, SearchResult, SearchState
+from transformer_jax.functional import logits as functional
+
+__all__ = ["advance_beams", "read_back"]
+
+
+class _Scores(NamedTuple):
+    """Scores of the next token of each beam, and how they become log-probabilities."""
+
+    raw: Float[Array, "R V"]  # logits, or log-probabilities where processors need them
+    model: Float[Array, "R V"] | None  # log-probabilities before processors, where they differ
+    peak: Float[Array, "B M"]
+    rest: Float[Array, "B M"]
+    exact: bool
+
+    def worth(self, values: Float[Array, "B M n"]) -> Float[Array, "B M n"]:
+        """Returns the log-probabilities of raw scores."""
+        if self.exact:
+            return values
+        # First the normaliser: a logit may be so large that a log-probability is lost beside it.
+        return (values - self.peak[:, :, None]) - self.rest[:, :, None]
+
+
+class _Ways(NamedTuple):
+    """Continuations of beams by a token each."""
+
+    totals: Float[Array, "B N"]
+    beams: Int[Array, "B N"]
+    tokens: Int[Array, "B N"]
+    model: Float[Array, "B N"] | None = None
+
+
+def advance_beams(
+    model: Any,
+    state: SearchState,
+    logits: Float[Array, "R V"],
+    at: StepContext,
+    plan: SearchPlan,
+    values: SearchValues,
+) -> SearchState:
+    """Returns a beam search with one more token of each beam.
+
+    Each step scores every continuation of every beam. Continuations by an end token that are among
+    the ``num_beams`` best become hypotheses that stand; of the others the ``num_beams`` best live
+    on, so the beam never starves. Of the hypotheses the ``kept`` best by their score, normalized
+    for length, are kept. Where a sentence meets its limit, what lives stands as it is (``cut``);
+    otherwise an end is the only continuation and its log-probability is paid, so that every text is
+    complete. The limit cut a text, and ``ended`` is False, where this end is none of the
+    ``num_beams`` best continuations; it cut all texts of a sentence if one that does not end has a
+    better score than every one that did. With ``num_beams >= V ** (length - 1)`` the search is
+    exact (row B31).
+
+    A sentence is done when nothing that lives can reach the worst that is kept (``optimal``), which
+    changes nothing, or by the rules of transformers (``hf``). Of several end tokens the most
+    probable ends a hypothesis of ``optimal``: the text is the same with each. Ties go to the
+    shorter, then to the better-ranked hypothesis.
+
+    Args:
+        model: Reorders the cache.
+        state: The search.
+        logits: Logits of the next token, the beams of a sentence side by side.
+        at: The step.
+        plan: The static part.
+        values: The settings.
+    """
+    t, hf = state.t, plan.finishing == "hf"
+    scores = _scores(state, logits, at, plan, values)
+    last = t + 1 >= state.limits
+    broken = (~jnp.isfinite(scores.rest)).any(1) & ~state.done & ~values.finite
+    onward = _onward(state, scores, at)
+    ends = _ends(state, scores, at, plan, values)
+    chosen = _chosen(onward, ends, plan, logits.shape[1])
+    if plan.lenient and "min_length" in plan.processors:  # too short an end is the limit's
+        chosen = chosen & (t + 1 >= values.min_length).reshape(-1, 1)
+    best, penalty = _admit(state, onward, ends, chosen, plan, values), _penalty(values, t + 1)
+    if not plan.cut:
+        overtaken = onward.totals[:, :1] / penalty > best.scores[:, :1]
+        best = best._replace(ended=best.ended & ~(overtaken & (last & ~state.done)[:, None]))
+    longest = _penalty(values, state.limits)
+    if hf:
+        reach = onward.totals[:, :1] / jnp.where(values.hopeful, longest, penalty)
+        hopeless = values.eager | ~(reach[:, 0] > best.scores[:, -1])
+        settled = (best.lengths > 0).all(1) & hopeless
+    else:
+        # Nothing beats keeping today's log-probability all the way to the limit.
+        reach = onward.totals[:, :1] / longest
+        settled = ~values.patient & (best.scores[:, -1] >= reach[:, 0])
+    zero, text = jnp.int32(0), state.text
+    if text is not None:
+        text = jnp.take_along_axis(text, onward.beams[:, :, None], axis=1)
+        text = lax.dynamic_update_slice(text, onward.tokens[:, :, None], (zero, zero, at.length))
+    write = lambda trail, row: lax.dynamic_update_slice(trail, row[None], (t, zero, zero))
+    return state._replace(
+        t=t + 1,
+        last=onward.tokens,
+        total=onward.totals,
+        model=onward.model,
+        tokens=write(state.tokens, onward.tokens),
+        parents=write(state.parents, onward.beams),
+        text=text,
+        best=best,
+        done=state.done | last | settled | broken,
+        broken=state.broken | broken,
+        cache=model.reorder(state.cache, onward.beams),
+    )
+
+
+def _scores(
+    state: SearchState,
+    logits: Float[Array, "R V"],
+    at: StepContext,
+    plan: SearchPlan,
+    values: SearchValues,
+) -> _Scores:
+    (B, M), V = state.total.shape, logits.shape[1]
+    peak, rest = (part.reshape(B, M) for part in functional.normalizer(logits))
+    each = values.map_rows(lambda value: jnp.repeat(value, M))
+    if not plan.exact:
+        return _Scores(process_logits(logits, at, plan, each), None, peak, rest, False)
+    log_probs = (logits.reshape(B, M, V) - peak[:, :, None]) - rest[:, :, None]
+    log_probs = log_probs.reshape(B * M, V)
+    processed = process_logits(log_probs, at, plan, each)
+    return _Scores(processed, log_probs, peak, rest, True)
+
+
+def _onward(state: SearchState, scores: _Scores, at: StepContext) -> _Ways:
+    """The best continuations that do not end, as many as beams.
+
+    Only the best of each row are compared across rows, and where masks are all that is processed,
+    only their log-probabilities are ever computed.
+    """
+    (B, M), V = state.total.shape, scores.raw.shape[1]
+    few = min(M, V)
+    values, tokens = functional.top_k_two_stage(jnp.where(at.ends[None], -jnp.inf, scores.raw), few)
+    totals = scores.worth(values.reshape(B, M, few)) + state.total[:, :, None]
+    totals, place = functional.top_k_of_rows(totals.reshape(B, M * few), M)
+    tokens = jnp.take_along_axis(tokens.reshape(B, M * few), place, axis=1).astype(jnp.int32)
+    return _with_model(state, scores, _Ways(totals, place // few, tokens))
+
+
+def _ends(
+    state: SearchState,
+    scores: _Scores,
+    at: StepContext,
+    plan: SearchPlan,
+    values: SearchValues,
+) -> _Ways:
+    """Continuations by an end token: of each beam the most probable one, or of ``hf`` all."""
+    (B, M), R = state.total.shape, len(scores.raw)
+    tokens = values.ends
+    # One at a time: of a vocabulary that is divided over devices nothing is gathered.
+    raw = jnp.stack(
+        [
+            functional.take_logit(scores.raw, jnp.broadcast_to(jnp.maximum(token, 0), (R,)))
+            for token in tokens
+        ],
+        axis=-1,
+    )
+    raw = jnp.where(tokens < 0, -jnp.inf, raw).reshape(B, M, -1)
+    tokens = jnp.broadcast_to(tokens, raw.shape)
+    if plan.finishing == "optimal":
+        most = functional.argmax(raw)[:, :, None]
+        raw, tokens = (jnp.take_along_axis(part, most, axis=2) for part in (raw, tokens))
+    totals = (scores.worth(raw) + state.total[:, :, None]).reshape(B, -1)
+    beams = jnp.broadcast_to(jnp.arange(M, dtype=jnp.int32)[None, :, None], tokens.shape)
+    return _with_model(state, scores, _Ways(totals, beams.reshape(B, -1), tokens.reshape(B, -1)))
+
+
+def _with_model(state: SearchState, scores: _Scores, ways: _Ways) -> _Ways:
+    """``ways`` with their log-probability under the model, where that is not what ranks them."""
+    if scores.model is None or state.model is None:
+        return ways
+    B, V = len(state.total), scores.raw.shape[1]
+    places = ways.beams * V + jnp.maximum(ways.tokens, 0)
+    gain = jnp.take_along_axis(scores.model.reshape(B, -1), places, axis=1)
+    return ways._replace(model=gain + jnp.take_along_axis(state.model, ways.beams, axis=1))
+
+
+def _chosen(onward: _Ways, ends: _Ways, plan: SearchPlan, vocab: int) -> Bool[Array, "B N"]:
+    """Whether ends are among the ``num_beams`` best continuations.
+
+    Among equals ``hf`` prefers the earlier beam and token, as top-k does there.
+    """
+    place = lambda ways: ways.beams * vocab + ways.tokens
+
+    def before(ways: _Ways) -> Int[Array, "B N"]:
+        these, those = ways.totals[:, None, :], ends.totals[:, :, None]
+        first = these > those
+        if plan.finishing == "hf":
+            earlier = place(ways)[:, None, :] < place(ends)[:, :, None]
+            first = first | ((these == those) & earlier)
+        return first.sum(-1)
+
+    return before(onward) + before(ends) < plan.beams
+
+
+def _admit(
+    state: SearchState,
+    onward: _Ways,
+    ends: _Ways,
+    chosen: Bool[Array, "B N"],
+    plan: SearchPlan,
+    values: SearchValues,
+) -> Hypotheses:
+    """The best of what stands and of what ends now, older ones first among equals."""
+    last, open_ = (state.t + 1 >= state.limits)[:, None], ~state.done[:, None]
+    ways, ended, counts = ends, chosen, chosen
+    if plan.cut:  # what meets the limit stands, as if it had ended
+        ways = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), ends, onward)
+        limited = jnp.broadcast_to(last, onward.totals.shape)
+        counts = jnp.concatenate([chosen, limited], axis=1)
+        ended = jnp.concatenate([chosen, jnp.zeros_like(limited)], axis=1)
+    else:
+        counts = chosen | last
+    counts = counts & open_
+    scores = ways.totals / _penalty(values, state.t + 1)
+    if plan.finishing == "hf":  # in the arithmetic of the original
+        scores = scores + jnp.where(counts, 0.0, plan.nothing)
+    else:
+        scores = jnp.where(counts, scores, plan.nothing)
+    old = state.best
+    both = jnp.concatenate([old.scores, scores], axis=1)
+    scores, where = functional.top_k_of_rows(both, plan.kept)
+
+    def pick(before: Any, new: Any) -> Any:
+        return jnp.take_along_axis(jnp.concatenate([before, new], axis=1), where, axis=1)
+
+    return Hypotheses(
+        lengths=pick(old.lengths, jnp.where(counts, state.t + 1, 0)),
+        ended=pick(old.ended, ended & counts),
+        scores=scores,
+        totals=pick(old.totals, ways.totals),
+        model=None if ways.model is None else pick(old.model, ways.model),
+        beams=pick(old.beams, ways.beams),
+        last=pick(old.last, ways.tokens),
+    )
+
+
+def _penalty(values: SearchValues, length: Any) -> Any:
+    """What totals of a length, or of one a row, are divided by: [1 1] or [B 1]."""
+    if values.penalties is None:
+        return jnp.ones((1, 1))
+    table = values.penalties
+    if not length.ndim:
+        return table[:, length][:, None]
+    if len(table) == 1:
+        return table[0, length][:, None]
+    return jnp.take_along_axis(table, length[:, None], axis=1)
+
+
+def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> SearchResult:
+    """Returns the hypotheses that stand, their tokens traced back from their ends to the start."""
+    best, broken = state.best, state.broken[:, None]
+    there = (best.lengths > 0) & ~broken
+    if plan.finishing == "optimal":  # no text that is impossible
+        there = there & (best.scores > plan.nothing)
+    lengths = jnp.where(there, best.lengths, 0)
+
+    def back(beams, at):
+        t, parents, tokens = at
+        # At step t = length - 1 stands the last token; before it, the beam that it followed.
+        inside = t < lengths - 1
+        token = jnp.where(inside, jnp.take_along_axis(tokens, beams, axis=1), values.pad)
+        token = jnp.where(t == lengths - 1, best.last, token)
+        return jnp.where(inside, jnp.take_along_axis(parents, beams, axis=1), beams), token
+
+    trail = (jnp.arange(len(state.tokens)), state.parents, state.tokens)
+    _, tokens = lax.scan(back, best.beams, trail, reverse=True)
+    finite = lambda x: jnp.where(broken, jnp.nan, x)
+    log_probs = best.totals if best.model is None else best.model
+    if plan.finishing == "optimal":
+        log_probs = jnp.where(there, log_probs, plan.nothing)
+    return SearchResult(
+        jnp.moveaxis(tokens, 0, -1), lengths, finite(log_probs), finite(best.scores),
+        best.ended & there,
+    )  # fmt: skip

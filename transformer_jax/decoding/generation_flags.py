@@ -1,0 +1,88 @@
+"""Flags of text generation, derived from :class:`.GenerationConfig`."""
+
+import dataclasses
+import functools
+import types
+import typing
+from typing import Annotated, Any
+
+from transformer_jax.config_fields import field_types
+from transformer_jax.config_help import field_help
+from transformer_jax.decoding.generation_config import GenerationConfig
+
+__all__ = ["generation_flags"]
+
+
+def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
+    """Returns a base class of commands that have flags of a :class:`.GenerationConfig`.
+
+    A flag is None where it is not given, which leaves the usual value. The base class has a method
+    ``generation``, which returns the configuration of the flags.
+
+    Args:
+        usual: The configuration without flags.
+        *names: Names of its settings that are flags.
+        **notes: What None means, by name, where it is not the usual value.
+
+    Example:
+        >>> flags = generation_flags(GenerationConfig(num_beams=4), "num_beams", "top_k")
+        >>> flags(top_k=3).generation().num_beams, flags(num_beams=2).generation().num_beams
+        (4, 2)
+    """
+    import tyro
+
+    fields: list[tuple[str, Any, Any]] = []
+    for name in names:
+        default = getattr(usual, name)
+        none = "" if default in (None, ()) else f"None is {_shown(default)}"
+        none = notes.get(name, none)
+        text = "; ".join(filter(None, (field_help(GenerationConfig)[name].rstrip("."), none)))
+        help_ = tyro.conf.arg(help=f"{text[0].upper()}{text[1:]}.")
+        kind = _flag_type(field_types(GenerationConfig)[name])
+        if isinstance(default, tuple):
+            fields.append((name, Annotated[kind, help_], default))
+        else:
+            fields.append((name, Annotated[kind | None, help_], None))
+    given = [(name, kind, dataclasses.field(default=value)) for name, kind, value in fields]
+    namespace = {
+        "given": _given,
+        "generation": functools.partialmethod(_generation, usual),
+        "__doc__": "Flags of text generation.",
+    }
+    base = dataclasses.make_dataclass(
+        "GenerationFlags", given, frozen=True, kw_only=True, namespace=namespace
+    )
+    made: Any = base
+    made.FLAGS = names
+    return made
+
+
+def _given(command: Any) -> dict[str, Any]:
+    """Returns the settings whose flags are given."""
+    found = {}
+    for name in type(command).FLAGS:
+        value = getattr(command, name)
+        if value is not None and value != ():
+            found[name] = value
+    return found
+
+
+def _generation(command: Any, usual: GenerationConfig, **settings: Any) -> GenerationConfig:
+    """Returns the configuration of the flags; ``settings`` replace theirs.
+
+    Raises:
+        ConfigError: A value contradicts another.
+    """
+    return usual.changed(**{**_given(command), **settings})
+
+
+def _flag_type(kind: Any) -> Any:
+    """Returns the type of a value that is given, of which any number is a float."""
+    if typing.get_origin(kind) is types.UnionType or typing.get_origin(kind) is typing.Union:
+        [kind] = [part for part in typing.get_args(kind) if part is not types.NoneType]
+    inner, *ranges = typing.get_args(kind) or (kind,)
+    return Annotated[float, *ranges] if inner == float | int else kind
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

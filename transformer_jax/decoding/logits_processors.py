@@ -1,0 +1,226 @@
+"""Logits processors of a search: functions of scores, by the names of their settings.
+
+All settings are arrays, so that a compiled program serves many configurations. A processor that a
+configuration does not use changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
+from transformer_jax.functional import logits as functional
+
+__all__ = ["StepContext", "among", "forbid_repeated_ngrams", "process_logits", "sequence_bias"]
+
+
+class StepContext(NamedTuple):
+    """Inputs of processors at a step besides scores and settings."""
+
+    written: Int[Array, ""]  # tokens that are written
+    length: Int[Array, ""]  # columns of ``text`` that count: prompt and written tokens
+    ends: Bool[Array, " V"]  # which tokens end a text
+    last: Bool[Array, "R 1"] | None = None  # rows that may end at any length: their limit is here
+    text: Any = None  # [R W], prompt and written tokens
+    starts: Any = None  # [R], the first column of each row that is no padding
+    source: Any = None  # [R S], what the encoder or the decoder read
+    width: Any = None  # [], columns of ``source`` that count
+
+
+def process_logits(
+    scores: Float[Array, "R V"], at: StepContext, plan: SearchPlan, values: SearchValues
+) -> Float[Array, "R V"]:
+    """Returns scores of the next token after the processors of the plan, in their order.
+
+    Args:
+        scores: Logits of a single beam, log-probabilities of several.
+        at: The step.
+        plan: Names the processors.
+        values: Their settings.
+
+    Example:
+        >>> from transformer_jax.decoding.generation_config import GenerationConfig
+        >>> from transformer_jax.decoding.search_plan import search_settings
+        >>> config = GenerationConfig(eos_token_id=(0,), min_new_tokens=2, suppress_tokens=(2,))
+        >>> at = StepContext(jnp.array(0), jnp.array(1), among(jnp.array([0]), 4))
+        >>> process_logits(jnp.zeros((1, 4)), at, *search_settings(config, vocab=4, length=3))
+        Array([[-inf,   0., -inf,   0.]], dtype=float32)
+    """
+    for name in plan.processors:
+        scores = _PROCESSORS[name](scores, at, values, plan)
+    return scores
+
+
+def among(ids: Int[Array, " n"], vocab: int) -> Bool[Array, " {vocab}"]:
+    """Returns which tokens of a vocabulary are among ``ids``; negative ones are none.
+
+    Example:
+        >>> among(jnp.array([2, -1]), 4)
+        Array([False, False,  True, False], dtype=bool)
+    """
+    return (jnp.arange(vocab)[:, None] == ids[None]).any(1)
+
+
+def sequence_bias(
+    scores: Float[Array, "R V"],
+    tokens: Int[Array, "R W"],
+    length: Int[Array, ""],
+    runs: Int[Array, "N L"],
+    biases: Float[Array, " N"],
+) -> Float[Array, "R V"]:
+    """Adds each run's bias to its last token, where the rest of the run stands before it.
+
+    Args:
+        scores: Of the next token.
+        tokens: Each row's tokens so far.
+        length: How many columns of ``tokens`` those are.
+        runs: Tokens, right-aligned and filled up with -1.
+        biases: What is added.
+
+    Example:
+        >>> seen, runs = jnp.array([[1, 2]]), jnp.array([[2, 0], [1, 1], [-1, 3]])
+        >>> sequence_bias(jnp.zeros((1, 4)), seen, jnp.array(2), runs, jnp.array([5.0, 6.0, 7.0]))
+        Array([[5., 0., 0., 7.]], dtype=float32)
+    """
+    R, V = scores.shape
+    N, L = runs.shape
+    here = jnp.ones((R, N), bool)
+    for back in range(1, L):
+        wanted = runs[:, L - 1 - back][None]
+        token = jnp.where(length >= back, _back(tokens, length, back), -2)
+        here = here & ((wanted < 0) | (wanted == token[:, None]))
+    last = jnp.broadcast_to(jnp.where(runs[:, -1] < 0, V, runs[:, -1])[None], (R, N))
+    rows = jnp.broadcast_to(jnp.arange(R)[:, None], (R, N))
+    bias = (
+        jnp.zeros_like(scores)
+        .at[rows, last]
+        .add(jnp.where(here, biases[None].astype(scores.dtype), 0), mode="drop")
+    )
+    return scores + bias
+
+
+def forbid_repeated_ngrams(
+    scores: Float[Array, "R V"],
+    source: tuple[Int[Array, "R S"], Int[Array, ""]],
+    tokens: Int[Array, "R W"],
+    length: Int[Array, ""],
+    n: Int[Array, ""] | Int[Array, " R"],
+    most: int,
+) -> Float[Array, "R V"]:
+    """Forbids each token that would make the last tokens an n-gram of ``source``.
+
+    With ``source`` the tokens themselves, :func:`functional.logits.no_repeat_ngram` for an ``n``
+    that is known late, and may be another for each row.
+
+    Args:
+        scores: Of the next token.
+        source: Tokens that hold the n-grams not to repeat, and how many columns of them count.
+        tokens: Each row's tokens so far.
+        length: How many columns of ``tokens`` those are.
+        n: Tokens of a run; 0 forbids nothing.
+        most: The most that ``n`` can be.
+
+    Example:
+        >>> source, seen, two = jnp.array([[3, 1, 2]]), jnp.array([[2, 3]]), jnp.array(2)
+        >>> forbid_repeated_ngrams(jnp.zeros((1, 4)), (source, jnp.array(3)), seen, two, two, 4)
+        Array([[  0., -inf,   0.,   0.]], dtype=float32)
+    """
+    before, width = source
+    R, S = before.shape
+    at, n = jnp.arange(S)[None], n.reshape(-1, 1)
+    ends = jnp.broadcast_to((n > 0) & (at >= n - 1) & (at < width), (R, S))
+    for back in range(1, most):
+        token = jnp.where(length >= back, _back(tokens, length, back), -2)
+        earlier = jnp.pad(before, ((0, 0), (back, 0)), constant_values=-3)[:, :S]
+        ends = ends & ((back >= n) | (earlier == token[:, None]))
+    return functional.suppress_tokens(scores, jnp.where(ends, before, -1))
+
+
+def _back(tokens: Int[Array, "R W"], length: Int[Array, ""], back: int) -> Int[Array, " R"]:
+    """Returns the token ``back`` columns before the next one."""
+    return jnp.take(tokens, jnp.maximum(length - back, 0), axis=1)
+
+
+def _forbid(x, which):
+    return jnp.where(which, -jnp.inf, x)
+
+
+def _encoder_repetition_penalty(x, at, values, plan):
+    here = (jnp.arange(at.source.shape[1]) < at.width)[None]
+    seen = jnp.broadcast_to(here, at.source.shape)
+    return functional.repetition_penalty(x, at.source, seen, values.encoder_repetition)
+
+
+def _repetition_penalty(x, at, values, plan):
+    columns = jnp.arange(at.text.shape[1])[None]
+    seen = (columns >= at.starts[:, None]) & (columns < at.length)
+    return functional.repetition_penalty(x, at.text, seen, values.repetition)
+
+
+def _no_repeat_ngram_size(x, at, values, plan):
+    source = (at.text, at.length)
+    return forbid_repeated_ngrams(x, source, at.text, at.length, values.ngram, plan.ngram)
+
+
+def _encoder_no_repeat_ngram_size(x, at, values, plan):
+    source, n = (at.source, at.width), values.encoder_ngram
+    return forbid_repeated_ngrams(x, source, at.text, at.length, n, plan.encoder_ngram)
+
+
+def _min_length(x, at, values, plan):
+    early = (at.written + 1 < values.min_length).reshape(-1, 1)
+    early = early if at.last is None else early & ~at.last
+    return _forbid(x, early & at.ends[None])
+
+
+def _forced_eos_token_id(x, at, values, plan):
+    forced = jnp.where(values.forced_last, 0.0, -jnp.inf)[None]
+    here = values.forced_last.any() & (at.written == values.at_last)
+    return jnp.where(here, forced, x)
+
+
+def _remove_invalid_values(x, at, values, plan):
+    least = jnp.finfo(jnp.float32).min
+    return jnp.where(values.finite, jnp.nan_to_num(x, neginf=least), x)
+
+
+def _exponential_decay_length_penalty(x, at, values, plan):
+    gain = jnp.abs(x) * values.decay[at.written]
+    return x + jnp.where(at.ends[None] & jnp.isfinite(x), gain, 0.0)
+
+
+def _begin_suppress_tokens(x, at, values, plan):
+    return _forbid(x, (values.begin_suppressed & (at.length == values.first))[None])
+
+
+_PROCESSORS: dict[str, Callable[[Any, StepContext, SearchValues, SearchPlan], Any]] = {
+    "sequence_bias": lambda x, at, values, plan: sequence_bias(
+        x, at.text, at.length, values.biased, values.biases
+    ),
+    "encoder_repetition_penalty": _encoder_repetition_penalty,
+    "repetition_penalty": _repetition_penalty,
+    "no_repeat_ngram_size": _no_repeat_ngram_size,
+    "encoder_no_repeat_ngram_size": _encoder_no_repeat_ngram_size,
+    "bad_words_ids": lambda x, at, values, plan: sequence_bias(
+        x, at.text, at.length, values.barred, values.barriers
+    ),
+    "min_length": _min_length,
+    "forced_bos_token_id": lambda x, at, values, plan: functional.force_token(
+        x, jnp.where(at.length == 1, values.forced_first, -1)
+    ),
+    "forced_eos_token_id": _forced_eos_token_id,
+    "remove_invalid_values": _remove_invalid_values,
+    "exponential_decay_length_penalty": _exponential_decay_length_penalty,
+    "suppress_tokens": lambda x, at, values, plan: _forbid(x, values.suppressed[None]),
+    "begin_suppress_tokens": _begin_suppress_tokens,
+    "temperature": lambda x, at, values, plan: functional.temperature(x, values.temperature),
+    "top_k": lambda x, at, values, plan: functional.top_k(x, values.top_k),
+    "top_p": lambda x, at, values, plan: functional.top_p(x, values.top_p),
+    "min_p": lambda x, at, values, plan: functional.min_p(x, values.min_p),
+    "renormalize_logits": lambda x, at, values, plan: jnp.where(
+        values.renormalize, jax.nn.log_softmax(x, axis=-1), x
+    ),
+}

@@ -1,0 +1,202 @@
+"""Search for texts as one compiled loop: greedy search, sampling and beam search.
+
+A search is over anything that maps tokens and a cache to logits, such as a model that is
+:class:`.Decodable`. Its :class:`.SearchPlan` is static; its :class:`.SearchValues` are arrays.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.decoding.beams import advance_beams, read_back
+from transformer_jax.decoding.logits_processors import StepContext, among, process_logits
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
+from transformer_jax.decoding.search_state import (
+    Hypotheses,
+    SearchResult,
+    SearchRows,
+    SearchState,
+    put_rows,
+    start_search,
+    take_rows,
+)
+from transformer_jax.functional import logits as functional
+
+__all__ = ["advance_search", "continue_search", "search", "search_result"]
+
+
+def continue_search(
+    model: Any,
+    state: SearchState,
+    until: int | Int[Array, ""],
+    plan: SearchPlan,
+    values: SearchValues,
+    remaining: int = 0,
+) -> SearchState:
+    """Continues until ``until`` tokens are written or at most ``remaining`` rows are not done.
+
+    Split into calls in any way, a search gives the same texts.
+
+    Args:
+        model: Decoder, encoder-decoder or :class:`Steps`.
+        state: The search, which has room for ``until`` tokens.
+        until: Number of tokens, counted from the first.
+        plan: The static part.
+        values: The settings.
+        remaining: It stops early where at most so many rows have not ended.
+    """
+
+    def body(state: SearchState) -> SearchState:
+        logits, cache = model.step(state.last.reshape(-1), state.cache)
+        return advance_search(model, state._replace(cache=cache), logits, plan, values)
+
+    def unfinished(state: SearchState) -> Bool[Array, ""]:
+        return (state.t < until) & ((~state.done).sum() > remaining)
+
+    return lax.while_loop(unfinished, body, state)
+
+
+def advance_search(
+    model: Any,
+    state: SearchState,
+    logits: Float[Array, "R V"],
+    plan: SearchPlan,
+    values: SearchValues,
+) -> SearchState:
+    """Returns the search with one more token of each row that is not done.
+
+    Args:
+        model: Reorders the cache, which the call that gave the logits has updated.
+        state: The search, which has room for a token.
+        logits: Logits of the next token.
+        plan: The static part.
+        values: The settings.
+    """
+    logits, values = logits.astype(jnp.float32), jax.tree.map(jnp.asarray, values)
+    at = _step_context(state, plan, values, logits.shape[1])
+    if plan.beams > 1:
+        return advance_beams(model, state, logits, at, plan, values)
+    return _advance_one(state, logits, at, plan, values)
+
+
+def _step_context(
+    state: SearchState, plan: SearchPlan, values: SearchValues, vocab: int
+) -> StepContext:
+    M, given = plan.beams, state.context
+    last = jnp.repeat(state.t + 1 >= state.limits, M)[:, None] if plan.lenient else None
+    at = StepContext(state.t, state.t + 1, among(values.ends, vocab), last)
+    if given is None:
+        return at
+    spread = lambda rows: None if rows is None else jnp.repeat(rows, M, axis=0)
+    return at._replace(
+        length=given.length + state.t,
+        text=None if state.text is None else state.text.reshape(-1, state.text.shape[2]),
+        starts=spread(given.starts),
+        source=spread(given.source),
+        width=given.width,
+    )
+
+
+def _advance_one(
+    state: SearchState,
+    logits: Float[Array, "B V"],
+    at: StepContext,
+    plan: SearchPlan,
+    values: SearchValues,
+) -> SearchState:
+    """Greedy search or sampling: the first end is the end."""
+    allowed, t = process_logits(logits, at, plan, values), state.t
+    if state.keys is None:
+        token = functional.argmax(allowed)
+    else:
+        keys = jax.vmap(jax.random.fold_in)(state.keys, state.sampled + t)
+        token = functional.sample(allowed, keys)
+    active = ~state.done
+    token = jnp.where(active, token, values.pad).astype(jnp.int32)
+    peak, rest = functional.normalizer(logits)
+    gain = jnp.where(active, (functional.take_logit(logits, token) - peak) - rest, 0.0)
+    ended = active & (token[:, None] == values.ends[None]).any(-1)
+    zero, text = jnp.int32(0), state.text
+    if text is not None:
+        text = lax.dynamic_update_slice(text, token[:, None, None], (zero, zero, at.length))
+    return state._replace(
+        t=t + 1,
+        last=token[:, None],
+        total=state.total + gain[:, None],
+        tokens=lax.dynamic_update_slice(state.tokens, token[None, :, None], (t, zero, zero)),
+        text=text,
+        best=Hypotheses(state.best.lengths + active[:, None], state.best.ended | ended[:, None]),
+        done=state.done | ended | (t + 1 >= state.limits),
+    )
+
+
+def search_result(state: SearchState, plan: SearchPlan, values: SearchValues) -> SearchResult:
+    """Returns the texts that stand."""
+    if plan.beams > 1:
+        return read_back(state, plan, values)
+    best, table = state.best, values.penalties
+    scores = state.total
+    if table is not None:
+        table = jnp.broadcast_to(jnp.asarray(table), (len(scores), table.shape[1]))
+        scores = scores / jnp.take_along_axis(table, best.lengths, axis=1)
+    return SearchResult(
+        jnp.moveaxis(state.tokens, 0, -1), best.lengths, state.total, scores, best.ended
+    )
+
+
+def search(
+    model: Any,
+    cache: Any,
+    rows: SearchRows,
+    plan: SearchPlan,
+    values: SearchValues,
+    *,
+    length: int,
+    sizes: Sequence[int] = (),
+) -> SearchResult:
+    """Returns the texts that a search finds.
+
+    Greedy search takes the most probable token, the lowest id among equals (row B30); with keys
+    each token is sampled (rows B32-B34), and the sample of a row at step t depends on its key and
+    ``sampled + t`` alone. For beam search see :func:`.advance_beams`. Rows do not influence one
+    another. The loop ends when every row is done.
+
+    Whenever no more rows remain than the next of ``sizes``, these alone go on, in a loop of that
+    size. All loops are one program. It pays where the time of a step grows with its rows, as on
+    CPUs.
+
+    Args:
+        model: Decoder, encoder-decoder or :class:`Steps`.
+        cache: Cache before the first token.
+        rows: The rows.
+        plan: The static part.
+        values: The settings.
+        length: T, most tokens of any text, an end included.
+        sizes: Numbers of rows, falling.
+
+    Example:
+        >>> from transformer_jax.decoding.generation_config import GenerationConfig
+        >>> from transformer_jax.decoding.search_plan import search_settings
+        >>> from transformer_jax.decoding.search_state import Steps
+        >>> table = jnp.array([[0.0, 2.0, 1.0], [0.0, 1.0, 2.0], [9.0, 0.0, 0.0]])
+        >>> model = Steps(lambda tokens, cache: (table[tokens], cache))
+        >>> config = GenerationConfig(eos_token_id=(2,), pad_token_id=0)
+        >>> settings = search_settings(config, vocab=3, length=4)
+        >>> search(model, None, SearchRows(jnp.array([0, 1])), *settings, length=4).tokens[:, 0]
+        Array([[1, 2, 0, 0],
+               [2, 0, 0, 0]], dtype=int32)
+    """
+    state = start_search(cache, rows, plan, values, length=length)
+    whole, places, own = state, jnp.arange(len(rows.last)), values
+    for size in sizes:
+        state = continue_search(model, state, length, plan, own, remaining=size)
+        whole = put_rows(whole, state, places)
+        order = jnp.argsort(state.done, stable=True)[:size]
+        state, places = take_rows(model, state, order), places[order]
+        own = values.take(places)
+    state = continue_search(model, state, length, plan, own)
+    return search_result(put_rows(whole, state, places) if sizes else state, plan, values)

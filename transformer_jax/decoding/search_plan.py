@@ -1,0 +1,368 @@
+"""A search as a program takes it: a static plan, and the values of its settings as arrays."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int
+
+from transformer_jax.decoding.generation_config import GenerationConfig, Normalization
+from transformer_jax.decoding.lengths import length_penalty
+from transformer_jax.decoding.options import SpecialTokens
+
+__all__ = [
+    "NEUTRAL",
+    "SearchPlan",
+    "SearchValues",
+    "penalty_table",
+    "plan_of",
+    "search_settings",
+    "token_mask",
+    "values_of",
+    "with_special",
+]
+
+# Logits processors in the order of transformers, with the values that leave each out.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "sequence_bias": ((),),
+    "encoder_repetition_penalty": (1,),
+    "repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "bad_words_ids": ((),),
+    "min_length": (0, 1),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": ((),),
+    "remove_invalid_values": (False,),
+    "exponential_decay_length_penalty": (None,),
+    "suppress_tokens": ((),),
+    "begin_suppress_tokens": ((),),
+    "temperature": (),
+    "top_k": (None,),
+    "top_p": (None,),
+    "min_p": (None,),
+    "renormalize_logits": (False,),
+}
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+# A token is forbidden or not: beams rank raw logits, and normalize few of them.
+MASKS = {"min_length", "suppress_tokens"}
+READS_TEXT = {
+    "sequence_bias",
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "bad_words_ids",
+}
+# Values that are one for all rows, or one a row.
+_EACH = (
+    "min_length",
+    "repetition",
+    "encoder_repetition",
+    "ngram",
+    "encoder_ngram",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+)
+
+
+class SearchPlan(NamedTuple):
+    """The static part of a search: all that decides which program is compiled."""
+
+    beams: int = 1
+    kept: int = 1  # hypotheses that stand: the returned ones, or all beams ("hf")
+    finishing: str = "optimal"
+    cut: bool = True  # a text that meets its limit stands there; otherwise it pays for its end
+    processors: tuple[str, ...] = ()  # in the order of NEUTRAL
+    ngram: int = 0  # the largest of any row
+    encoder_ngram: int = 0
+    ends: int = 1  # end tokens
+    biased: tuple[int, int] = (0, 0)  # runs with a bias, and their most tokens
+    barred: tuple[int, int] = (0, 0)  # runs that are never written
+
+    @property
+    def exact(self) -> bool:
+        """Whether beams rank log-probabilities of the whole vocabulary, as transformers does."""
+        return self.beams > 1 and (self.finishing == "hf" or bool(set(self.processors) - MASKS))
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether scores depend on the tokens of prompt and text."""
+        return bool(READS_TEXT & set(self.processors))
+
+    @property
+    def lenient(self) -> bool:
+        """Whether a text shorter than ``min_length`` may end in the last step of its limit."""
+        return not self.cut or (self.beams == 1 and self.finishing == "optimal")
+
+    @property
+    def nothing(self) -> float:
+        """The score of a hypothesis that does not exist; transformers subtracts 1e9."""
+        return -1e9 if self.finishing == "hf" else -np.inf
+
+
+class SearchValues(NamedTuple):
+    """The settings of a search as arrays: of all rows, or one a row."""
+
+    ends: Any  # [E], -1 is none
+    pad: Any  # [], what follows an end
+    penalties: Any = None  # [1 or B, T + 1], divisors of log-probabilities by length; None is 1
+    min_length: Any = 0  # [] or [B], fewest tokens, the end included
+    patient: Any = False  # [], goes on to the limit, where the result is the same ("optimal")
+    eager: Any = False  # [], a sentence is done once all its hypotheses have ended ("hf")
+    hopeful: Any = False  # [], hopes of beams are for the longest text ("hf")
+    suppressed: Any = None  # [V]
+    begin_suppressed: Any = None  # [V]
+    first: Any = 0  # [], columns at which the first written token stands
+    forced_first: Any = -1  # []
+    forced_last: Any = None  # [V]
+    at_last: Any = -1  # [], tokens written where the last is forced
+    repetition: Any = None
+    encoder_repetition: Any = None
+    ngram: Any = None
+    encoder_ngram: Any = None
+    biased: Any = None  # [N L], runs, right-aligned and filled with -1
+    biases: Any = None  # [N]
+    barred: Any = None  # [N L]
+    barriers: Any = None  # [N]
+    decay: Any = None  # [T + 1], what ends gain after so many new tokens
+    finite: Any = False  # []
+    renormalize: Any = False  # []
+    temperature: Any = 1.0
+    top_k: Any = None
+    top_p: Any = None
+    min_p: Any = None
+
+    def map_rows(self, change: Any) -> "SearchValues":
+        """Returns the values with those that are one a row changed."""
+        rows = {name: getattr(self, name) for name in _EACH if np.ndim(getattr(self, name)) == 1}
+        return self._replace(**{name: change(value) for name, value in rows.items()})
+
+    def take(self, rows: Any) -> "SearchValues":
+        """Returns the values of some rows."""
+        some = self.map_rows(lambda value: jnp.asarray(value)[rows])
+        table = some.penalties
+        if table is None or table.shape[0] == 1:
+            return some
+        return some._replace(penalties=jnp.asarray(table)[rows])
+
+
+def plan_of(
+    configs: Iterable[GenerationConfig],
+    *,
+    beams: int = 1,
+    sampled: bool = False,
+    kept: int | None = None,
+) -> SearchPlan:
+    """Returns the plan of a program that serves all of ``configs``.
+
+    Args:
+        configs: Configurations that are alike in ``finishing`` and ``at_limit``.
+        beams: Beams of each text.
+        sampled: Whether tokens are sampled.
+        kept: Hypotheses that stand; None is ``num_return_sequences``, or of ``hf`` all beams.
+
+    Example:
+        >>> plan = plan_of([GenerationConfig(eos_token_id=(2,), top_k=3, min_length=4)])
+        >>> plan.processors, plan.ends
+        (('min_length',), 1)
+    """
+    each = list(configs)
+    first = each[0]
+    most = lambda size: max(size(one) for one in each)
+    table = lambda runs: (most(lambda one: len(runs(one))), most(lambda one: _longest(runs(one))))
+
+    def used(name: str) -> bool:
+        if name in SAMPLING and not sampled:
+            return False
+        value = lambda one: one.barred if name == "bad_words_ids" else getattr(one, name)
+        neutral = NEUTRAL[name]
+        on = any(value(one) not in neutral for one in each)
+        return on or (name == "min_length" and any(one.min_new_tokens for one in each))
+
+    optimal = first.finishing == "optimal"
+    if kept is None:
+        kept = first.num_return_sequences if optimal and beams > 1 else beams
+    return SearchPlan(
+        beams=beams,
+        kept=kept,
+        finishing=first.finishing,
+        cut=beams == 1 or first.at_limit == "cut",
+        processors=tuple(filter(used, NEUTRAL)),
+        ngram=most(lambda one: one.no_repeat_ngram_size),
+        encoder_ngram=most(lambda one: one.encoder_no_repeat_ngram_size),
+        ends=max(1, most(lambda one: len(one.eos_token_id))),
+        biased=table(lambda one: [run for run, _ in one.sequence_bias]),
+        barred=table(lambda one: one.barred),
+    )
+
+
+def values_of(
+    config: GenerationConfig,
+    plan: SearchPlan,
+    *,
+    vocab: int,
+    length: int,
+    prompt: int = 1,
+    longest: int | None = None,
+) -> SearchValues:
+    """Returns the settings of a configuration as arrays, for a program with a plan.
+
+    Args:
+        config: The configuration.
+        plan: Of :func:`plan_of`, for this and perhaps other configurations.
+        vocab: V, tokens that the model writes.
+        length: T, the most tokens that the program writes.
+        prompt: Tokens before the first one that is written, padding included.
+        longest: Tokens of a text, prompt included; None is ``prompt + length``.
+
+    Example:
+        >>> config = GenerationConfig(eos_token_id=(3,), length_penalty=2.0)
+        >>> values = values_of(config, plan_of([config]), vocab=5, length=3)
+        >>> values.ends.tolist(), values.penalties.tolist(), values.suppressed
+        ([3], [[1.0, 1.0, 4.0, 9.0]], None)
+    """
+    on, hf = set(plan.processors), config.finishing == "hf"
+    only = lambda name, value: value if name in on else None
+    biases = np.array([bias for _, bias in config.sequence_bias], np.float32)
+    later = prompt == 1 and config.forced_bos_token_id is not None
+    longest = prompt + length if longest is None else longest
+    return SearchValues(
+        ends=_filled(config.eos_token_id, plan.ends),
+        pad=np.int32(config.fill if hf and plan.beams > 1 else config.pad),
+        penalties=penalty_table(config.normalization, config.length_penalty, length),
+        min_length=np.int32(config.shortest(prompt) + 1),
+        eager=np.bool_(config.early_stopping is True),
+        hopeful=np.bool_(config.early_stopping == "never" and config.length_penalty > 0),
+        suppressed=only("suppress_tokens", token_mask(config.suppress_tokens, vocab)),
+        begin_suppressed=only(
+            "begin_suppress_tokens", token_mask(config.begin_suppress_tokens, vocab)
+        ),
+        first=np.int32(prompt + later),
+        forced_first=np.int32(
+            -1 if config.forced_bos_token_id is None else config.forced_bos_token_id
+        ),
+        forced_last=only("forced_eos_token_id", token_mask(config.forced_eos_token_id, vocab)),
+        at_last=np.int32(longest - 1 - prompt),
+        repetition=only("repetition_penalty", np.float32(config.repetition_penalty)),
+        encoder_repetition=only(
+            "encoder_repetition_penalty", np.float32(1 / config.encoder_repetition_penalty)
+        ),
+        ngram=np.int32(config.no_repeat_ngram_size),
+        encoder_ngram=np.int32(config.encoder_no_repeat_ngram_size),
+        biased=_aligned([run for run, _ in config.sequence_bias], plan.biased),
+        biases=np.pad(biases, (0, plan.biased[0] - len(biases))),
+        barred=_aligned(config.barred, plan.barred),
+        barriers=np.full(plan.barred[0], -np.inf, np.float32),
+        decay=only("exponential_decay_length_penalty", _decay(config, length)),
+        finite=np.bool_(config.remove_invalid_values),
+        renormalize=np.bool_(config.renormalize_logits),
+        temperature=np.float32(config.temperature),
+        top_k=only("top_k", np.int32(min(config.top_k or vocab, vocab))),
+        top_p=only("top_p", np.float32(config.top_p or 1)),
+        min_p=only("min_p", np.float32(config.min_p or 0)),
+    )
+
+
+def search_settings(
+    config: GenerationConfig,
+    special: SpecialTokens | None = None,
+    *,
+    vocab: int,
+    length: int,
+    sampled: bool = False,
+    kept: int | None = None,
+) -> tuple[SearchPlan, SearchValues]:
+    """Returns the plan and the values of one configuration, for texts after one token.
+
+    Args:
+        config: The configuration.
+        special: End tokens, padding and suppressed tokens; None are those of ``config``.
+        vocab: V, tokens that the model writes.
+        length: T, most tokens of a text.
+        sampled: Whether tokens are sampled, which takes a single beam.
+        kept: See :func:`plan_of`.
+    """
+    plan = plan_of([config], beams=1 if sampled else config.num_beams, sampled=sampled, kept=kept)
+    values = values_of(config, plan, vocab=vocab, length=length)
+    return (plan, values) if special is None else with_special(plan, values, special, vocab)
+
+
+def with_special(
+    plan: SearchPlan, values: SearchValues, special: SpecialTokens, vocab: int
+) -> tuple[SearchPlan, SearchValues]:
+    """Returns a plan and values with the end tokens, padding and suppressed tokens of a model.
+
+    Args:
+        plan: The plan.
+        values: The values.
+        special: The tokens.
+        vocab: V, tokens that the model writes.
+    """
+    names = {*plan.processors, "suppress_tokens"}
+    plan = plan._replace(
+        processors=tuple(name for name in NEUTRAL if name in names), ends=len(special.ends)
+    )
+    return plan, values._replace(
+        ends=np.array(special.ends, np.int32),
+        pad=np.int32(special.pad),
+        suppressed=token_mask(special.suppress_tokens, vocab),
+    )
+
+
+def penalty_table(
+    normalization: Normalization, alphas: Float[np.ndarray, " B"] | float | int, length: int
+) -> Float32[np.ndarray, "B T"] | None:
+    """Returns what log-probabilities are divided by, for lengths 0 to ``length``; None is 1.
+
+    These are of :func:`.length_penalty`, in double precision and rounded once.
+
+    Args:
+        normalization: How scores are divided by length.
+        alphas: The exponent, or one for each row.
+        length: T.
+
+    Example:
+        >>> penalty_table("power", 0.5, 4).tolist()
+        [[1.0, 1.0, 1.4142135381698608, 1.7320507764816284, 2.0]]
+    """
+    if normalization == "none":
+        return None
+    exponents = np.atleast_1d(np.asarray(alphas, np.float64))[:, None]
+    return length_penalty(np.arange(length + 1)[None], normalization, exponents).astype(np.float32)
+
+
+def token_mask(tokens: Iterable[int], vocab: int) -> Bool[np.ndarray, " V"]:
+    """Returns which tokens of a vocabulary are among ``tokens``; others are passed over.
+
+    Example:
+        >>> token_mask((2, -1), 4).tolist()
+        [False, False, True, False]
+    """
+    mask = np.zeros(vocab, bool)
+    mask[[token for token in tokens if 0 <= token < vocab]] = True
+    return mask
+
+
+def _decay(config: GenerationConfig, length: int) -> Float32[np.ndarray, " T"]:
+    start, base = config.exponential_decay_length_penalty or (0, 1.0)
+    with np.errstate(over="ignore"):  # far on, an end is as sure as float32 can say
+        decay = float(base) ** np.maximum(np.arange(length + 1.0) - start, 0) - 1
+    return np.minimum(decay, np.finfo(np.float32).max / 1e4).astype(np.float32)
+
+
+def _longest(runs: Sequence[Sequence[int]]) -> int:
+    return max(map(len, runs), default=0)
+
+
+def _filled(ids: Sequence[int], size: int) -> Int[np.ndarray, " n"]:
+    return np.array([*ids, *[-1] * (size - len(ids))], np.int32)
+
+
+def _aligned(runs: Sequence[Sequence[int]], shape: tuple[int, int]) -> Int[np.ndarray, "N L"]:
+    table = np.full(shape, -1, np.int32)
+    for row, run in enumerate(runs):
+        table[row, shape[1] - len(run) :] = run
+    return table

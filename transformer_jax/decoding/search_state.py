@@ -1,0 +1,193 @@
+"""The state of a search: its rows, its hypotheses, and the texts that come of it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
+
+__all__ = [
+    "Hypotheses",
+    "PromptContext",
+    "SearchResult",
+    "SearchRows",
+    "SearchState",
+    "Steps",
+    "put_rows",
+    "row_keys",
+    "start_search",
+    "take_rows",
+]
+
+
+class Steps(NamedTuple):
+    """The functions of a model that a search calls; a :class:`.Decodable` has them."""
+
+    step: Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], cache -> logits [R V], cache
+    reorder: Callable[[Any, Array], Any] = lambda cache, parents: cache  # parents [B M]
+    take: Callable[[Any, Array], Any] = lambda cache, rows: cache
+
+
+class PromptContext(NamedTuple):
+    """What stands before each text, for processors that read it."""
+
+    tokens: Int[Array, "B P"]  # the prompts
+    length: Any  # [], columns of them that count
+    starts: Int[Array, " B"]  # the first column of each row that is no padding
+    source: Int[Array, "B S"] | None = None  # what the encoder or the decoder read
+    width: Any = None  # [], columns of it that count
+
+
+class SearchRows(NamedTuple):
+    """The rows of a search."""
+
+    last: Int[Array, " B"]  # the last token of each prompt, or BOS
+    limits: Int[Array, " B"] | None = None  # most new tokens; 0 marks a row of padding
+    keys: Key[Array, " B"] | None = None  # of samples, see :func:`row_keys`; None samples nothing
+    sampled: Int[Array, " B"] | None = None  # tokens drawn earlier; None is 0
+    context: PromptContext | None = None
+
+
+class Hypotheses(NamedTuple):
+    """The hypotheses that stand; of a single beam the text itself, which has lengths alone."""
+
+    lengths: Int[Array, "B P"]  # 0 is none
+    ended: Bool[Array, "B P"]  # by an end token
+    # None of a single beam:
+    scores: Any = None  # [B P]
+    totals: Any = None  # [B P], the sums that scores are of
+    model: Any = None  # [B P], log-probabilities under the model, where they are others
+    beams: Any = None  # [B P], the beam that the last token follows
+    last: Any = None  # [B P], that token
+
+
+class SearchState(NamedTuple):
+    """A search in progress, which :func:`continue_search` resumes."""
+
+    t: Int[Array, ""]  # tokens written so far
+    last: Int[Array, "B M"]
+    total: Float[Array, "B M"]  # what ranks beams
+    model: Float[Array, "B M"] | None  # log-probability under the model, where that is another
+    tokens: Int[Array, "T B M"]
+    parents: Int[Array, "T B M"] | None  # of several beams
+    text: Int[Array, "B M W"] | None  # prompt and text, for processors that read them
+    best: Hypotheses
+    done: Bool[Array, " B"]
+    broken: Bool[Array, " B"]  # whether a logit was NaN or infinite
+    limits: Int[Array, " B"]
+    keys: Key[Array, " B"] | None
+    sampled: Int[Array, " B"]
+    context: PromptContext | None
+    cache: Any
+
+
+class SearchResult(NamedTuple):
+    """The ``P`` best texts of each row, best first."""
+
+    tokens: Int[Array, "B P T"]  # an end included, then padding
+    lengths: Int[Array, "B P"]  # tokens, an end included; 0 where there is no such text
+    log_probs: Float[Array, "B P"]  # under the model, whatever was processed
+    scores: Float[Array, "B P"]  # what ranks texts
+    ended: Bool[Array, "B P"]  # by an end token that search chose, not by the limit
+
+
+def row_keys(key: Key[Array, ""], seeds: Int[Array, " B"]) -> Key[Array, " B"]:
+    """Returns a random key for each row, by its seed.
+
+    Example:
+        >>> keys = row_keys(jax.random.key(0), jnp.array([3, 3, 4]))
+        >>> keys[0] == keys[1], keys[0] == keys[2]
+        (Array(True, dtype=bool), Array(False, dtype=bool))
+    """
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, seeds)
+
+
+def start_search(
+    cache: Any, rows: SearchRows, plan: SearchPlan, values: SearchValues, *, length: int
+) -> SearchState:
+    """Returns a search before its first token.
+
+    Args:
+        cache: Cache before the first token, of ``R = B M`` rows.
+        rows: The rows.
+        plan: The static part.
+        values: The settings.
+        length: T, room for so many new tokens.
+    """
+    (B,), M, P = rows.last.shape, plan.beams, plan.kept
+    limits = jnp.full((B,), length, jnp.int32)
+    if rows.limits is not None:
+        limits = jnp.minimum(rows.limits, length).astype(jnp.int32)
+    # All beams start equal: only the first counts, or they would stay copies of one another.
+    total = jnp.where(jnp.arange(M) == 0, 0.0, plan.nothing).astype(jnp.float32)
+    zeros, text, parents, model = jnp.zeros((B, P), jnp.int32), None, None, None
+    trail = jnp.full((length, B, M), values.pad, jnp.int32)
+    best = Hypotheses(zeros, zeros.astype(bool))
+    if M > 1:
+        missing = jnp.full((B, P), plan.nothing, jnp.float32)
+        parents, model = trail, jnp.zeros((B, M)) if plan.exact else None
+        best = Hypotheses(
+            zeros, best.ended, missing, missing, missing if plan.exact else None, zeros, zeros
+        )
+    if plan.reads_text:
+        given = rows.context
+        assert given is not None, "processors read the prompt"
+        text = jnp.pad(given.tokens.astype(jnp.int32), ((0, 0), (0, length)))
+        text = jnp.where((jnp.arange(text.shape[1]) < given.length)[None], text, values.pad)
+        text = jnp.repeat(text[:, None], M, axis=1)
+    return SearchState(
+        t=jnp.int32(0),
+        last=jnp.broadcast_to(rows.last[:, None], (B, M)).astype(jnp.int32),
+        total=jnp.broadcast_to(total[None], (B, M)),
+        model=model,
+        tokens=trail,
+        parents=parents,
+        text=text,
+        best=best,
+        done=limits <= 0,
+        broken=jnp.zeros(B, bool),
+        limits=limits,
+        keys=rows.keys,
+        sampled=zeros[:, 0] if rows.sampled is None else rows.sampled.astype(jnp.int32),
+        context=rows.context,
+        cache=cache,
+    )
+
+
+# Fields that are not one a row, and those whose rows are the second axis.
+_COMMON, _TRAILS = ("t", "cache"), ("tokens", "parents")
+
+
+def take_rows(model: Any, state: SearchState, rows: Int[Array, " N"]) -> SearchState:
+    """Returns the search of some rows."""
+
+    def pick(name: str, value: Any) -> Any:
+        if name in _TRAILS:
+            return value[:, rows]
+        return jax.tree.map(lambda x: x[rows] if jnp.ndim(x) else x, value)
+
+    parts = {
+        name: pick(name, value)
+        for name, value in zip(state._fields, state, strict=True)
+        if name not in _COMMON and value is not None
+    }
+    return state._replace(cache=model.take(state.cache, rows), **parts)
+
+
+def put_rows(whole: SearchState, state: SearchState, places: Int[Array, " N"]) -> SearchState:
+    """Returns ``whole`` with the state of its rows ``places``."""
+
+    def write(name: str, old: Any, new: Any) -> Any:
+        if name in _TRAILS:
+            return old.at[:, places].set(new)
+        return jax.tree.map(lambda a, b: a.at[places].set(b) if jnp.ndim(a) else a, old, new)
+
+    parts = {
+        name: write(name, old, new)
+        for name, old, new in zip(state._fields, whole, state, strict=True)
+        if name not in (*_COMMON, "keys", "context") and old is not None
+    }
+    return whole._replace(t=state.t, **parts)
