@@ -1,7 +1,5 @@
 """A task of one's own: it reads sets of numbers and writes them in ascending order."""
 
-import sys
-
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -38,9 +36,8 @@ def model(rngs):
 def predictor(model, tokenizer):
     def ascending(sets):
         cache = model.init_cache({"elements": jnp.asarray(sets)}, len(sets), SIZE + 1)
-        config = tj.GenerationConfig(eos_token_id=(EOS,), pad_token_id=PAD)
-        settings = search_settings(config, vocab=V, length=SIZE + 1)
-        rows = SearchRows(jnp.full(len(sets), BOS))
+        how, rows = tj.GenerationConfig(eos_token_id=(EOS,)), SearchRows(jnp.full(len(sets), BOS))
+        settings = search_settings(how, vocab=V, length=SIZE + 1)
         return search(model, cache, rows, *settings, length=SIZE + 1).tokens[:, 0, :SIZE]
 
     return ascending
@@ -59,4 +56,4 @@ def main(folder: str = "runs/own-task"):
 
 
 if __name__ == "__main__":
-    print(main(*sys.argv[1:]))
+    print(main())

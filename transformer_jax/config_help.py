@@ -21,8 +21,8 @@ __all__ = ["field_help", "range_of"]
 def field_help(cls: Any) -> dict[str, str]:
     """Returns the help of each field of a dataclass, from its source.
 
-    It is the text below a field, the comments above and beside it, or its line among the
-    attributes of the docstring.
+    It is the text below a field, the comments above and beside it, its line among the attributes of
+    the docstring, or its metadata.
 
     Args:
         cls: The dataclass.
@@ -35,7 +35,10 @@ def field_help(cls: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         found |= _own_help(base) if dataclasses.is_dataclass(base) else {}  # type: ignore[arg-type]
-    return {field.name: found.get(field.name, "") for field in dataclasses.fields(cls)}
+    return {
+        field.name: found.get(field.name) or field.metadata.get("help", "")
+        for field in dataclasses.fields(cls)
+    }
 
 
 def range_of(cls: Any, name: str) -> str:

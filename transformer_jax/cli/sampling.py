@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationConfig
-from transformer_jax.decoding.generation_flags import generation_flags
 from transformer_jax.errors import DataError
+from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
     from transformer_jax.chat.session import ChatModel

@@ -10,8 +10,8 @@ from transformer_jax.cli.output import TextOutput, note, tsv
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.config_fields import OutputPath, Range
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.decoding.generation_flags import generation_flags
 from transformer_jax.errors import ConfigError
+from transformer_jax.recipes.generation_flags import generation_flags
 
 __all__ = ["Transcribe"]
 

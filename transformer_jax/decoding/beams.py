@@ -157,7 +157,7 @@ def _ends(
     values: SearchValues,
 ) -> _Ways:
     """Continuations by an end token: of each beam the most probable one, or of ``hf`` all."""
-    (B, M), R = state.total.shape, len(scores.raw)
+    (B, M), R = state.total.shape, scores.raw.shape[0]
     tokens = values.ends
     # One at a time: of a vocabulary that is divided over devices nothing is gathered.
     raw = jnp.stack(
@@ -181,7 +181,7 @@ def _with_model(state: SearchState, scores: _Scores, ways: _Ways) -> _Ways:
     """``ways`` with their log-probability under the model, where that is not what ranks them."""
     if scores.model is None or state.model is None:
         return ways
-    B, V = len(state.total), scores.raw.shape[1]
+    B, V = state.total.shape[0], scores.raw.shape[1]
     places = ways.beams * V + jnp.maximum(ways.tokens, 0)
     gain = jnp.take_along_axis(scores.model.reshape(B, -1), places, axis=1)
     return ways._replace(model=gain + jnp.take_along_axis(state.model, ways.beams, axis=1))

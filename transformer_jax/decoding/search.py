@@ -141,7 +141,7 @@ def search_result(state: SearchState, plan: SearchPlan, values: SearchValues) ->
     best, table = state.best, values.penalties
     scores = state.total
     if table is not None:
-        table = jnp.broadcast_to(jnp.asarray(table), (len(scores), table.shape[1]))
+        table = jnp.broadcast_to(jnp.asarray(table), (scores.shape[0], table.shape[1]))
         scores = scores / jnp.take_along_axis(table, best.lengths, axis=1)
     return SearchResult(
         jnp.moveaxis(state.tokens, 0, -1), best.lengths, state.total, scores, best.ended
@@ -191,7 +191,7 @@ def search(
                [2, 0, 0, 0]], dtype=int32)
     """
     state = start_search(cache, rows, plan, values, length=length)
-    whole, places, own = state, jnp.arange(len(rows.last)), values
+    whole, places, own = state, jnp.arange(rows.last.shape[0]), values
     for size in sizes:
         state = continue_search(model, state, length, plan, own, remaining=size)
         whole = put_rows(whole, state, places)

@@ -6,7 +6,7 @@ import types
 import typing
 from typing import Annotated, Any
 
-from transformer_jax.config_fields import field_types
+from transformer_jax.config_fields import Configuration, field_types
 from transformer_jax.config_help import field_help
 from transformer_jax.decoding.generation_config import GenerationConfig
 
@@ -35,25 +35,30 @@ def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
     for name in names:
         default = getattr(usual, name)
         none = "" if default in (None, ()) else f"None is {_shown(default)}"
-        none = notes.get(name, none)
-        text = "; ".join(filter(None, (field_help(GenerationConfig)[name].rstrip("."), none)))
-        help_ = tyro.conf.arg(help=f"{text[0].upper()}{text[1:]}.")
-        kind = _flag_type(field_types(GenerationConfig)[name])
+        text = field_help(GenerationConfig)[name].rstrip(".")
+        text = "; ".join(filter(None, (text, notes.get(name, none))))
+        text = f"{text[0].upper()}{text[1:]}."
+        kind, empty = _flag_type(field_types(GenerationConfig)[name]), None
         if isinstance(default, tuple):
-            fields.append((name, Annotated[kind, help_], default))
+            empty = default
         else:
-            fields.append((name, Annotated[kind | None, help_], None))
-    given = [(name, kind, dataclasses.field(default=value)) for name, kind, value in fields]
+            kind = kind | None
+        kind = Annotated[kind, tyro.conf.arg(help=text)]
+        fields.append((name, kind, dataclasses.field(default=empty, metadata={"help": text})))
     namespace = {
         "given": _given,
         "generation": functools.partialmethod(_generation, usual),
         "__doc__": "Flags of text generation.",
     }
-    base = dataclasses.make_dataclass(
-        "GenerationFlags", given, frozen=True, kw_only=True, namespace=namespace
+    made: Any = dataclasses.make_dataclass(
+        "GenerationFlags",
+        fields,
+        bases=(Configuration,),
+        frozen=True,
+        kw_only=True,
+        namespace=namespace,
     )
-    made: Any = base
-    made.FLAGS = names
+    made.group, made.FLAGS = "--", names
     return made
 
 
