@@ -65,7 +65,7 @@ def logit_gradients(
 ):
     """Returns the gradient of ``Σ factor · loss`` with respect to the logits."""
     factor = factor[..., None]
-    # In the words of row_losses, so that the exponentials are taken once. The one-hot is a
+    # Written as in row_losses, so that the exponentials are computed once. The one-hot is a
     # comparison: scattering is slower, or as slow, on every platform.
     softmax = jnp.exp(z - high) * (factor / total)
     columns = lax.broadcasted_iota(targets.dtype, z.shape, z.ndim - 1)
