@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Float32, Int, Key
 from transformer_jax.config import PositionConfig, TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.attention import attend_heads_first
+from transformer_jax.functional.kernels.products import split_columns
 from transformer_jax.functional.layers import linear
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import axis_size
@@ -196,20 +197,14 @@ class Attention(nnx.Module):
 
     def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values, heads first, out of the fused projection."""
-        (B, T, F), ends = qkv.shape, (self.N * self.H, (self.N + self.K) * self.H)
+        (B, T, _), ends = qkv.shape, (self.N * self.H, (self.N + self.K) * self.H)
         if (groups := self._groups()) > 1:
             sizes = (self.N // groups * self.H, self.H)
             parts = jnp.split(qkv.reshape(B, T, groups, -1), (sizes[0], sum(sizes)), axis=-1)
             heads = (self.N, self.K, self.K)
             q, k, v = (part.reshape(B, T, n, -1) for part, n in zip(parts, heads, strict=True))
             return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
-        # Slice as a matrix: XLA:CPU turns three-dimensional slices into concatenations when it
-        # writes the cache. Not so for symbolic sizes, whose product may be inconclusive, nor for
-        # positions that a mesh divides, which are no rows of one device.
-        one_axis = isinstance(T, int) and axis_size("context") == 1
-        rows = qkv.reshape(-1, F) if one_axis else qkv
-        parts = jnp.split(rows, ends, axis=-1)
-        q, k, v = (part.reshape(B, T, part.shape[-1]) for part in parts)
+        q, k, v = split_columns(qkv, ends)
         return self.split_heads(q, self.N), self.split_heads(k, self.K), self.split_heads(v, self.K)
 
     def split_heads(self, x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:

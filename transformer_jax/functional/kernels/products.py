@@ -9,6 +9,7 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float, Shaped
 
+from transformer_jax.functional.partitioning import axis_size
 from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "mean_of_rows",
     "query_key_product",
     "rounded_matmul",
+    "split_columns",
     "sum_rows",
     "transposed_matmul",
     "widen",
@@ -193,6 +195,24 @@ def _queries_first(q, k):
 
 def _keys_first(q, k):
     return jnp.matmul(k, q.swapaxes(2, 3), preferred_element_type=jnp.float32).swapaxes(2, 3)
+
+
+def split_columns(
+    x: Float[Array, "B T F"], ends: tuple[int, ...]
+) -> tuple[Float[Array, "B T _"], ...]:
+    """Splits the last axis, of which each part but the last ends at one of ``ends``.
+
+    Slices a matrix: XLA:CPU turns three-dimensional slices into concatenations when it writes a
+    cache. Symbolic sizes, whose product may be inconclusive, and positions that a mesh divides,
+    which are no rows of one device, keep their axes.
+
+    Example:
+        >>> [part.shape for part in split_columns(jnp.ones((1, 2, 5)), (3,))]
+        [(1, 2, 3), (1, 2, 2)]
+    """
+    B, T, F = x.shape
+    rows = x.reshape(-1, F) if isinstance(T, int) and axis_size("context") == 1 else x
+    return tuple(part.reshape(B, T, part.shape[-1]) for part in jnp.split(rows, ends, axis=-1))
 
 
 def as_row(v: Float[Array, " D"], x: Float[Array, "..."]) -> Float[Array, "..."]:
