@@ -28,11 +28,11 @@ def peak_gigabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
-def reference_seconds() -> float:
+def reference_seconds(lengths: range = range(8, 32)) -> float:
     """CPU seconds of a fixed program, which traces and lowers, as tests do most of their time."""
     start = time.process_time()
     matrices = [jax.ShapeDtypeStruct((8, 8), "float32")] * 4
-    for length in range(8, 32):  # new shapes and a new function: nothing is cached
+    for length in lengths:  # new shapes and a new function: nothing is cached
 
         def layers(x, matrices):
             for matrix in matrices:

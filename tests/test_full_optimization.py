@@ -60,7 +60,7 @@ def test_optimization_changes_the_machine_code():
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-@pytest.mark.quick("True")
+@pytest.mark.slow
 def test_stepwise_equals_teacher_forcing(decoder, logits, prepared):
     model = nnx.merge(*decoder)
     graph, params = nnx.split(prepare_for_decoding(model) if prepared else model)

@@ -64,6 +64,7 @@ def test_residuals_are_those_of_differentiation():
     assert twice == 2 * 4 * 4 * 16
 
 
+@pytest.mark.slow
 def test_what_a_translator_keeps_is_that_of_its_rows_and_tokens():
     config = run_of("bahdanau").model
     small = translator_bytes(config, 4.0, 16)  # from the traces of one row and of two
@@ -91,7 +92,7 @@ def test_every_program_of_a_run_compiles(name, what):
 
 
 @pytest.mark.parametrize("name", ["luong", "cho", "convs2s"])
-@pytest.mark.quick("luong", "convs2s")
+@pytest.mark.quick("convs2s")
 def test_a_plan_of_another_translator_is_printed(name, capsys):
     run = TRANSLATION_RUNS[name][1]
     assert plan_run(name, run, run, "80GiB", False) == 0
@@ -102,6 +103,7 @@ def test_a_plan_of_another_translator_is_printed(name, capsys):
     assert "fits:" in err
 
 
+@pytest.mark.slow
 def test_settings_that_fit_are_found_without_rematerialization(capsys):
     run = TRANSLATION_RUNS["bahdanau"][1]
     training = dataclasses.replace(run.training, max_tokens=32_768)

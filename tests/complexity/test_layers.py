@@ -106,6 +106,7 @@ def test_multiply_adds_of_restricted_attention_are_pairs_within_reach(n, w):
     assert layer.multiply_adds == 2 * 5 * pairs.sum()
 
 
+@pytest.mark.slow
 def test_layers_are_those_of_the_library():
     layer = Layer("restricted self-attention", 50, 4, 7)
     q, k, v = inputs_of(layer)
@@ -146,6 +147,7 @@ def test_every_kind_has_its_growth():
         assert by_size / at(kind, 4096, 64) == 4 if "d²" in growth.operations else 2
 
 
+@pytest.mark.slow
 def test_repetitions_take_turns_and_each_layer_has_its_times():
     layers = [Layer("recurrent", 4096, 8), Layer("self-attention", 4, 8)]
     ticks = []

@@ -51,6 +51,7 @@ def scorer():
     return module.RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"], use_stemmer=True)
 
 
+@pytest.mark.slow
 def test_t16_scores_are_those_of_rouge_score_on_a_thousand_pairs(scorer):
     rng = random.Random(0)
     pairs = [(text(rng), [text(rng) for _ in range(1 + i % 3)]) for i in range(1000)]
