@@ -209,7 +209,7 @@ def _auto(
     )
     if case.dropout:
         return "xla in blocks of queries" if of == "auto" else "xla"
-    q, k, v = qkv
+    q, k, v = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in qkv)
     chosen = kernels.select_kernel(of, q, k, v, case.scores(mask))
     return "xla in blocks of queries" if chosen is XLA_IN_BLOCKS else chosen.name
 

@@ -57,7 +57,7 @@ def parse(
         >>> parse(NormConfig, "norm", ["--eps", "small"])
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: norm.eps is 'small': a number is needed
+        transformer_jax.errors.ConfigError: --eps is 'small': a number is needed
     """
     how: dict[str, Any] = {} if default is None else {"default": default}
     read = lambda: tyro.cli(
