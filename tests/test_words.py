@@ -25,6 +25,9 @@ EXCEPTIONS = (
     "benchmarks/results/", "tests/stored/",
 )  # fmt: skip
 
+# Words that no docstring begins with.
+OPENINGS = ("As", "How", "Of", "Those", "What", "When", "Where", "Whether", "Which")
+
 # Private words, as patterns that plain English does not match, and the glossary's terms for them.
 PRIVATE = {
     r"hidden words?\b": "masked tokens",
@@ -247,6 +250,29 @@ def test_each_term_has_one_sentence_and_a_place_that_exists(terms):
         code = (ROOT / "transformer_jax" / file).read_text(encoding="utf-8")
         for name in names:
             assert re.search(rf"\b{name}\b", code), f"{term}: {file} has no {name}"
+
+
+def openings(text):
+    """The lines of definitions whose docstrings begin with a conjunction, and the first words."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = (ast.get_docstring(node) or "-").split()[0].strip("`:.,")
+            if first in OPENINGS:
+                yield getattr(node, "lineno", 1), first
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun(texts):
+    found = [
+        f"{path}:{line}: {first}"
+        for path, text in texts.items()
+        if path.endswith(".py")
+        for line, first in openings(text)
+    ]
+    assert not found, "\n".join(["begin with a verb (Returns) or a noun (A sampler):", *found])
+    assert [first for _, first in openings('"""Of all."""\ndef f():\n    "How so."')] == [
+        "Of",
+        "How",
+    ]
 
 
 def test_the_tables_would_notice(texts):

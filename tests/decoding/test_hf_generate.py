@@ -79,7 +79,7 @@ def search(prompts, known, starts, source, width, values, limits, plan):
 
 
 def run(case, rules, others=(EVERYTHING,), rows=B):
-    """What the compiled loop finds for the first rows of a case, cut as ``generate`` does."""
+    """The results of the compiled loop for the first rows of a case, cut as ``generate`` does."""
     known, count = case["prompts"].shape[1], len(case["prompts"])
     wide = lambda x, width: np.pad(x, ((0, rows - len(x)), (0, width - x.shape[1])))
     longest, plan = rules.longest(known, 99), plan_of([rules, *others], beams=rules.num_beams)

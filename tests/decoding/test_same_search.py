@@ -24,7 +24,7 @@ _USED = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 3, "temperature": 0.
 
 
 def run(case):
-    """What the one loop finds."""
+    """The results of the one loop."""
 
     def step(tokens, state):
         state = follow(state, tokens)

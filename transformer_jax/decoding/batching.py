@@ -1,4 +1,4 @@
-"""Which sequences are generated together, and the settings of each row of their batch."""
+"""Groups sequences that are generated together, with the settings of each row of their batch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

@@ -59,7 +59,7 @@ def advance_beams(
     complete. The limit cut a text, and ``ended`` is False, where this end is none of the
     ``num_beams`` best continuations; it cut all texts of a sentence if one that does not end has a
     better score than every one that did. With ``num_beams >= V ** (length - 1)`` the search is
-    exact (row B31).
+    exact.
 
     A sentence is done when nothing that lives can reach the worst that is kept (``optimal``), which
     changes nothing, or by the rules of transformers (``hf``). Of several end tokens the most
@@ -188,7 +188,7 @@ def _with_model(state: SearchState, scores: _Scores, ways: _Ways) -> _Ways:
 
 
 def _chosen(onward: _Ways, ends: _Ways, plan: SearchPlan, vocab: int) -> Bool[Array, "B N"]:
-    """Whether ends are among the ``num_beams`` best continuations.
+    """Returns whether ends are among the ``num_beams`` best continuations.
 
     Among equals ``hf`` prefers the earlier beam and token, as top-k does there.
     """
@@ -248,7 +248,7 @@ def _admit(
 
 
 def _penalty(values: SearchValues, length: Any) -> Any:
-    """What totals of a length, or of one a row, are divided by: [1 1] or [B 1]."""
+    """Returns the divisors of totals of a length, or of one a row: [1 1] or [B 1]."""
     if values.penalties is None:
         return jnp.ones((1, 1))
     table = values.penalties

@@ -1,4 +1,4 @@
-"""What a model thinks of given translations: teacher forcing, token by token."""
+"""Scores given translations by teacher forcing, token by token."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class TraceStep:
-    """One step of a translation: what was written, and what the model thought of it (row L13)."""
+    """One step of a translation: what was written, and what the model thought of it."""
 
     piece: str
     token: int

@@ -24,7 +24,7 @@ __all__ = ["HFGenerationOutput", "HFGenerator"]
 
 
 class HFGenerationOutput(NamedTuple):
-    """What ``generate()`` returns: ``num_return_sequences`` rows for each prompt."""
+    """The output of ``generate()``: ``num_return_sequences`` rows for each prompt."""
 
     tokens: Int[np.ndarray, "R W"]  # prompt or start included, cut after the longest
     scores: Float[np.ndarray, " R"]  # of beams: what ranks them; of greedy texts: log-probability
@@ -228,7 +228,7 @@ class HFGenerator:
         return rows.astype(np.int32)
 
     def _real(self, ids: Int[np.ndarray, "B S"], mask: Any) -> Bool[np.ndarray, "B S"]:
-        """Which tokens of each row are real.
+        """Marks the real tokens of each row.
 
         Raises:
             DataError: A mask of another shape, or with padding where it cannot be.

@@ -1,4 +1,4 @@
-"""What a model has read of a text, kept to read on from."""
+"""The cached state of a text that a model has read, to continue from."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class KeptContext:
     cache: Any = None
 
     def shared(self, ids: Sequence[int]) -> int:
-        """How many of the first tokens of ``ids`` need not be read, all but the last at most.
+        """Counts the first tokens of ``ids`` that need not be read, all but the last at most.
 
         Example:
             >>> KeptContext([1, 2, 3], 0, "a cache").shared([1, 2, 4, 5])

@@ -133,7 +133,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         self.others[adapter] = other
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """As in general; texts that begin or end otherwise are computed apart."""
+        """Groups requests by their adapter's start and end tokens, and generates."""
         found: dict[int, list[Continuation]] = {}
         apart = collections.defaultdict(list)
         for index, request in enumerate(numbered(requests)):
@@ -145,7 +145,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         return [found[index] for index in range(len(requests))]
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
-        """As in general."""
+        """Streams a text like any language model."""
         yield from super(DecoderLanguageModel, self._of(request)).stream(request)
 
     def _of(self, request: GenerationRequest) -> "DecoderLanguageModel":
@@ -155,7 +155,7 @@ class DecoderLanguageModel(ContextTextGenerator):
     def trace(
         self, request: GenerationRequest, best: int = 5
     ) -> tuple[Continuation, list[TraceStep]]:
-        """A continuation and its steps, each with the ``best`` most probable tokens (row L13)."""
+        """A continuation and its steps, each with the ``best`` most probable tokens."""
         [[continuation, *_]] = self.generate([request])
         read = next(self._of(request).sequences(request, 0)).prompt_ids
         whole = [*read, *continuation.tokens]
@@ -184,7 +184,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         best: int = 0,
         adapter: str | None = None,
     ) -> Iterator[tuple[tuple[int, Window], TeacherForced]]:
-        """What the model, with an adapter, thinks of each window of each text, in like sizes."""
+        """Returns teacher-forced log-probabilities of each window, batched by padded length."""
         by_size = collections.defaultdict(list)
         for i, window in asked:
             by_size[self._up(window.stop - window.start)].append((i, window))
@@ -219,7 +219,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         return min(round_up(size, self.shapes.lengths), max(self.context, size))
 
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
-        """As in general; a plain text alone by prompt lookup, if that is on."""
+        """Generates like any language model; a plain text alone by prompt lookup, if that is on."""
         if len(batch) == 1 and self.shapes.num_draft_tokens and is_plain(batch[0].request):
             streaming = streaming or bool(batch[0].request.stop)
             yield from self._prompt_lookup(batch[0], streaming)
@@ -272,7 +272,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         most: int,
         plan: SearchPlan,
     ) -> PromptBatch:
-        """What each row reads, writes at most, and has penalties for."""
+        """Returns the prompt, the token limit and the penalized tokens of each row."""
         rows, read = round_up(len(seen), self.shapes.rows), self._up(max(map(len, seen)))
         tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits, before = np.zeros((2, rows), np.int32)

@@ -210,7 +210,7 @@ class NgramLanguageModel(CausalTextGenerator):
 def process_probs(
     likely: Probabilities, seen: Sequence[int], request: GenerationRequest
 ) -> Probabilities:
-    """What a token is drawn from: penalties, then temperature, then the cuts; sums to 1.
+    """Applies penalties, then temperature, then the cuts to probabilities, which sum to 1.
 
     Where the penalties leave nothing, they do not count. Of equals, the earlier tokens stay.
 

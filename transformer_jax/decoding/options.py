@@ -58,7 +58,7 @@ def special_tokens(
 
 @dataclasses.dataclass(frozen=True)
 class TranslationBatching(Configuration, group="batching"):
-    """Which shapes are compiled; a line's length is rounded up by itself, not by its neighbors."""
+    """The compiled shapes; a line's length is rounded up by itself, not by its neighbors."""
 
     source_lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # to round up to
     # Lines at once, the rest of a batch filled up; None is up to 32, without beams up to 128.
@@ -92,7 +92,7 @@ class TranslationBatching(Configuration, group="batching"):
 
 @dataclasses.dataclass(frozen=True)
 class BatchingConfig(Configuration, group="batching"):
-    """Which shapes are compiled, and what happens where a context is full."""
+    """The compiled shapes, and the treatment of a full context."""
 
     rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # texts at once, the rest of a batch filled up
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # of prompts

@@ -1,4 +1,4 @@
-"""What text generation compiles: prefill, generation, search and scoring."""
+"""Compiled programs of text generation: prefill, generation, search and scoring."""
 
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class PromptBatch(NamedTuple):
 
 
 class MoreTokens(NamedTuple):
-    """What follows the tokens in a cache."""
+    """Tokens that follow a cache."""
 
     tokens: Any  # [B T], padded on the right
     count: Any  # [], how many of them are no padding

@@ -66,12 +66,12 @@ class GenerationRequest(GenerationConfig):
 
     @property
     def samples(self) -> bool:
-        """Whether tokens are sampled, not searched for."""
+        """Returns whether tokens are sampled, not searched for."""
         return self.num_beams == 1 and self.do_sample is not False and self.temperature > 0
 
     @property
     def greedy(self) -> bool:
-        """Whether each token is the most probable one."""
+        """Returns whether each token is the most probable one."""
         return self.num_beams == 1 and not self.samples
 
 
@@ -104,7 +104,7 @@ class Continuation:
 
 @dataclasses.dataclass(frozen=True)
 class TextScore:
-    """How probable a text is to a model, in nats."""
+    """The log-probability of a text under a model, in nats."""
 
     log_prob: float  # of the whole: the sum of the tokens'
     tokens: tuple[int, ...]
@@ -143,7 +143,7 @@ def perplexity(log_prob: float, tokens: int) -> float:
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """What every language model does, neural or n-gram."""
+    """The methods of every language model, neural or n-gram."""
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """The continuations of each prompt: its samples, or its best beams."""

@@ -160,8 +160,8 @@ def search(
 ) -> SearchResult:
     """Returns the texts that a search finds.
 
-    Greedy search takes the most probable token, the lowest id among equals (row B30); with keys
-    each token is sampled (rows B32-B34), and the sample of a row at step t depends on its key and
+    Greedy search takes the most probable token, the lowest id among equals; with keys
+    each token is sampled, and the sample of a row at step t depends on its key and
     ``sampled + t`` alone. For beam search see :func:`.advance_beams`. Rows do not influence one
     another. The loop ends when every row is done.
 

@@ -84,17 +84,17 @@ class SearchPlan(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether beams rank log-probabilities of the whole vocabulary, as transformers does."""
+        """Returns whether beams rank log-probabilities of all tokens, like transformers."""
         return self.beams > 1 and (self.finishing == "hf" or bool(set(self.processors) - MASKS))
 
     @property
     def reads_text(self) -> bool:
-        """Whether scores depend on the tokens of prompt and text."""
+        """Returns whether scores depend on the tokens of prompt and text."""
         return bool(READS_TEXT & set(self.processors))
 
     @property
     def lenient(self) -> bool:
-        """Whether a text shorter than ``min_length`` may end in the last step of its limit."""
+        """Returns whether the last step may end a text that is shorter than ``min_length``."""
         return not self.cut or (self.beams == 1 and self.finishing == "optimal")
 
     @property

@@ -32,7 +32,7 @@ class Steps(NamedTuple):
 
 
 class PromptContext(NamedTuple):
-    """What stands before each text, for processors that read it."""
+    """The tokens before each text, for processors that read it."""
 
     tokens: Int[Array, "B P"]  # the prompts
     length: Any  # [], columns of them that count

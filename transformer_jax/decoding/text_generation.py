@@ -156,7 +156,7 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
     def batches(
         self, sequences: Sequence[GenerationSequence]
     ) -> Iterator[list[GenerationSequence]]:
-        """Which sequences are generated together; all have ``num_beams`` in common."""
+        """Groups sequences that are generated together; all have ``num_beams`` in common."""
 
     @abc.abstractmethod
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What decoding needs of a tokenizer."""
+"""The tokenizer protocol of decoding."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
@@ -8,7 +8,7 @@ __all__ = ["TextTokenizer"]
 
 @runtime_checkable
 class TextTokenizer(Protocol):
-    """What is needed of a tokenizer; ids of special tokens are attributes."""
+    """A tokenizer for decoding; ids of special tokens are attributes."""
 
     vocab_size: int
     pad: int

@@ -118,7 +118,7 @@ class Translator(LineTranslator):
     def trace(
         self, line: str, search: GenerationConfig | None = None, best: int = 5
     ) -> tuple[Translation, list[TraceStep]]:
-        """A translation and its steps, each with the ``best`` most probable tokens (row L13)."""
+        """A translation and its steps, each with the ``best`` most probable tokens."""
         [translation] = self._translations([line], search or self.search)
         tokens = list(translation.tokens)
         if not tokens:
@@ -132,7 +132,7 @@ class Translator(LineTranslator):
         return translation, trace_steps(self.tokenizer, tokens, first)
 
     def shape(self, length: int) -> int:
-        """What a sequence of so many tokens is filled up to."""
+        """Returns the padded length of a sequence."""
         return next(size for size in self.shapes if size >= length)
 
     def batches(

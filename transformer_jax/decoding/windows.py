@@ -1,4 +1,4 @@
-"""How a text longer than a model's context is read in pieces that overlap."""
+"""Divides a text longer than a model's context into pieces that overlap."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -114,12 +114,12 @@ class GenerationSequence:
 
     @property
     def length(self) -> int:
-        """How many tokens the model has before it."""
+        """Returns the number of tokens before the model."""
         return len(self.prompt_ids) + len(self.tokens) - self.origin
 
     @property
     def remaining(self) -> int:
-        """How many more tokens may be written."""
+        """Returns the number of tokens that may still be generated."""
         return 0 if self.finish_reason else self.limit - len(self.tokens)
 
     def add(self, tokens: Sequence[int], log_prob: float) -> None:
@@ -134,7 +134,7 @@ class GenerationSequence:
             self.finish_reason = "length"
 
     def stopped(self) -> bool:
-        """Whether a stop string is written."""
+        """Returns whether a stop string is written."""
         if not self.request.stop:
             return False
         return truncate_at_stop(self._certain(self._continuation()), self.request.stop)[1]
