@@ -27,6 +27,7 @@ __all__ = [
     "Configuration",
     "Count",
     "FieldError",
+    "Flag",
     "Fraction",
     "Local",
     "Misfit",
@@ -101,6 +102,14 @@ class Range:
         if self.least is None:
             return f"at most {most}" if most else ""
         return f"{self.least:g} to {most}" if most else f"at least {self.least:g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """The flag of a field, that of the same setting elsewhere."""
+
+    name: str | None = None  # None is by the field's name and group
+    also: tuple[str, ...] = ()  # other flags of the field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,8 +240,6 @@ class Configuration:
     """
 
     group: ClassVar[str] = ""
-    # Fields whose flags have no group, since the same setting of other runs has none.
-    ungrouped: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, group: str | None = None, **more: Any) -> None:
         super().__init_subclass__(**more)

@@ -16,8 +16,8 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from transformer_jax.cli.flags import flags_of, in_one_line, positional
-from transformer_jax.config_fields import Configuration, FieldError, check_fields, field_types
+from transformer_jax.cli.flags import flags_of, in_one_line, own_flag, positional
+from transformer_jax.config_fields import Configuration, FieldError, Flag, check_fields, field_types
 from transformer_jax.config_help import field_help, range_of
 from transformer_jax.errors import ConfigError
 
@@ -99,8 +99,10 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
         limits = range_of(cls, field.name)
         text = f"{texts[field.name]} ({limits})" if limits else texts[field.name]
         reader = _with_reader(kinds[field.name])
-        if field.name in cls.ungrouped:
-            reader = Annotated[reader, tyro.conf.arg(prefix_name=False)]
+        if (own := own_flag(cls, field.name)) != Flag():
+            aliases = [f"--{other}" for other in own.also]
+            prefixed = {} if own.name is None else {"name": own.name, "prefix_name": False}
+            reader = Annotated[reader, tyro.conf.arg(aliases=aliases or None, **prefixed)]
         fields.append(
             StructFieldSpec(field.name, reader, _default(info, field), text.strip() or None)
         )

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from transformer_jax.cli.streams import as_help
+from transformer_jax.config_fields import Flag, field_types
 from transformer_jax.errors import ConfigError
 
 __all__ = [
     "check_flags",
+    "flag_of",
     "flag_types",
     "flags_of",
     "in_one_line",
+    "own_flag",
     "positional",
     "refuse_flags",
     "together",
@@ -49,18 +52,40 @@ def flags_of(kind: type, prefix: str = "") -> list[str]:
     return found
 
 
+def flag_of(kind: type, name: str, prefix: str = "") -> str:
+    """Returns the flag of a field without dashes.
+
+    Args:
+        kind: The dataclass.
+        name: The field.
+        prefix: The groups around it, each with a dot.
+    """
+    return own_flag(kind, name).name or prefix + name.replace("_", "-")
+
+
+def own_flag(kind: type, name: str) -> Flag:
+    """Returns what a field declares of its flags.
+
+    Args:
+        kind: The dataclass.
+        name: The field.
+    """
+    parts = typing.get_args(field_types(kind)[name])
+    return next((part for part in parts if isinstance(part, Flag)), Flag())
+
+
 def flag_types(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Each flag of a dataclass and of nested ones, without dashes, and the type of its values."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if positional(field):
             continue
-        group = "" if field.name in getattr(kind, "ungrouped", ()) else prefix
-        flag, hint = group + field.name.replace("_", "-"), hints[field.name]
+        flag, hint = flag_of(kind, field.name, prefix), hints[field.name]
         if dataclasses.is_dataclass(hint):
             yield from flag_types(typing.cast(type, hint), f"{flag}.")
         else:
             yield flag, hint
+            yield from ((other, hint) for other in own_flag(kind, field.name).also)
 
 
 def together(kind: type, arguments: Sequence[str]) -> list[str]:

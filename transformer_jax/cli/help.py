@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.cli.flags import positional
+from transformer_jax.cli.flags import flag_of, positional
 from transformer_jax.config_fields import field_types
 from transformer_jax.config_help import field_help
 
@@ -77,25 +77,26 @@ def kinds_help(program: str, kinds: Mapping[str, Any]) -> str:
     flags = {title: dict(_flags(kind)) for title, kind in kinds.items()}
     shared = set.intersection(*map(set, flags.values()))
     parts = [f"usage: {program} RUN [flags]"]
+    own: dict[str, list[str]] = {}  # tables, and the kinds that they are of
     for title, texts in flags.items():
         if rows := [row for row in texts.items() if row[0] not in shared]:
-            parts.append(f"{title}:\n{columns(rows)}")
+            own.setdefault(columns(rows), []).append(title)
+    parts += [f"{', '.join(titles)}:\n{table}" for table, titles in own.items()]
     rows = [row for row in next(iter(flags.values())).items() if row[0] in shared]
     return "\n\n".join([*parts, f"every run:\n{columns(rows)}"])
 
 
-def _flags(kind: Any, prefix: str = "--") -> Iterator[tuple[str, str]]:
+def _flags(kind: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """The flags of a dataclass with their help; those of nested ones are dotted."""
     texts, kinds = field_help(kind), field_types(kind)
     for field in dataclasses.fields(kind):
         if positional(field):
             continue
-        group = "--" if field.name in getattr(kind, "ungrouped", ()) else prefix
-        flag, part = group + field.name.replace("_", "-"), kinds[field.name]
+        flag, part = flag_of(kind, field.name, prefix), kinds[field.name]
         if dataclasses.is_dataclass(part):
             yield from _flags(part, f"{flag}.")
         else:
-            yield flag, texts[field.name]
+            yield f"--{flag}", texts[field.name]
 
 
 def usual_help(runs: Sequence[Any]) -> str:

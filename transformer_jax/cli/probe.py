@@ -9,7 +9,7 @@ import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.config_fields import Range
+from transformer_jax.config_fields import Flag, Range
 from transformer_jax.errors import DataError, UserError, plural
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ class Probe(PredictionCommand):
     """Run directory or Hugging Face folder of an encoder or a translator."""
     file: tyro.conf.Positional[Path]
     """Sentences with classes (.tsv, .jsonl), or words with tags (.conllu, or .jsonl with --tag)."""
-    valid: Path | None = None
+    valid: Annotated[Path | None, Flag(also=("data.valid",))] = None
     """Validation file of the same kind; without it a fifth of the texts is held out."""
-    text: str = "text"
+    text: Annotated[str, Flag(also=("data.read.text",))] = "text"
     """Column or key of the text: a name, or for TSV a number from 1."""
-    label: str = "label"
+    label: Annotated[str, Flag(also=("data.read.label",))] = "label"
     """Column or key of the class."""
-    tag: str | None = None
+    tag: Annotated[str | None, Flag(also=("data.read.tag",))] = None
     """Probe tags instead of classes: upos or xpos of CoNLL-U, or a key of JSONL."""
     pool: Literal["mean", "cls"] | None = None
     """Pooling: mean over all tokens, or the first token ([CLS]). None is the pooling of a sentence

@@ -4,11 +4,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.config_fields import Flag
 from transformer_jax.decoding.requests import TextScore, perplexity
 from transformer_jax.errors import ConfigError, DataError
 
@@ -25,9 +26,9 @@ class Score(PredictionCommand):
     """Run directory or Hugging Face folder."""
     text: tyro.conf.Positional[Path | None] = None
     """Text file for a language model; each line is one text."""
-    source: Path | None = None
+    source: Annotated[Path | None, Flag(also=("data.source",))] = None
     """Source text file for a translator, one sentence per line ..."""
-    target: Path | None = None
+    target: Annotated[Path | None, Flag(also=("data.target",))] = None
     """... and the file with its translations, line by line."""
     as_one_text: bool = False
     """Score the text file as one text instead of line by line."""

@@ -24,6 +24,7 @@ __all__ = [
     "ReadOptions",
     "Splits",
     "load_splits",
+    "read_pair_file",
     "read_pairs",
     "with_languages",
 ]
@@ -199,15 +200,27 @@ def read_pairs(
         rows: Iterable[tuple[str, str]] = aligned.read_aligned(files.source, files.target, where)
         name = f"{files.source} {files.target}"
     elif files.pairs is not None:
-        flag = f"{where}.pairs"
-        if tables.table_format(files.pairs, read.format, flag) == "tsv":
-            rows = tables.read_tsv(files.pairs, read.columns, flag)
-        else:
-            rows = tables.read_jsonl(files.pairs, read.fields, flag)
+        rows = read_pair_file(files.pairs, read, f"{where}.pairs")
         name = files.pairs
     else:
         raise ConfigError(f"{where}: give {where}.source and {where}.target, or {where}.pairs")
     return collect(rows, name, Preparation.of(read), every=every)
+
+
+def read_pair_file(path: str, read: ReadOptions, flag: str) -> Iterable[tuple[str, str]]:
+    """Returns the rows of a TSV or JSONL file of pairs.
+
+    Args:
+        path: The file.
+        read: Its columns or keys, and its format.
+        flag: What names the file, for messages.
+
+    Raises:
+        DataError: The file cannot be read, or a line is no pair.
+    """
+    if tables.table_format(path, read.format, flag) == "tsv":
+        return tables.read_tsv(path, read.columns, flag)
+    return tables.read_jsonl(path, read.fields, flag)
 
 
 def _phrasebook(read: ReadOptions) -> Splits:

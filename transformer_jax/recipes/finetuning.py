@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Configuration, Count, NotNegative, Range
+from transformer_jax.config_fields import Configuration, Count, Flag, NotNegative, Range
 from transformer_jax.data.labeled import (
     LabeledData,
     Questions,
@@ -83,7 +83,7 @@ class FinetuneRun(Adapted, Trained):
 class EvaluateTask(Configuration, group="--"):
     """Print the scores of a task on labeled examples."""
 
-    data: str | None = None
+    data: Annotated[str | None, Flag(also=("data.test",))] = None
     """A labeled file; None is the test (or else validation) data of the run."""
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from transformer_jax.config import (
     AttentionConfig,
@@ -15,7 +15,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.config_fields import Amount, Configuration, Count
+from transformer_jax.config_fields import Amount, Configuration, Count, Flag
 from transformer_jax.data.documents import TextData
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.recipes.recipe import Named, Recipe
@@ -79,7 +79,7 @@ class LanguageRun(Cached, Adapted, RunConfig):
 class EvaluateLanguageModels(Configuration, group="--"):
     """Compare language models on a text: loss, perplexity, bits per character and per byte."""
 
-    text: str | None = None
+    text: Annotated[str | None, Flag(also=("data.text",))] = None
     """A text file or folder; None is the test (or else validation) text of the run."""
     compare: tuple[str, ...] = ()
     """More runs to evaluate on the same text, each with its own tokenizer."""

@@ -5,12 +5,12 @@ import functools
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Configuration
+from transformer_jax.config_fields import Configuration, Flag
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.predictors.runs import ENCODERS
@@ -54,7 +54,7 @@ class PretrainRun(Cached, RunConfig):
 class EvaluateEncoder(Configuration, group="--"):
     """Print the accuracy of masked tokens and sentence pairs of a text."""
 
-    data: str | None = None
+    data: Annotated[str | None, Flag(also=("data.test",))] = None
     """A text file or folder; None is the test (or else validation) text of the run."""
 
 

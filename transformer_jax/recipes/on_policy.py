@@ -6,12 +6,13 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_fields import (
     Configuration,
     Count,
+    Flag,
     NotNegative,
     Positive,
     Share,
@@ -147,10 +148,10 @@ class PolicyRun(Adapted, RunConfig):
 class EvaluatePolicy(ValidationFlags):
     """Print the metrics that training validates, by the reward of the run or another."""
 
-    reward_file: str | None = None
+    reward_file: Annotated[str | None, Flag(also=("reward.file",))] = None
     """A Python file with reward(prompt, completion) -> float; None is the reward that the run was
     trained with."""
-    reward_run: str | None = None
+    reward_run: Annotated[str | None, Flag(also=("reward.run",))] = None
     """A reward model in its place."""
 
 

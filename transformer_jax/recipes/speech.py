@@ -4,9 +4,10 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.config import FeatureConfig
+from transformer_jax.config_fields import Flag
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.evaluation.words import Tokenize
 from transformer_jax.recipes.recipe import Named, Recipe
@@ -54,7 +55,7 @@ class RecurrentSpeechRun(SpeechRun, RecurrentRun):
 class EvaluateRecognizer(SearchFlags):
     """Print error rates and sacreBLEU of the transcripts of recordings."""
 
-    manifest: str | None = None
+    manifest: Annotated[str | None, Flag(also=("data.test",))] = None
     """.tsv or .jsonl of recordings and their texts."""
     tokenize: Tokenize | None = None
     """Words of error rates and of sacreBLEU, which the signature states. None is that of the run,

@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from transformer_jax.config_fields import Flag
 from transformer_jax.data.summaries import SummaryData, load_summaries
 from transformer_jax.evaluation.rouge import check_installed
 from transformer_jax.evaluation.words import Tokenize
@@ -46,7 +47,7 @@ class SummarizationRun(Run):
 class EvaluateSummaries(SearchFlags):
     """Print ROUGE of the summaries of a file."""
 
-    data: str | None = None
+    data: Annotated[str | None, Flag(also=("data.test",))] = None
     """JSONL file of texts and summaries."""
     tokenize: Literal["latin"] | Tokenize | None = None
     """Words of ROUGE; latin is that of rouge-score. None is that of the run, or follows from the

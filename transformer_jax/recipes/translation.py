@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.config import (
     AttentionConfig,
@@ -15,8 +15,9 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.config_fields import Rate
+from transformer_jax.config_fields import Flag, Rate
 from transformer_jax.data.sources import PairData, ReadOptions, load_splits, with_languages
+from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.words import Tokenize, check_tokenize
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.predictors.runs import ENCODERS
@@ -88,10 +89,12 @@ class RecurrentRun(Run):
 class EvaluateTranslator(SearchFlags):
     """Print sacreBLEU and chrF of the translations of a file."""
 
-    source: str | None = None
+    source: Annotated[str | None, Flag(also=("data.source",))] = None
     """File of sentences to translate, one per line."""
-    target: str | None = None
+    target: Annotated[str | None, Flag(also=("data.target",))] = None
     """File of their reference translations, one per line."""
+    pairs: Annotated[str | None, Flag("data.pairs")] = None
+    """Instead: one file of both, .tsv or .jsonl, read as the run reads its pairs."""
     tokenize: Tokenize | None = None
     """Words of sacreBLEU, which the signature states. flores101, flores200, spm and spBLEU-1K
     download a model once; ja-mecab needs sacrebleu[ja], ko-mecab sacrebleu[ko]. None is that of the
@@ -181,15 +184,22 @@ class Translation(Recipe):
         """Prints the scores of the translations of a file."""
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.pairs import Pairs
+        from transformer_jax.data.sources import read_pair_file
         from transformer_jax.decoding.translator import Translator
         from transformer_jax.predictors.runs import load, preparation
         from transformer_jax.recipes.driver import read
         from transformer_jax.tasks.translation_task import score_pairs
 
-        source, target = required(request, self.title, "source", "target")
         search, run = beam_search(request), read(directory)
         # Every line counts, empty ones too: a score over a part of a file is another score.
-        pairs = read_aligned(source, target, "--source, --target")
+        if request.pairs is None:
+            name, target = required(request, self.title, "source", "target")
+            pairs = read_aligned(name, target, "--source, --target")
+        elif request.source is not None or request.target is not None:
+            raise ConfigError("--data.pairs is one file of both sides: leave --source out")
+        else:
+            name = request.pairs
+            pairs = list(read_pair_file(name, run.data.read, "--data.pairs"))
         prepare = preparation(directory)
         sources = [prepare.source(text) for text, _ in pairs]
         targets = [prepare.line(text) for _, text in pairs]
@@ -197,7 +207,7 @@ class Translation(Recipe):
         tokenize = choose_words(request.tokenize, run.evaluation.tokenize, targets)
         lowercase = run.data.read.lowercase or request.lowercase
         scores, texts = score_pairs(
-            translator, Pairs(sources, targets, source), lowercase=lowercase, tokenize=tokenize
+            translator, Pairs(sources, targets, name), lowercase=lowercase, tokenize=tokenize
         )
         print(scores)
         return write_lines(request.output, texts)

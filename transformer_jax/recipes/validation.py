@@ -3,9 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from transformer_jax.config_fields import Configuration
+from transformer_jax.config_fields import Configuration, Flag
 from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["ValidationFlags", "answer_scores", "plain_scores", "print_scores", "validate"]
@@ -15,7 +15,7 @@ __all__ = ["ValidationFlags", "answer_scores", "plain_scores", "print_scores", "
 class ValidationFlags(Configuration, group="--"):
     """Print the metrics that training validates."""
 
-    data: str | None = None
+    data: Annotated[str | None, Flag(also=("data.valid",))] = None
     """JSONL file of conversations, pairs, labels or prompts; None is the validation data of the
     run."""
 

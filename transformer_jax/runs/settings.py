@@ -4,10 +4,10 @@ import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from transformer_jax.config_dict import from_dict
-from transformer_jax.config_fields import Amount, Configuration, Count
+from transformer_jax.config_fields import Amount, Configuration, Count, Flag
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.preparation import TextNormalization
 from transformer_jax.errors import CheckpointError, ConfigError
@@ -63,21 +63,19 @@ class StartConfig(Configuration, group=""):
 
     # A run of this package or a Hugging Face folder to start from: its parameters, its sizes and
     # its tokenizer; None starts from nothing.
-    init_from: str | None = None
+    init_from: Annotated[str | None, Flag("init-from")] = None
     # What is not trained: none, embeddings, encoder, decoder, or N: the embeddings and the first
     # N layers.
-    freeze: str = "none"
+    freeze: Annotated[str, Flag("freeze")] = "none"
     # Tokens whose rows are trained although their table is frozen, by freeze or beside adapters;
     # those that the run adds are among them.
-    trainable_tokens: tuple[str, ...] = ()
-    reinit_last: Amount = 0  # top layers to reinitialize
-    reinit_head: bool = False  # reinitialize the output layer, or the head of labels
+    trainable_tokens: Annotated[tuple[str, ...], Flag("trainable-tokens")] = ()
+    reinit_last: Annotated[Amount, Flag("reinit-last")] = 0  # top layers to reinitialize
+    # Reinitialize the output layer, or the head of labels.
+    reinit_head: Annotated[bool, Flag("reinit-head")] = False
 
     # What messages put before the names of these settings, and the parts that freeze may name.
     prefix: ClassVar[str] = ""
-    ungrouped: ClassVar[tuple[str, ...]] = (
-        *("init_from", "freeze", "trainable_tokens", "reinit_last", "reinit_head"),
-    )
     parts: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
