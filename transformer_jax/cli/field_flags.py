@@ -101,8 +101,10 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
         reader = _with_reader(kinds[field.name])
         if (own := own_flag(cls, field.name)) != Flag():
             aliases = [f"--{other}" for other in own.also]
-            prefixed = {} if own.name is None else {"name": own.name, "prefix_name": False}
-            reader = Annotated[reader, tyro.conf.arg(aliases=aliases or None, **prefixed)]
+            named: dict[str, Any] = (
+                {} if own.name is None else {"name": own.name, "prefix_name": False}
+            )
+            reader = Annotated[reader, tyro.conf.arg(aliases=aliases or None, **named)]
         fields.append(
             StructFieldSpec(field.name, reader, _default(info, field), text.strip() or None)
         )
