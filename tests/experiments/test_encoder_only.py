@@ -398,7 +398,7 @@ MISTAKES = [
     (["pretrain", "small", "--data.text", "{data}/text.txt", "--tokenizer.kind", "characters",
       "--masking.whole-word-mask"], 2, "do not show where words begin"),
     (["pretrain", "small", "--masking.mlm-probability", "1.5"], 2,
-     "masking.mlm_probability is 1.5"),
+     "--masking.mlm-probability is 1.5"),
     (["finetune", "classify"], 2, "give data.train"),
     (["finetune", "classify", "--data.train", "{data}/none.tsv"], 3, "none.tsv"),
     (["finetune", "regress", "--data.train", "{data}/pair.tsv"], 3, "pair.tsv:2"),

@@ -198,7 +198,7 @@ MISTAKES = [
     (["--data.train", "{chats}", "--chat.template", "{never}"], "is refused: it "),
     (
         ["--data.train", "{chats}", "--chat.template", "chatml", "--data.validation-size", "0.7"],
-        "data.validation_size is 0.7: at most 0.5",
+        "--data.validation-size is 0.7: at most 0.5",
     ),
     (
         ["--data.train", "{chats}", "--chat.template", "chatml", "--training.layout", "contiguous"],

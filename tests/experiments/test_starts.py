@@ -482,7 +482,7 @@ MISTAKES = [
     ("decoder", ["--lora.rank", "2", "--trainable-tokens", "onze"], "has no token 'onze': add it"),
     ("decoder", ["--trainable-tokens", "<eos>"], "the rows of all tokens are trained: leave it"),
     ("decoder", ["--reinit-last", "3"], "reinit_last is 3: there are 2 layers"),
-    ("decoder", ["--reinit-last=-1"], "reinit_last is -1"),
+    ("decoder", ["--reinit-last=-1"], "--reinit-last is -1"),
     ("decoder", ["--reinit-head"], "the output layer of this model is its embedding table"),
     ("decoder", ["--freeze", "1", "--reinit-last", "2"], "never be trained"),
     ("decoder", ["--freeze", "1", "--model.compute.scan-layers"], "no-scan-layers"),

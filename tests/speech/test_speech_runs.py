@@ -275,10 +275,9 @@ def test_scores_are_those_of_teacher_forcing(which, request, speech):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--source", "x", "--target", "x"], "the run of a speech recognizer: give --manifest"),
-        (["--source", "x"], "--target is missing: give --source and --target, or of a speech"),
-        ([], "--source is missing"),
-        (["--manifest", "x.tsv", "--target", "x"], "--manifest is for a speech recognizer: give"),
+        (["--source", "x", "--target", "x"], "--source is for a translator or a recurrent transl"),
+        ([], "the run of a recurrent speech recognizer: give --manifest"),
+        (["--manifest", "x.tsv", "--target", "x"], "--target is for a translator or a recurrent"),
     ],
 )
 def test_evaluation_needs_a_manifest(trained, command, flags, message):
@@ -386,9 +385,9 @@ def test_bad_recordings_end_a_run_in_one_line_before_its_first_step(
         (["--data.normalization.mean", "1", "--data.normalization.std", "1"],
          "data.normalization.mean has 1 numbers, but"),
         (["--data.read.max-length", "600"], "data.read.max_length is 600, but the model has"),
-        (["--init-from", "x"], "init_from: a speech recognizer starts from no encoder"),
+        (["--init-from", "x"], "init_from: a recurrent speech recognizer starts from no"),
         (["--loop.best-checkpoint-metric", "bleu"], "this run has valid_loss, wer, cer, sacrebleu"),
-        (["--data.audio.num-mels", "0"], "data.audio.num_mels is 0: at least 1"),
+        (["--data.audio.num-mels", "0"], "--data.audio.num-mels is 0: at least 1"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(speech, tmp_path, command, flags, message):

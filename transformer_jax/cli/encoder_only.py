@@ -21,12 +21,13 @@ import tyro
 
 from transformer_jax.cli import training
 from transformer_jax.cli.run_flags import parse_flags
+from transformer_jax.config_fields import Configuration
 
 __all__ = ["main"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Glue:
+class Glue(Configuration, group="--"):
     """Print GLUE's table, with the scores of runs as a row."""
 
     runs: tyro.conf.Positional[tuple[str, ...]] = ()

@@ -101,10 +101,10 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
         reader = _with_reader(kinds[field.name])
         if (own := own_flag(cls, field.name)) != Flag():
             aliases = [f"--{other}" for other in own.also]
-            named: dict[str, Any] = (
-                {} if own.name is None else {"name": own.name, "prefix_name": False}
+            flag = tyro.conf.arg(
+                name=own.name, prefix_name=own.name is None, aliases=aliases or None
             )
-            reader = Annotated[reader, tyro.conf.arg(aliases=aliases or None, **named)]
+            reader = Annotated[reader, flag]
         fields.append(
             StructFieldSpec(field.name, reader, _default(info, field), text.strip() or None)
         )

@@ -79,6 +79,7 @@ def asked_run(
     if {"-h", "--help"} & {*given}:
         described = f"{about}\n\n{usual_help([named])}"
     run = parse(type(named), f"{program} {name}", given[1:], named, described)
+    check_values(run)
     run = dataclasses.replace(run, output=run.output or f"runs/{name}")
     return AskedRun(name, run, named, _settings(given[1:]))
 
