@@ -116,6 +116,7 @@ def test_packed_texts_equal_texts_of_their_own(decoder, logits):
     np.testing.assert_allclose(found[0, 4:], logits[1, :2], atol=1e-5)
 
 
+@pytest.mark.quick("xla")
 @pytest.mark.parametrize("implementation", ["xla", "chunked"])
 def test_attention_is_its_formula_and_masked_rows_are_zero(implementation):
     q, k, v = normals((B, 5, 4, 8), (B, 7, 2, 8), (B, 7, 2, 3))

@@ -31,6 +31,13 @@ def estimated(case, **changes):
 FARTHEST = {"base, v5e:2x4, 1x8x1, 2 layers, 192 x 128": 0.19}
 
 
+@pytest.mark.quick(
+    "gpt2-small, h200:8, 8x1x1, 2 layers, 64 x 1024",
+    "bert-base, h200:8, 8x1x1, 2 layers, 256 x 512",
+    "gpt2-small, v5e:2x4, 1x8x1, 2 layers, 64 x 1024",
+    "gpt2-small, h200:8, 1x8x1, 2 layers, 64 x 1024, remat",
+    "base, h200:8, 8x1x1, 2 layers, 96 x 256",
+)
 @pytest.mark.parametrize("name", CASES)
 def test_an_estimate_is_within_15_percent_of_the_compiled_memory(name):
     case = CASES[name]

@@ -71,7 +71,7 @@ def test_translate_obeys_the_run_s_limit_and_counts_the_texts_that_it_cuts(
     assert raised == (0, [target, ""], "")
 
 
-@pytest.mark.quick("jax-4", "ctranslate2-4")
+@pytest.mark.quick("jax-4")
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("engine", ["jax", "ctranslate2"])
 def test_python_obeys_the_run_s_limit_and_says_why_a_text_ended(

@@ -19,12 +19,14 @@ EXTENTS = {"restricted self-attention": 9, "convolution": 3, "dilated convolutio
 LAYERS = [(kind, EXTENTS.get(kind)) for kind in KINDS]
 
 
+@pytest.mark.quick("8-8")
 @pytest.mark.parametrize(("w", "length"), [(1, 63), (4, 16), (8, 8)])
 def test_paths_of_restricted_attention(w, length):
     layer = Layer("restricted self-attention", 64, 512, 2 * w + 1)
     assert measured_path(layer) == layer.path_length == length  # row H14
 
 
+@pytest.mark.quick("64-4-3")
 @pytest.mark.parametrize(("n", "k", "length"), [(64, 2, 6), (64, 4, 3), (81, 3, 4)])
 def test_paths_of_dilated_convolutions_are_logarithmic(n, k, length):
     layer = Layer("dilated convolution", n, 512, k)
@@ -37,6 +39,7 @@ def test_paths_of_contiguous_convolutions_are_not(k, length):
     assert measured_path(layer) == layer.path_length == length  # the footnote that H14 restores
 
 
+@pytest.mark.quick("self-attention-None-5", "restricted self-attention-9-32", "recurrent-None-5")
 @pytest.mark.parametrize("n", [1, 2, 5, 32])
 @pytest.mark.parametrize(("kind", "extent"), LAYERS)
 def test_paths_and_depths_are_those_of_the_formulas(kind, extent, n):

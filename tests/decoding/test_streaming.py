@@ -62,6 +62,7 @@ def texts(kind, count):
 
 
 # The first texts of each kind are quick, all 200 slow.
+@pytest.mark.quick("bpe-20", "bytes-20", "metaspace-20", "sentencepiece-20")
 @pytest.mark.parametrize(
     ("kind", "count"),
     [

@@ -44,6 +44,7 @@ def test_gradient_is_the_slope_of_the_formula(name):
         np.testing.assert_allclose(gradient, 2 * np.array(slope), rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.quick("gelu_tanh")
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
 def test_own_backward_is_autodiff(name):
     with jax.enable_x64():

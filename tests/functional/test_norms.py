@@ -103,7 +103,7 @@ def test_a_constant_row_is_finite_with_eps(monkeypatch, platform):
     assert jnp.isfinite(dx).all()
 
 
-@pytest.mark.quick("12345.6-cpu", "1000000.0-tpu")
+@pytest.mark.quick("1000000.0-tpu")
 @PLATFORMS
 @pytest.mark.parametrize("value", [12345.6, -0.1, 1e6])
 def test_a_constant_row_is_its_bias_and_a_nearly_constant_one_that_of_float64(

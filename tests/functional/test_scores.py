@@ -81,6 +81,7 @@ def additive(v):
     return lambda q, k: additive_scores(q, k, jnp.eye(H), jnp.eye(H), v)
 
 
+@pytest.mark.quick("concat", "location")
 @pytest.mark.parametrize("name", LEARNED)
 def test_a_learned_score_is_a_closure(name):
     score = LEARNED[name]

@@ -58,6 +58,7 @@ NAMED = [
 ]
 
 
+@pytest.mark.quick("settings2-<pad>", "settings4-<s><unk>")
 @pytest.mark.parametrize(("settings", "before"), NAMED)
 def test_a_template_finds_the_tokens_that_its_folder_defines(tmp_path, settings, before):
     path = folder_of(tmp_path / "folder", settings)

@@ -28,6 +28,7 @@ def orthogonal():
     return jnp.linalg.qr(square)[0]
 
 
+@pytest.mark.quick("0.9")
 @pytest.mark.parametrize("radius", [0.5, 0.9, 1.0, 1.2])
 def test_gradients_of_a_linear_recurrence_go_as_powers_of_the_spectral_radius(radius):
     found = norms(radius * orthogonal())

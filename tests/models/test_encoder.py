@@ -151,7 +151,7 @@ def test_every_token_sees_all_real_ones_of_its_row_and_nothing_else(config):
 
 
 @variants
-@pytest.mark.quick("roberta", "modern")
+@pytest.mark.quick("modern")
 def test_padding_changes_nothing(config):
     """Its tokens, types and number: neither outputs nor gradients (row B29 for encoders)."""
     real = (jnp.arange(T)[None] < LENGTHS[:, None])[..., None].astype(jnp.float32)

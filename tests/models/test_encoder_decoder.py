@@ -343,7 +343,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("group", "field"), [(g, f) for g, fs in CHANGES.items() for f in fs])
-@pytest.mark.quick("positions-kind", "norm-bias", "head-scale")
+@pytest.mark.quick("norm-bias", "head-scale")
 def test_every_field_counts(group, field, batch):
     """A field that is read by nothing would leave the output as it was."""
     changed = change(SMALL, **{group: {field: CHANGES[group][field]}})
@@ -455,6 +455,7 @@ def test_tied_embedding_is_one_array_with_summed_gradient(batch):
     assert jnp.abs(whole[jnp.asarray(unseen)]).max() > 0
 
 
+@pytest.mark.quick("vaswani_base-63.05")
 @pytest.mark.parametrize(("preset", "millions"), [("vaswani_base", 63.05), ("vaswani_big", 214.2)])
 def test_published_sizes(preset, millions):
     """Row U15: 37,000 tokens, tied, no attention biases."""

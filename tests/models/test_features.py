@@ -100,7 +100,7 @@ def speech(seed=0):
     return source, LENGTHS, jnp.asarray(tokens, jnp.int32)
 
 
-@pytest.mark.quick("vaswani", "luong")
+@pytest.mark.quick("luong")
 @kinds
 def test_padding_is_invisible(name):
     """Neither what padding holds nor how much of it there is changes anything."""
@@ -115,7 +115,7 @@ def test_padding_is_invisible(name):
     chex.assert_trees_all_close(run(params, longer, lengths, tokens), wanted, atol=1e-5)
 
 
-@pytest.mark.quick("convs2s", "bahdanau")
+@pytest.mark.quick("bahdanau")
 @kinds
 def test_every_frame_counts_and_no_padding(name):
     source, lengths, tokens = speech()
@@ -127,7 +127,7 @@ def test_every_frame_counts_and_no_padding(name):
     assert not slope[~real].any()
 
 
-@pytest.mark.quick("recurrent mixer", "cho")
+@pytest.mark.quick("cho")
 @kinds
 def test_steps_of_decoding_are_those_of_the_forward_pass(name):
     source, lengths, tokens = speech()
@@ -163,6 +163,7 @@ def test_the_projection_declares_its_axes_and_depth(name):
     assert depths == 0
 
 
+@pytest.mark.quick("vaswani")
 @pytest.mark.parametrize("name", ["vaswani", "luong"])
 def test_in_bfloat16_it_is_the_same_but_for_rounding(name):
     source, lengths, _ = speech()

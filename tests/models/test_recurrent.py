@@ -87,7 +87,7 @@ def test_the_four_steps_of_the_lecture():
 
 @pytest.mark.parametrize("kind", ["all at once", "hidden", "context"])
 @pytest.mark.parametrize("score", [*SCORES, None])
-@pytest.mark.quick("concat-hidden", "None-context")
+@pytest.mark.quick("concat-hidden")
 def test_padding_is_invisible_and_later_tokens_are(score, kind):
     model = nnx.merge(*drawn(lambda: make(score, kind=kind, layers=2)))
     inputs, tokens = texts()

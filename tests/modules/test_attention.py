@@ -56,6 +56,7 @@ def of_text(module):
     )
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("prompt", [0, 3])
 def test_prompt_and_tokens_with_a_cache_equal_the_text(prompt):
     part = attention()

@@ -23,6 +23,7 @@ def test_points_of_one_line_have_one_component():
     np.testing.assert_allclose(y[:, 1:], 0, atol=1e-12)
 
 
+@pytest.mark.quick(".png")
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
 def test_the_same_words_give_the_same_bytes(tmp_path, suffix):
     words, vectors = ["a", "b", "c", "d"], np.random.default_rng(0).normal(size=(4, 5))

@@ -138,7 +138,7 @@ def drawn(name, config):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.quick("two tables", "encoder", "recurrent")
+@pytest.mark.quick("encoder")
 def test_tokens_that_are_words_take_their_vector_and_all_else_stays(file, name):
     """Row L5: a row of the table is the vector of a token."""
     config, tokenizer = MODELS[name][1](file), tokenizer_of()

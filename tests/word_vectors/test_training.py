@@ -29,6 +29,7 @@ def text(tmp_path):
     return path
 
 
+@pytest.mark.quick("negative-sampling-skip-gram")
 @pytest.mark.parametrize("method", ["skip-gram", "cbow"])
 @pytest.mark.parametrize("loss", ["negative-sampling", "softmax"])
 def test_planted_relations_are_answered(tmp_path, text, method, loss):
@@ -277,6 +278,7 @@ def test_a_step_adds_rows_in_place(method):
     assert not copies
 
 
+@pytest.mark.quick("skip-gram")
 @pytest.mark.parametrize("method", ["skip-gram", "cbow"])
 def test_blocks_of_a_step_update_one_after_the_other(method):
     config = Word2VecConfig(size=8, method=method, block=4, shared_negatives=4, window=2)
