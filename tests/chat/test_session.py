@@ -141,6 +141,7 @@ def test_what_fits_is_not_cut(make):
         fit_messages(encoder, two, 3)
 
 
+@pytest.mark.slow
 def test_an_answer_ends_at_the_end_token_of_the_template(make):
     model = make()
     [end, eos] = model.encoder.end_tokens

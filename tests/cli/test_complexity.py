@@ -49,6 +49,7 @@ def test_every_layer_has_its_figures_on_the_terminal_and_in_the_file(tmp_path, c
     assert "one step was counted n times" in err
 
 
+@pytest.mark.slow
 def test_paths_of_the_lecture(capsys):
     flags = [
         "--layers",

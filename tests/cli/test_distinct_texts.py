@@ -53,7 +53,7 @@ def test_repeated_texts_make_way_for_the_next_best():
     assert repeats  # what search returns holds a text more than once
 
 
-@pytest.mark.quick("jax")
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["jax", "ctranslate2"])
 def test_alternatives_of_a_translator_are_distinct(trained_run, lesson, engine):
     if engine == "ctranslate2":

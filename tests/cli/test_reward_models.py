@@ -94,7 +94,7 @@ def printed(run_command, run, *texts, text=""):
     return [float(line) for line in lines if line], err
 
 
-@pytest.mark.quick("llama-2")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", built_in())
 def test_the_reward_of_a_conversation_is_that_of_training(reward_run, run_command, name):
     predictor = load(with_template(reward_run, name))

@@ -280,7 +280,7 @@ def test_sequences_continue_by_themselves(kind, beams):
     np.testing.assert_allclose(some, of_rows, atol=1e-6)
 
 
-@pytest.mark.quick("encoder-decoder")
+@pytest.mark.slow
 def test_rows_that_have_ended_can_be_left_out(kind):
     """Law: a batch that becomes smaller writes what the whole batch does."""
     rows = SearchRows(jnp.full(B, BOS), jnp.array([2, 5, 4]))

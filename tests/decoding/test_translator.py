@@ -119,7 +119,7 @@ def same(one, other):
         np.testing.assert_allclose([a.score, a.log_prob], [b.score, b.log_prob], atol=1e-5)
 
 
-@pytest.mark.quick("beam")
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["translator", "greedy"], ids=["beam", "greedy"])
 def test_the_finish_reason_says_whether_the_limit_cut_a_text(request, lines, search):
     """An untrained model writes on to the limit, where beam search pays for an EOS."""

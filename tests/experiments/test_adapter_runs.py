@@ -406,6 +406,7 @@ def test_a_mistake_about_the_choice_is_one_line(
     assert said in line
 
 
+@pytest.mark.slow
 def test_an_adapter_of_another_base_is_one_line(adapted, other, tmp_path, capfd):
     for words in (["generate", str(other), "um"], ["merge", str(other), "--output", "no"]):
         assert command([*words, "--adapter", str(adapted)]) == 4

@@ -69,6 +69,7 @@ def run(chats, shared):
     return shared("instruct_run", lambda path: tune(chats, path, *SIZES, *flags))
 
 
+@pytest.mark.slow
 def test_answers_are_learnt_by_heart_and_the_run_knows_its_template(run):
     model = transformer_jax.load(run)
     for animal in COLOURS:
@@ -158,6 +159,7 @@ def test_conversations_that_the_assistant_begins_are_learnt(tmp_path, first):
     assert results["best"]["value"] < 1.0
 
 
+@pytest.mark.slow
 def test_only_answers_have_weight_in_batches(run):
     """The weights of every batch that the trainer gets are those of answers."""
     seen = []
@@ -175,6 +177,7 @@ def test_only_answers_have_weight_in_batches(run):
     assert seen.count(tokenizer.token_id("<|im_end|>")) == 2 * 12
 
 
+@pytest.mark.slow
 def test_exports_and_conversions_keep_the_template(run, tmp_path):
     hf, converted = str(tmp_path / "hf"), str(tmp_path / "run")
     assert main(["export", str(run), hf]) == 0
@@ -235,6 +238,7 @@ def test_mistakes_are_one_line(chats, tmp_path, capfd, monkeypatch, given, messa
     assert message in errors[0], err
 
 
+@pytest.mark.slow
 def test_other_commands_know_the_run(run, chats, capfd):
     assert main(["evaluate", str(run), "--text", str(chats)]) == 2
     assert "the run of a model tuned on conversations" in capfd.readouterr().err

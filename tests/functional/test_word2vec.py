@@ -74,7 +74,7 @@ def test_gradients_of_the_full_softmax_are_those_of_the_formula(tables):
     np.testing.assert_allclose(found[1], slope[:, None] * inputs[word][None], atol=1e-6)
 
 
-@pytest.mark.quick("skip_gram")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["skip_gram", "cbow"])
 def test_block_gradients_are_those_of_autodiff_through_the_tables(tables, block, kind):
     """Words that occur twice, and negatives that are center words, get the sum of their rows."""

@@ -86,6 +86,7 @@ def test_figures_have_a_row_for_each_lag(figures, tmp_path):
     assert (tmp_path / "gradients.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_without_training_and_scale_there_is_one_panel():
     asked = GradientSettings(
         lags=2, models=("relu",), kernel_scale=1.0, texts=2, trained_distance=0, parameters=500,

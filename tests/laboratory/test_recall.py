@@ -92,6 +92,7 @@ def test_sizes_that_cannot_be_are_refused():
         nearest_size(make, 9, 4)
 
 
+@pytest.mark.slow
 def test_training_leaves_the_model_and_ends_at_its_goal():
     model = make_reader("gru", 8, symbols=2, length=3, seed=0)
     before = jax.tree.map(np.asarray, split(model)[1])
