@@ -11,7 +11,8 @@ from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.models.making import make_model
-from transformer_jax.predictors.runs import ENCODERS, abstract_model
+from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, abstract_model
+from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.runs.initial import Initial, load_pretrained, parameter_shapes
 from transformer_jax.runs.settings import StartConfig, start_config
@@ -208,7 +209,7 @@ def check_layers(run: Any, start: Initial) -> None:
     _check_trainable_tokens(run, start)
     if own.reinit_head:
         _check_head(run, start)
-    if stack == "encoder" or prefix or _is_reward(run):  # whose head is new, or beside it
+    if stack == "encoder" or _has_labels(run):  # whose head is new, or beside it
         return
     if own.reinit_head and model.head.tie_word_embeddings:
         raise ConfigError(
@@ -238,14 +239,15 @@ def _check_trainable_tokens(run: Any, start: Initial) -> None:
         )
 
 
-def _is_reward(run: Any) -> bool:
-    return getattr(getattr(run, "align", None), "method", None) == "reward"
+def _has_labels(run: Any) -> bool:
+    """Returns whether a run trains a head of labels or of a reward."""
+    return get_recipe(run.recipe).family in FINE_TUNED
 
 
 def _check_head(run: Any, start: Initial) -> None:
     """Refuses to draw a head anew that is new anyway, as the start has none of its kind."""
     own = start_config(run)
-    labels = bool(own.prefix) or _is_reward(run)
+    labels = _has_labels(run)
     if not labels and _top_stack(start) == "decoder":
         return  # that of the tokens
     parts = ("labels/",) if labels else tuple(_HEADS)

@@ -6,18 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from transformer_jax.config_dict import from_dict
 from transformer_jax.config_fields import Amount, Configuration, Count, Flag
-from transformer_jax.data.plan import Batching
 from transformer_jax.data.preparation import TextNormalization
-from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.errors import ConfigError
 
 __all__ = [
     "StartConfig",
     "TokenizerConfig",
-    "batching_of",
-    "read_run",
     "settings_given",
     "start_config",
     "was_given",
@@ -152,34 +147,3 @@ def start_config(run: Any) -> StartConfig:
     """The settings of a run about its start; those of an n-gram model start from nothing."""
     own = getattr(run, "task", run)
     return own if isinstance(own, StartConfig) else StartConfig()
-
-
-def batching_of(training: Any) -> Batching:
-    """The batching of a run, from its training settings."""
-    return Batching(
-        training.max_tokens,
-        training.num_buckets,
-        training.required_batch_size_multiple,
-        training.seed,
-        training.pad_to_multiple_of,
-    )
-
-
-def read_run(kind: type[Kind], directory: RunDirectory, what: str) -> Kind:
-    """The settings of the run of a directory.
-
-    Args:
-        kind: Their dataclass.
-        directory: The run directory.
-        what: How such a run is called, for messages.
-
-    Raises:
-        CheckpointError: ``config.json`` is damaged, or of another kind of run.
-    """
-    try:
-        run: Kind = from_dict(kind, directory.settings())
-    except (ConfigError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{directory.config}: {error}: not {what}, or of another version"
-        ) from None
-    return dataclasses.replace(run, output=str(directory.path))
