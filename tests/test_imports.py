@@ -97,3 +97,31 @@ def test_the_rule_would_notice():
     assert LEVEL["interop"] > LEVEL["training"] > LEVEL["models"]
     assert "transformer_jax.functional.masks" in set(imported(PACKAGE / "modules/attention.py"))
     assert len(FILES) > 20
+
+
+def closure(*modules):
+    """The modules that are imported with some, those of functions and of type checkers apart."""
+    seen, left = set(), [f"transformer_jax.{name}" for name in modules]
+    while left:
+        path = PACKAGE.parent / (left.pop().replace(".", "/") + ".py")
+        if not path.exists() or path in seen:
+            continue
+        seen.add(path)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                left += [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
+    return {path.relative_to(PACKAGE).as_posix().removesuffix(".py") for path in seen}
+
+
+def test_training_a_translator_imports_no_other_kind():
+    """Neither its recipe nor its task imports what other kinds of training need."""
+    found = closure(
+        "cli.seq2seq", "recipes.driver", "recipes.translation", "tasks.translation_task"
+    )
+    assert len(found) > 80
+    others = ("speech/", "chat/", "encoding/", "interop/", "models/vision", "models/ngram",
+              "training/on_policy", "training/preference_objectives")  # fmt: skip
+    assert not [name for name in found if name.startswith(others)]
+    recipes = {name for name in found if name.startswith("recipes/")}
+    shared = {"checks", "driver", "inferred", "recipe", "registry", "scored_texts", "settings"}
+    assert recipes == {f"recipes/{name}" for name in (*shared, "translation")}
