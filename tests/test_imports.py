@@ -123,5 +123,6 @@ def test_training_a_translator_imports_no_other_kind():
               "training/on_policy", "training/preference_objectives")  # fmt: skip
     assert not [name for name in found if name.startswith(others)]
     recipes = {name for name in found if name.startswith("recipes/")}
-    shared = {"checks", "driver", "inferred", "recipe", "registry", "scored_texts", "settings"}
+    shared = {"checks", "driver", "generation_flags", "inferred", "recipe", "registry"}
+    shared |= {"scored_texts", "settings"}
     assert recipes == {f"recipes/{name}" for name in (*shared, "translation")}
