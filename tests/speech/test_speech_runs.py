@@ -24,6 +24,7 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.predictors.runs import family, open_directory
 from transformer_jax.predictors.speech import load_transcriber
+from transformer_jax.recipes.driver import read
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.speech import RecurrentSpeechRun, SpeechRun
 from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
@@ -132,7 +133,7 @@ def test_a_run_holds_the_normalization_of_its_training_data(speech, trained):
     np.testing.assert_allclose(found["mean"], every.mean(0, np.float64), rtol=1e-5)
     np.testing.assert_allclose(found["std"], every.std(0, dtype=np.float64), rtol=1e-5)
     assert config["model"]["features"] == {"num_features": WIDTH, "stacked_frames": 2}
-    assert SpeechRun.read(open_directory(trained)).data.normalization.mean == (*found["mean"],)
+    assert read(open_directory(trained)).data.normalization.mean == (*found["mean"],)
     assert family(open_directory(trained)) == "speech"
 
 
@@ -177,7 +178,7 @@ def test_other_recordings_are_refused_on_resume(speech, trained, tmp_path, comma
 
 def test_what_is_transcribed_is_read_as_in_training(speech, trained):
     """The arrays of a batch of training are those that a transcriber makes of the same files."""
-    run = SpeechRun.read(open_directory(trained))
+    run = read(open_directory(trained))
     recordings = read_manifest(str(speech / "train.tsv"))
     transcriber, audio = load_transcriber(trained)
     store = build_speech_store(
@@ -402,7 +403,7 @@ def test_there_is_no_plan_of_it(speech, command):
     flags = ["train-speech", "luong", *manifests(speech), "--plan", "h200:1"]
     code, _, err = command(*flags, program=seq2seq.main)
     assert code == 2
-    assert "--plan: there is no plan of models of features yet" in err
+    assert "--plan: luong has no plan: there are plans of translators, language models and" in err
 
 
 def test_a_text_run_reads_no_features(tmp_path, command):

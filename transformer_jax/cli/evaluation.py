@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from transformer_jax.cli.flags import flags_of
+from transformer_jax.cli.flags import check_flags, flags_of
 from transformer_jax.cli.help import kinds_help
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
@@ -93,6 +93,8 @@ def _parse_by_any(recipes: Sequence[str], arguments: Sequence[str], program: str
         if recipe.evaluation and given <= {*flags_of(evaluation_flags(recipe.name))}:
             parse_flags(evaluation_flags(recipe.name), program, arguments)
             return
+    known = {flag for kind in evaluation_kinds(recipes).values() for flag in flags_of(kind)}
+    check_flags("evaluate", sorted(known), arguments, program)
 
 
 def _flags_in(arguments: Sequence[str]) -> set[str]:
