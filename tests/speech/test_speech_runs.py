@@ -24,7 +24,7 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.predictors.runs import family, open_directory
 from transformer_jax.predictors.speech import load_transcriber
-from transformer_jax.recipes.driver import read
+from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.speech import RecurrentSpeechRun, SpeechRun
 from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
@@ -178,7 +178,7 @@ def test_other_recordings_are_refused_on_resume(speech, trained, tmp_path, comma
 
 def test_what_is_transcribed_is_read_as_in_training(speech, trained):
     """The arrays of a batch of training are those that a transcriber makes of the same files."""
-    run = read(open_directory(trained))
+    run = driver.read(open_directory(trained))
     recordings = read_manifest(str(speech / "train.tsv"))
     transcriber, audio = load_transcriber(trained)
     store = build_speech_store(
