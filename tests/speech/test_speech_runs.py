@@ -133,7 +133,7 @@ def test_a_run_holds_the_normalization_of_its_training_data(speech, trained):
     np.testing.assert_allclose(found["mean"], every.mean(0, np.float64), rtol=1e-5)
     np.testing.assert_allclose(found["std"], every.std(0, dtype=np.float64), rtol=1e-5)
     assert config["model"]["features"] == {"num_features": WIDTH, "stacked_frames": 2}
-    assert read(open_directory(trained)).data.normalization.mean == (*found["mean"],)
+    assert driver.read(open_directory(trained)).data.normalization.mean == (*found["mean"],)
     assert family(open_directory(trained)) == "speech"
 
 
