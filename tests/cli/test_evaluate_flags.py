@@ -1,4 +1,4 @@
-"""What ``train`` calls its data, ``evaluate`` calls its own too."""
+"""``evaluate`` has the names of ``train`` for its data."""
 
 import json
 
