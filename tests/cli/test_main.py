@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from transformer_jax.cli import commands
 from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.main import main
 
@@ -41,8 +42,10 @@ def test_help_is_quick_and_names_every_command():
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0
     assert done.stderr == ""
-    for name in COMMANDS:
-        assert f" {name} " in done.stdout
+    for name in commands.COMMANDS:
+        assert f"\n  {name} " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) < 80
+    assert set(COMMANDS) <= set(commands.COMMANDS)
     # Processor time, which other work on the machine does not change much.
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert spent < 1.0, spent

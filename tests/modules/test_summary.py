@@ -34,6 +34,13 @@ def test_a_printed_model_fits_a_screen_and_counts_its_parameters(name):
     assert sum(int(row[-1].replace(",", "")) for row in outer) == count
 
 
+def test_parts_of_a_model_print_as_it_does():
+    model = nnx.eval_shape(MODELS["decoder"])
+    for part in (model.embedding, model.decoder, model.decoder.blocks[0]):
+        assert repr(part).startswith(f"{type(part).__name__}: ")
+        assert len(repr(part).splitlines()) <= 32
+
+
 def test_equal_blocks_are_shown_once_and_the_whole_tree_stays_reachable():
     model = nnx.eval_shape(MODELS["translator"])
     assert "blocks" in repr(model)

@@ -84,7 +84,7 @@ def _map() -> str:
              "look inside."]  # fmt: skip
     for title, group in GROUPS.items():
         parts.append(f"{title}:\n{columns(group.items())}")
-    parts.append(f"{PROGRAM} COMMAND --help shows the flags of a command; --version the version.")
+    parts.append("COMMAND --help shows the flags of a command; --version prints the version.")
     return "\n\n".join(parts)
 
 

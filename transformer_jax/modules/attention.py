@@ -26,6 +26,7 @@ from transformer_jax.modules.cache import KeysValues, LayerCache
 from transformer_jax.modules.layers import Linear, Norm
 from transformer_jax.modules.lora import LoRALinear
 from transformer_jax.modules.parameters import logical_axes
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["Attention", "OnWeights", "Positions", "frequencies_of", "stack_weights"]
 
@@ -56,7 +57,7 @@ class Positions(NamedTuple):
     bias: Float[Array, "#B #N #T J"] | None = None  # what relative positions add to scores
 
 
-class Attention(nnx.Module):
+class Attention(Summarized):
     """``Concat(head₁ … head_N) W^O``, each head attending with its own slice of the projections.
 
     The fused kernel ``[D, N H]`` is the per-head ``[D, H]`` kernels side by side.

@@ -14,6 +14,7 @@ from transformer_jax.modules.attention import Attention, OnWeights, Positions
 from transformer_jax.modules.cache import LayerCache
 from transformer_jax.modules.layers import FeedForward, Norm
 from transformer_jax.modules.mixer import make_mixer
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["Block", "Memory"]
 
@@ -25,7 +26,7 @@ class Memory(NamedTuple):
     mask: Mask | None = None  # which of them are not padding; None is all
 
 
-class Block(nnx.Module):
+class Block(Summarized):
     """The sub-layers of one layer, each added to the residual stream as ``norm.placement`` defines.
 
     ``post``: ``norm(x + f(x))``; ``pre``: ``x + f(norm(x))``; ``sandwich``:

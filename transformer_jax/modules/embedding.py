@@ -16,6 +16,7 @@ from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.functional.trained_rows import put_rows, replace_taken
 from transformer_jax.modules.layers import Linear, initial_key
 from transformer_jax.modules.parameters import logical_axes
+from transformer_jax.modules.summary import Summarized
 
 __all__ = [
     "Embed",
@@ -32,7 +33,7 @@ __all__ = [
 Axes = tuple[str | None, str | None]
 
 
-class Embed(nnx.Module):
+class Embed(Summarized):
     """A row for each index: tokens, positions, segments or distance buckets.
 
     Attributes:
@@ -71,7 +72,7 @@ class Embed(nnx.Module):
         return self.trained.replace(found, indices, self.table.shape[0], self.dtype)
 
 
-class FeatureProjection(nnx.Module):
+class FeatureProjection(Summarized):
     """``x W + b`` of each position, the frames of which are stacked: see ``stack_frames``."""
 
     def __init__(self, config: FeatureConfig, width: int, *, dtype: str, rngs: nnx.Rngs):
@@ -93,7 +94,7 @@ class FeatureProjection(nnx.Module):
         return self.projection(features.astype(self.dtype))
 
 
-class Head(nnx.Module):
+class Head(Summarized):
     """The parameters of the output: a table unless tied, and perhaps a bias."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -132,7 +133,7 @@ def output_table(
     return OutputTable(source.table[...], bias, scale, softcap, rows, ids)
 
 
-class TrainedRows(nnx.Module):
+class TrainedRows(Summarized):
     """Rows of a table that are trained, while the table is a constant.
 
     Attributes:

@@ -18,13 +18,14 @@ from transformer_jax.functional.layers import (
     rms_norm,
 )
 from transformer_jax.modules.parameters import logical_axes
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["FeedForward", "Linear", "LinearTransposed", "Norm", "initial_key"]
 
 Axes = tuple[str | None, str | None]
 
 
-class Linear(nnx.Module):
+class Linear(Summarized):
     """``x W + b``, with Glorot-uniform ``W`` and ``b`` of zeros.
 
     ``axes`` are the logical axes of the kernel; the bias has the last of them.
@@ -50,7 +51,7 @@ class Linear(nnx.Module):
         return made
 
 
-class LinearTransposed(nnx.Module):
+class LinearTransposed(Summarized):
     """The map of ``linear`` with its kernel as ``[F D]``: see :func:`linear_transposed`."""
 
     def __init__(self, linear: Linear):
@@ -64,7 +65,7 @@ class LinearTransposed(nnx.Module):
         return linear_transposed(x, self.kernel[...], bias, logical_axes(self.kernel))
 
 
-class Norm(nnx.Module):
+class Norm(Summarized):
     """The norm that ``config`` names, over the last axis."""
 
     def __init__(self, config: NormConfig, size: int, axis: str = "embed"):
@@ -84,7 +85,7 @@ class Norm(nnx.Module):
         return layer_norm(x, gain, None if self.bias is None else self.bias[...], self.config.eps)
 
 
-class FeedForward(nnx.Module):
+class FeedForward(Summarized):
     """``f(x W₁ + b₁) W₂ + b₂``, or gated ``(f(x W₁) ⊙ x V) W₂``, at every position alike.
 
     Vaswani et al. 2017, equation 2; Shazeer 2020 for the gated form.

@@ -11,6 +11,7 @@ from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.modules.layers import Linear, LinearTransposed
 from transformer_jax.modules.parameters import logical_axes
+from transformer_jax.modules.summary import Summarized
 
 __all__ = [
     "LEAVES",
@@ -69,7 +70,7 @@ def adapter_parameters(kernel: nnx.Param, a: Any, b: Any, magnitude: Any) -> dic
     }
 
 
-class LoRALinear(nnx.Module):
+class LoRALinear(Summarized):
     """``x W + b + s drop(x) A B``: a linear map and what its adapter adds to it.
 
     With magnitudes (DoRA) ``x (W + s A B)`` is multiplied by :func:`.column_gain`, one number for
@@ -125,7 +126,7 @@ class LoRALinear(nnx.Module):
         return type(module) is Linear or isinstance(module, LinearTransposed)
 
 
-class SelectedLoRA(nnx.Module):
+class SelectedLoRA(Summarized):
     """A linear map with one of several adapters for each row of a batch.
 
     ``x W + b + x A_i B_i``, and with DoRA ``(g_i - 1) x W`` more, where ``i`` is the number of the

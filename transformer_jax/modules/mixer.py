@@ -20,6 +20,7 @@ from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State
 from transformer_jax.modules.cache import LayerCache
 from transformer_jax.modules.recurrent import RecurrentLayer
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["ConvolutionMixer", "RecurrentMixer", "make_mixer", "segments_of", "slot_size"]
 
@@ -101,7 +102,7 @@ def _begins(segments: Int[Array, "B T"]) -> Bool[Array, "B T"]:
     return jnp.concatenate([first, segments[:, 1:] != segments[:, :-1]], axis=1)
 
 
-class RecurrentMixer(nnx.Module):
+class RecurrentMixer(Summarized):
     """A recurrent layer, of an encoder in both directions with half of the numbers each.
 
     What a position leaves for the next one is its state, in float32.
@@ -170,7 +171,7 @@ class RecurrentMixer(nnx.Module):
         return states[..., : x.shape[-1]].astype(x.dtype), cache
 
 
-class ConvolutionMixer(nnx.Module):
+class ConvolutionMixer(Summarized):
     """A convolution to twice as many numbers, and their gated linear unit.
 
     ``y = a ⊙ σ(b)`` with ``[a; b]`` the convolution; a decoder's reads no later position. What a

@@ -13,13 +13,14 @@ from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
 from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import at_depth, logical_axes
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["Recurrent", "RecurrentLayer"]
 
 _AXES = ("embed", None)  # of the kernels: every device has all columns, for the gates meet
 
 
-class RecurrentLayer(nnx.Module):
+class RecurrentLayer(Summarized):
     """A cell over the positions of texts, in one direction.
 
     Recurrent kernels are orthogonal block by block (Saxe et al. 2013), those of inputs
@@ -92,7 +93,7 @@ class RecurrentLayer(nnx.Module):
         return tuple(jnp.zeros((rows, self.size)) for _ in range(CELLS[self.cell].states))
 
 
-class Recurrent(nnx.Module):
+class Recurrent(Summarized):
     """``depth`` layers of a cell, each of which reads the outputs of the one before it.
 
     In both directions, the outputs of a layer are those of both, side by side; the backward one

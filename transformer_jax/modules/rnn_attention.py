@@ -15,6 +15,7 @@ from transformer_jax.functional.alignment_scores import (
     projected_additive_scores,
 )
 from transformer_jax.functional.scores import ScaledDot, Score, dot, scaled_dot
+from transformer_jax.modules.summary import Summarized
 from transformer_jax.recurrent_config import ScoreName
 
 __all__ = [
@@ -29,7 +30,7 @@ __all__ = [
 _AXES = ("embed", None)
 
 
-class GeneralScore(nnx.Module):
+class GeneralScore(Summarized):
     """The score ``q W kᵀ``; see :func:`.general_scores`."""
 
     def __init__(self, query_size: int, key_size: int, *, rngs: nnx.Rngs):
@@ -52,7 +53,7 @@ class GeneralScore(nnx.Module):
         return dot(q, k)
 
 
-class AdditiveScore(nnx.Module):
+class AdditiveScore(Summarized):
     """The score ``vᵀ tanh(W_q q + W_k k)``; see :func:`.additive_scores`."""
 
     def __init__(self, query_size: int, key_size: int, size: int, *, rngs: nnx.Rngs):
@@ -80,7 +81,7 @@ class AdditiveScore(nnx.Module):
         return projected_additive_scores(q @ query, k, vector)
 
 
-class LocationScore(nnx.Module):
+class LocationScore(Summarized):
     """The score ``W q`` of each place; see :func:`.location_scores`."""
 
     def __init__(self, query_size: int, places: int, *, rngs: nnx.Rngs):

@@ -23,13 +23,14 @@ from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.layers import Linear, Norm
 from transformer_jax.modules.mixer import slot_size
 from transformer_jax.modules.parameters import at_depth, stacked, unstacked
+from transformer_jax.modules.summary import Summarized
 
 __all__ = ["OnHidden", "Stack", "stack_blocks", "unstack_blocks"]
 
 OnHidden = Callable[[Float[Array, "B T D"]], object]
 
 
-class Stack(nnx.Module):
+class Stack(Summarized):
     """Positions, ``L`` blocks and a final norm.
 
     Looped, each block keeps its own parameters: fastest to run on CPU. Scanned, their parameters
