@@ -18,9 +18,10 @@ from transformer_jax.accounting import training_flops
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.config_dict import from_dict
+from transformer_jax.predictors.runs import open_directory
 from transformer_jax.processes import machine, process_started
+from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.recipes.translation import Run
 from transformer_jax.training import manifest, trainer
 from transformer_jax.training.lock import LOCK
 from transformer_jax.training.loop import FitResult
@@ -95,7 +96,7 @@ def test_a_run_directory_says_all_about_itself(trained):
     assert len(results["state_sha256"]) == 64
     assert results["recompilations"] == 0
     assert manifest.read(trained / "checkpoints/step_00000006")["devices"] == 1  # as it was told
-    config = from_dict(Run, json.loads((trained / "config.json").read_text()))
+    config = driver.read(open_directory(trained))
     tokenizer = json.loads((trained / "tokenizer.json").read_text())
     assert config.model.vocab_size == len(tokenizer["model"]["vocab"])
     # Targets are as long as sources.
@@ -116,7 +117,7 @@ def test_a_run_stands_in_the_report_with_its_scores_and_its_cost(trained, tmp_pa
     assert own["bleu"] == scores["sacrebleu"]
     assert own["signature"] == scores["sacrebleu_signature"]
     assert own["flops"] == sum(r["flops"] for r in steps if "loss" in r)  # row H15
-    config = from_dict(Run, json.loads((trained / "config.json").read_text())).model
+    config = driver.read(open_directory(trained)).model
     # Between those of a token of each text of the batches, and those of all that a batch may hold.
     least, most = (training_flops(config, rows, side, side) for rows, side in ((8, 1), (512, 16)))
     assert 6 * least < own["flops"] < 6 * most
