@@ -1,7 +1,5 @@
 """Eight CPU devices, shapes checked at run time, and JAX at its strictest."""
 
-import contextlib
-import ctypes
 import fcntl
 import gc
 import importlib.metadata
@@ -64,12 +62,12 @@ import jax
 import pytest
 
 from tests.budget import Budget
+from tests.memory import MemoryBound
 from tests.slices import Slice
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# A worker that holds more drops its compiled programs: after a file of tests, or within one.
-MOST_BYTES, MOST_BYTES_IN_A_FILE = 1_000_000_000, 1_400_000_000
+
 
 # One for all workers of a run.
 SWEEP_SEED = os.environ.setdefault("SWEEP_SEED", str(random.SystemRandom().randrange(10**6)))
@@ -86,6 +84,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(MemoryBound())
     if config.getoption("cpu_budget") is not None:
         config.pluginmanager.register(Budget(config))
 
@@ -123,35 +122,6 @@ def pytest_collection():
         gc.freeze()
         gc.set_threshold(10_000, 10, 10)
         gc.enable()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item, nextitem):
-    """A large worker gives memory back. What outlives a file is old: it is collected no more.
-
-    To collect all that a session compiled would take as long as its tests.
-    """
-    result = yield
-    if nextitem is None:
-        return result
-    same = nextitem.path == item.path
-    if not same:
-        gc.unfreeze()
-    if resident_bytes() > (MOST_BYTES_IN_A_FILE if same else MOST_BYTES):
-        jax.clear_caches()
-        gc.collect()
-        with contextlib.suppress(OSError, AttributeError):  # glibc alone has it
-            ctypes.CDLL(None).malloc_trim(0)
-    if not same:
-        gc.freeze()
-    return result
-
-
-def resident_bytes() -> int:
-    """Memory of this process; 0 where the system has no ``/proc``."""
-    with contextlib.suppress(OSError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def pytest_report_header(config):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests import memory
 from tests.budget import Budget, cpu_seconds, reference_seconds
 from tests.slices import Slice
 
@@ -56,6 +57,21 @@ def test_the_reference_costs_the_same_again():
     first, second = (reference_seconds(range(8, 11)) for _ in range(2))
     assert second > first / 3  # nothing of the first is kept
     assert cpu_seconds() > second
+
+
+@pytest.mark.parametrize(("held", "same", "dropped"), [(2e9, False, 1), (1.2e9, False, 1),
+                         (1.2e9, True, 0), (2e9, True, 1), (0.9e9, False, 0)])  # fmt: skip
+def test_a_large_process_drops_its_programs(monkeypatch, held, same, dropped):
+    """Between files earlier than within one."""
+    done = []
+    monkeypatch.setattr(memory, "resident_bytes", lambda: held)
+    monkeypatch.setattr(memory, "drop_programs", lambda: done.append(1))
+    item, following = SimpleNamespace(path="a"), SimpleNamespace(path="a" if same else "b")
+    hook = memory.MemoryBound().pytest_runtest_teardown(item, following)
+    next(hook)
+    with pytest.raises(StopIteration):
+        hook.send(None)
+    assert len(done) == dropped
 
 
 @pytest.mark.slow

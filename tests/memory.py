@@ -1,0 +1,50 @@
+"""A bound of what a process of tests holds: compiled programs are dropped when they are many."""
+
+import contextlib
+import ctypes
+import gc
+import os
+from pathlib import Path
+
+import jax
+import pytest
+
+# Bytes that a process may hold after a file of tests, and in the midst of one.
+MOST_BYTES, MOST_BYTES_IN_A_FILE = 1_000_000_000, 1_400_000_000
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 where the system has no ``/proc``."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def drop_programs() -> None:
+    """Forget what is compiled, and give its memory back to the system."""
+    jax.clear_caches()
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # glibc alone has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class MemoryBound:
+    """A plugin, as examples in docstrings of the package lie outside of what a conftest sees.
+
+    What outlives a file is old: it is collected no more. To collect all that a session compiled
+    would take as long as its tests.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item, nextitem):
+        result = yield
+        if nextitem is None:
+            return result
+        same = nextitem.path == item.path
+        if not same:
+            gc.unfreeze()
+        if resident_bytes() > (MOST_BYTES_IN_A_FILE if same else MOST_BYTES):
+            drop_programs()
+        if not same:
+            gc.freeze()
+        return result
