@@ -108,7 +108,7 @@ def row_settings(
         "top_p": ("top_p", column(each("top_p"), 1.0)),
         "min_p": ("min_p", column(each("min_p"), 0.0)),
     }
-    values = SearchValues(ends=None, pad=None, ngram=np.int32(0))
+    values = SearchValues(ends=None, pad=None)
     values = values._replace(
         **dict(pair for name, pair in given.items() if name in plan.processors)
     )

@@ -77,7 +77,8 @@ def advance_beams(
     t, hf = state.t, plan.finishing == "hf"
     scores = _scores(state, logits, at, plan, values)
     last = t + 1 >= state.limits
-    broken = (~jnp.isfinite(scores.rest)).any(1) & ~state.done & ~values.finite
+    broken = (~jnp.isfinite(scores.rest)).any(1) & ~state.done
+    broken = broken if values.finite is None else broken & ~values.finite
     onward = _onward(state, scores, at)
     ends = _ends(state, scores, at, plan, values)
     chosen = _chosen(onward, ends, plan, logits.shape[1])
@@ -95,7 +96,8 @@ def advance_beams(
     else:
         # Nothing beats keeping today's log-probability all the way to the limit.
         reach = onward.totals[:, :1] / longest
-        settled = ~values.patient & (best.scores[:, -1] >= reach[:, 0])
+        settled = best.scores[:, -1] >= reach[:, 0]
+        settled = settled if values.patient is None else settled & ~values.patient
     zero, text = jnp.int32(0), state.text
     if text is not None:
         text = jnp.take_along_axis(text, onward.beams[:, :, None], axis=1)

@@ -68,6 +68,25 @@ _EACH = (
 )
 
 
+# Values that a processor reads.
+_READ = {
+    "sequence_bias": ("biased", "biases"),
+    "encoder_repetition_penalty": ("encoder_repetition",),
+    "repetition_penalty": ("repetition",),
+    "no_repeat_ngram_size": ("ngram",),
+    "encoder_no_repeat_ngram_size": ("encoder_ngram",),
+    "bad_words_ids": ("barred", "barriers"),
+    "min_length": ("min_length",),
+    "forced_bos_token_id": ("forced_first",),
+    "forced_eos_token_id": ("forced_last", "at_last"),
+    "remove_invalid_values": ("finite",),
+    "exponential_decay_length_penalty": ("decay",),
+    "suppress_tokens": ("suppressed",),
+    "begin_suppress_tokens": ("begin_suppressed", "first"),
+    "renormalize_logits": ("renormalize",),
+}
+
+
 class SearchPlan(NamedTuple):
     """The static part of a search: all that decides which program is compiled."""
 
@@ -104,21 +123,21 @@ class SearchPlan(NamedTuple):
 
 
 class SearchValues(NamedTuple):
-    """The settings of a search as arrays: of all rows, or one a row."""
+    """The settings of a search as arrays: of all rows, or one a row; None is unread."""
 
     ends: Any  # [E], -1 is none
     pad: Any  # [], what follows an end
     penalties: Any = None  # [1 or B, T + 1], divisors of log-probabilities by length; None is 1
-    min_length: Any = 0  # [] or [B], fewest tokens, the end included
-    patient: Any = False  # [], goes on to the limit, where the result is the same ("optimal")
-    eager: Any = False  # [], a sentence is done once all its hypotheses have ended ("hf")
-    hopeful: Any = False  # [], hopes of beams are for the longest text ("hf")
+    min_length: Any = None  # [] or [B], fewest tokens, the end included
+    patient: Any = None  # [], goes on to the limit, where the result is the same ("optimal")
+    eager: Any = None  # [], a sentence is done once all its hypotheses have ended ("hf")
+    hopeful: Any = None  # [], hopes of beams are for the longest text ("hf")
     suppressed: Any = None  # [V]
     begin_suppressed: Any = None  # [V]
-    first: Any = 0  # [], columns at which the first written token stands
-    forced_first: Any = -1  # []
+    first: Any = None  # [], columns at which the first written token stands
+    forced_first: Any = None  # []
     forced_last: Any = None  # [V]
-    at_last: Any = -1  # [], tokens written where the last is forced
+    at_last: Any = None  # [], tokens written where the last is forced
     repetition: Any = None
     encoder_repetition: Any = None
     ngram: Any = None
@@ -128,9 +147,9 @@ class SearchValues(NamedTuple):
     barred: Any = None  # [N L]
     barriers: Any = None  # [N]
     decay: Any = None  # [T + 1], what ends gain after so many new tokens
-    finite: Any = False  # []
-    renormalize: Any = False  # []
-    temperature: Any = 1.0
+    finite: Any = None  # []
+    renormalize: Any = None  # []
+    temperature: Any = None
     top_k: Any = None
     top_p: Any = None
     min_p: Any = None
@@ -224,46 +243,46 @@ def values_of(
         >>> values.ends.tolist(), values.penalties.tolist(), values.suppressed
         ([3], [[1.0, 1.0, 4.0, 9.0]], None)
     """
-    on, hf = set(plan.processors), config.finishing == "hf"
-    only = lambda name, value: value if name in on else None
+    ranked = plan.finishing == "hf" and plan.beams > 1
     biases = np.array([bias for _, bias in config.sequence_bias], np.float32)
     later = prompt == 1 and config.forced_bos_token_id is not None
     longest = prompt + length if longest is None else longest
-    return SearchValues(
+    values = SearchValues(
         ends=_filled(config.eos_token_id, plan.ends),
-        pad=np.int32(config.fill if hf and plan.beams > 1 else config.pad),
+        pad=np.int32(config.fill if ranked else config.pad),
         penalties=penalty_table(config.normalization, config.length_penalty, length),
         min_length=np.int32(config.shortest(prompt) + 1),
         eager=np.bool_(config.early_stopping is True),
         hopeful=np.bool_(config.early_stopping == "never" and config.length_penalty > 0),
-        suppressed=only("suppress_tokens", token_mask(config.suppress_tokens, vocab)),
-        begin_suppressed=only(
-            "begin_suppress_tokens", token_mask(config.begin_suppress_tokens, vocab)
-        ),
+        suppressed=token_mask(config.suppress_tokens, vocab),
+        begin_suppressed=token_mask(config.begin_suppress_tokens, vocab),
         first=np.int32(prompt + later),
         forced_first=np.int32(
             -1 if config.forced_bos_token_id is None else config.forced_bos_token_id
         ),
-        forced_last=only("forced_eos_token_id", token_mask(config.forced_eos_token_id, vocab)),
+        forced_last=token_mask(config.forced_eos_token_id, vocab),
         at_last=np.int32(longest - 1 - prompt),
-        repetition=only("repetition_penalty", np.float32(config.repetition_penalty)),
-        encoder_repetition=only(
-            "encoder_repetition_penalty", np.float32(1 / config.encoder_repetition_penalty)
-        ),
+        repetition=np.float32(config.repetition_penalty),
+        encoder_repetition=np.float32(1 / config.encoder_repetition_penalty),
         ngram=np.int32(config.no_repeat_ngram_size),
         encoder_ngram=np.int32(config.encoder_no_repeat_ngram_size),
         biased=_aligned([run for run, _ in config.sequence_bias], plan.biased),
         biases=np.pad(biases, (0, plan.biased[0] - len(biases))),
         barred=_aligned(config.barred, plan.barred),
         barriers=np.full(plan.barred[0], -np.inf, np.float32),
-        decay=only("exponential_decay_length_penalty", _decay(config, length)),
+        decay=_decay(config, length),
         finite=np.bool_(config.remove_invalid_values),
         renormalize=np.bool_(config.renormalize_logits),
         temperature=np.float32(config.temperature),
-        top_k=only("top_k", np.int32(min(config.top_k or vocab, vocab))),
-        top_p=only("top_p", np.float32(config.top_p or 1)),
-        min_p=only("min_p", np.float32(config.min_p or 0)),
+        top_k=np.int32(min(config.top_k or vocab, vocab)),
+        top_p=np.float32(config.top_p or 1),
+        min_p=np.float32(config.min_p or 0),
     )
+    unread = {"eager", "hopeful"} if not ranked else set()
+    for name in NEUTRAL:
+        if name not in plan.processors:
+            unread |= {*_READ.get(name, (name,))}
+    return values._replace(**dict.fromkeys(unread))
 
 
 def search_settings(
