@@ -120,7 +120,7 @@ class Local:
         """Returns what to do instead of writing to a URL; None for a path."""
         if re.match(r"[a-z][a-z0-9+.-]+:/", str(value)) is None:
             return None
-        return "local files are written: name one, and copy it to the object store"
+        return "this command writes local files: name one, and copy it to the object store"
 
 
 Count = Annotated[int, Range(1)]
@@ -299,7 +299,7 @@ def _path(group: str, name: str) -> str:
 
 def _shown(value: Any, most: int = 80) -> str:
     if isinstance(value, os.PathLike):
-        value = os.fspath(value)
+        value = re.sub(r"^([a-z][a-z0-9+.-]+):/(?!/)", r"\1://", os.fspath(value))  # a URL
     plain = isinstance(value, str) and value.isprintable() and value
     text = (
         value if plain else f"a number of {len(str(value))} digits" if _huge(value) else repr(value)

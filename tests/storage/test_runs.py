@@ -115,7 +115,7 @@ def test_commands_answer_as_with_a_local_run(bucket, texts, tmp_path, capfd):
     assert main([word.format(run=url) for word in commands[1]]) == 0
     assert "wrote" not in capfd.readouterr().err  # the export of the first time
     assert main(["translate", url, "--engine", "ctranslate2", "--engine-cache", url]) == 2
-    assert f"--engine-cache {url}: this command writes local files" in capfd.readouterr().err
+    assert f"--engine-cache is {url}: this command writes local files" in capfd.readouterr().err
 
 
 def start(command):

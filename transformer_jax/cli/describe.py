@@ -13,7 +13,7 @@ import tyro
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Range
+from transformer_jax.config_fields import OutputPath, Range
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.recurrent_config import RECURRENT_PRESETS, ModelConfig, RecurrentConfig
@@ -48,7 +48,7 @@ class Describe(RunCommand):
     """Tokens of a target, or of a text of a language model."""
     plan: str | None = None
     """Devices whose attention kernels are named, such as h200:1 or v5e:2x4."""
-    pictures: Path | None = None
+    pictures: OutputPath | None = None
     """Folder for plots of positions and masks."""
 
     def __call__(self) -> int:
