@@ -238,6 +238,7 @@ def test_the_best_is_that_of_validation(tuned):
     assert results(tuned["qa"])["best"]["value"] == max(looks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "freeze"),
     [

@@ -183,6 +183,7 @@ def test_a_new_token_is_trained_beside_frozen_embeddings(start, train, tmp_path)
     assert any(name.endswith("kernel") for name in moved)
 
 
+@pytest.mark.slow
 def test_a_recurrent_translator_is_a_function_of_sentences_in_python(start):
     """It translates like the commands; it has no sentence vectors."""
     run = start("luong")
