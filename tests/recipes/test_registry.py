@@ -6,7 +6,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from flax import nnx
 
+from transformer_jax import load
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
@@ -117,3 +119,15 @@ def test_a_recipe_that_was_changed_after_training_is_seen():
     )
     [said] = differences({"recipe": "translation", "seed": 1}, seal)
     assert said == 'recipe is "translation" ("denoising" in training)'
+
+
+def test_a_model_of_rewards_without_a_method_is_refused_where_its_parameters_are(tmp_path):
+    directory = RunDirectory(tmp_path)
+    fields = {"recipe": "reward_model", "model": stored(DECODER)}
+    directory.write(directory.config, fields)
+    directory.tokenizer.write_text("{}")
+    with pytest.raises(CheckpointError):
+        load(tmp_path)
+    assert get_recipe("on_policy").model(
+        dataclasses.replace(DECODER, d_model=8, decoder_layers=1), fields, nnx.Rngs(0)
+    )

@@ -24,6 +24,7 @@ from transformer_jax.recipes.posttraining import (
     STARTS,
     First,
     adamw,
+    align_fields,
     chat_encoder,
     check_forms,
     check_methods,
@@ -319,7 +320,7 @@ class OnPolicyLearning(Recipe):
         """Returns a decoder, with a value head for PPO."""
         from transformer_jax.models.making import make_model
 
-        valued = fields["align"].get("method") == "ppo"
+        valued = align_fields(fields).get("method") == "ppo"
         return make_model("decoder", config, valued=valued, rngs=rngs)
 
 

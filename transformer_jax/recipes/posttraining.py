@@ -1,6 +1,7 @@
 """Runs on preferences and on rewards of a decoder: what both need of methods, starts and data."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from transformer_jax.chat.template import copy_template, find_template
@@ -19,6 +20,7 @@ __all__ = [
     "STARTS",
     "First",
     "adamw",
+    "align_fields",
     "chat_encoder",
     "check_forms",
     "check_methods",
@@ -55,6 +57,12 @@ def check_methods(config: Any, names: tuple[str, ...]) -> None:
                 f"align.{name} is a setting of {', '.join(methods)}, and this run is "
                 f"{config.method}: leave it out"
             )
+
+
+def align_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the stored settings of the method; none if ``config.json`` has no such group."""
+    found = fields.get("align")
+    return found if isinstance(found, Mapping) else {}
 
 
 def method_numbers(config: Any, names: tuple[str, ...]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.errors import ConfigError
-from transformer_jax.recipes.posttraining import keep_template, splits_on
+from transformer_jax.recipes.posttraining import align_fields, keep_template, splits_on
 from transformer_jax.recipes.preferences import (
     AlignConfig,
     PreferenceRun,
@@ -95,7 +95,7 @@ class RewardModel(Preferences):
 
     def task_fields(self, fields: Mapping[str, Any]) -> Any:
         """Returns the task of one number for each text."""
-        length = fields["align"].get("max_length")
+        length = align_fields(fields).get("max_length")
         if length is None:
             length = from_dict(TransformerConfig, fields["model"]).max_length
         return {"kind": "regress", "labels": [], "max_length": length}
