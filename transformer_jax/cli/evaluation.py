@@ -13,7 +13,7 @@ from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
 from transformer_jax.errors import ConfigError, no_such_run
 from transformer_jax.recipes.recipe import Recipe
-from transformer_jax.recipes.registry import get_recipe, recipe_of
+from transformer_jax.recipes.registry import RECIPES, get_recipe, recipe_of
 from transformer_jax.storage.urls import url_of
 
 __all__ = ["Evaluate", "evaluate", "evaluation_kinds"]
@@ -78,7 +78,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
             f"{path}: the run of {recipe.title}, which has no evaluation: its scores are in "
             f"results.json"
         )
-    _refuse_flags_of_others(path, recipe, recipes, arguments)
+    _refuse_flags_of_others(path, recipe, arguments)
     request = parse_flags(evaluation_flags(recipe.name), program, arguments)
     from transformer_jax.recipes import driver
 
@@ -101,19 +101,19 @@ def _flags_in(arguments: Sequence[str]) -> set[str]:
     return {one.partition("=")[0][2:].replace("_", "-") for one in arguments if one[:2] == "--"}
 
 
-def _refuse_flags_of_others(
-    path: str, recipe: Recipe, recipes: Sequence[str], arguments: Sequence[str]
-) -> None:
-    """Refuses flags that are for runs of other recipes, and names these."""
-    own = flags_of(evaluation_flags(recipe.name))
-    for flag in sorted(_flags_in(arguments) - {*own}):
+def _refuse_flags_of_others(path: str, recipe: Recipe, arguments: Sequence[str]) -> None:
+    """Refuses flags that are for runs of other recipes, and names these and its own."""
+    known = flags_of(evaluation_flags(recipe.name))
+    for flag in sorted(_flags_in(arguments) - {*known}):
         others = [
             other.title
-            for other in map(get_recipe, recipes)
+            for other in map(get_recipe, RECIPES)
             if other.evaluation is not None and flag in flags_of(other.evaluation)
         ]
         if others:
+            assert recipe.evaluation is not None
+            own = [f"--{one}" for one in flags_of(recipe.evaluation) if "no-" not in one[:3]]
             raise ConfigError(
                 f"--{flag} is for {' or '.join(dict.fromkeys(others))}, and {path} is the run of "
-                f"{recipe.title}: leave it out"
+                f"{recipe.title}: leave it out; there are {', '.join(own)}"
             )
