@@ -20,8 +20,9 @@ from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
 from transformer_jax.compilation_cache import enable_compilation_cache
 from transformer_jax.errors import ConfigError
+from transformer_jax.errors import command as command_line
 from transformer_jax.old_names import current_flags
-from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.registry import get_recipe, named_runs
 from transformer_jax.storage.urls import working_copy
 
 __all__ = ["Command", "TrainingProgram", "main", "resume_flags", "run_as_program"]
@@ -226,7 +227,7 @@ def _resume_as_asked(asked: Any, named: Any) -> int:
     Its intervals, mesh and processes are those that flags give now.
 
     Raises:
-        ConfigError: A flag gives another value than the run has.
+        ConfigError: The run is of another kind, or a flag gives another value than it has.
     """
     from transformer_jax.training.config_guard import leaves
 
@@ -238,6 +239,13 @@ def _resume_as_asked(asked: Any, named: Any) -> int:
     }
 
     def change(stored: Any) -> Any:
+        if stored.recipe != asked.recipe:
+            there, begun = (get_recipe(run.recipe).title for run in (stored, asked))
+            raise ConfigError(
+                f"--output {asked.output}: holds the run of {there}, and {begun} is asked for: "
+                f"choose another --output, or continue that run with "
+                f"{command_line('resume', asked.output)}"
+            )
         kept = leaves(dataclasses.asdict(stored))
         for name, value in flags.items():
             has = kept.get(name)
