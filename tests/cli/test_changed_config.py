@@ -72,6 +72,15 @@ def test_a_command_refuses_a_changed_run(changed_run, run_command, command, tmp_
     assert err.count("\n") == 1
 
 
+def test_a_changed_run_is_evaluated_where_that_is_meant(changed_run, run_command):
+    code, _, err = run_command("evaluate", changed_run)
+    assert code == 4
+    assert CHANGED in err
+    code, _, err = run_command("evaluate", changed_run, "--allow-changed-config")
+    assert code == 2
+    assert "--source is missing" in err
+
+
 @pytest.mark.slow
 def test_a_changed_run_is_used_where_that_is_meant(changed_run, sealed_run, run_command, lesson):
     flags, text = ("--num-beams", 1, "--scores"), lesson[0][0]

@@ -114,6 +114,52 @@ def test_a_command_runs_as_the_family_does(tmp_path, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize(
+    ("command", "recipe", "name", "title", "own"),
+    [
+        (["train"], "finetuning", "tag", "a fine-tuned model", "finetune"),
+        (["train", "small"], "masked_lm", "small", "a pre-trained encoder", "pretrain"),
+        (["pretrain"], "summarization", "summarize", "a summarizer", "finetune"),
+        (["instruct"], "preferences", "dpo", "a decoder trained on preferences", "align"),
+        (["train-speech"], "translation", "small", "a translator", "train"),
+    ],
+)
+def test_settings_of_another_kind_of_run_name_its_command(
+    tmp_path, command, recipe, name, title, own, capfd
+):
+    file = fa_run(tmp_path / "run", named_runs(recipe)[name][1]) / "config.json"
+    assert main([*command, "--config", str(file)]) == 2
+    assert capfd.readouterr().err.strip() == (
+        f"error: --config {file}: the settings of {title}, which {command[0]} does not begin: use "
+        f"`transformer-jax {own} --config {file}`"
+    )
+
+
+def test_an_earlier_name_of_a_run_is_found():
+    found = families._found("finetune", ["span", "--training.steps", "3"])
+    assert found.commands == encoder_only.FAMILY.commands
+
+
+def test_resume_of_a_run_of_another_kind_is_refused(tmp_path, capfd):
+    path = fa_run(tmp_path / "run", LANGUAGE_RUNS["char-cpu"][1])
+    (path / "metrics.jsonl").write_text("")
+    assert main(["train", "small", "--resume", "--output", str(path)]) == 2
+    assert capfd.readouterr().err.strip().splitlines()[-1] == (
+        f"error: --output {path}: holds the run of a language model, and a translator is asked "
+        f"for: choose another --output, or continue that run with `transformer-jax resume {path}`"
+    )
+
+
+def test_evaluate_names_the_flags_that_a_run_has(tmp_path, capfd):
+    path = fa_run(tmp_path / "run", PRETRAIN_RUNS["small"][1])
+    assert main(["evaluate", str(path), "--text", "a.txt"]) == 2
+    assert (
+        "--text is for a language model or an n-gram model, and "
+        f"{path} is the run of a pre-trained encoder: leave it out; there are --data"
+        in capfd.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         (
@@ -130,6 +176,7 @@ def test_a_command_runs_as_the_family_does(tmp_path, monkeypatch, capfd):
         (["evaluate", "runs/none"], "runs/none: no such run directory"),
         (["trian"], "unknown command trian: did you mean train?"),
         (["pretrain", "smal"], "no configuration is called smal: did you mean small?"),
+        (["train", "--config"], "--config needs a file"),
     ],
 )
 def test_a_mistake_is_one_line(given, message, capfd):

@@ -15,8 +15,11 @@ from transformer_jax.cli.commands import PROGRAM
 from transformer_jax.cli.errors import guarded
 from transformer_jax.cli.evaluation import evaluation_kinds
 from transformer_jax.cli.help import kinds_help, runs_help
-from transformer_jax.cli.run_flags import near
+from transformer_jax.cli.run_flags import config_file, near
 from transformer_jax.errors import ConfigError, no_such_run
+from transformer_jax.errors import command as command_line
+from transformer_jax.old_names import RUNS
+from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import named_runs, recipe_of
 from transformer_jax.storage.urls import url_of
 
@@ -91,10 +94,10 @@ def _help(command: str) -> str:
 def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
     """The family that a command trains, renamed to this program."""
     modules = COMMANDS[command]
+    if command not in ("resume", "evaluate", "glue"):
+        return _by_config(command, arguments) or _by_name(command, arguments, modules)
     if len(modules) == 1:
         return _family(modules[0])
-    if command not in ("resume", "evaluate"):
-        return _by_name(command, arguments, modules)
     for argument in arguments:
         path = Path(argument)
         if not argument.startswith("-") and (url_of(argument) or path.is_dir()):
@@ -111,22 +114,38 @@ def _family(module: str) -> training.TrainingProgram:
     return found
 
 
+def _by_config(command: str, arguments: list[str]) -> training.TrainingProgram | None:
+    """The family with the settings of the file after --config; None if there is none.
+
+    Raises:
+        ConfigError: Another command begins such a run; the message names it.
+    """
+    _, file = config_file(arguments)
+    if file is None:
+        return None
+    recipe = _recipe_of(file)
+    family = _family(_module_of(file, recipe))
+    if recipe.name in family.commands.get(command, ()):
+        return family
+    own = next(own for own, begun in family.commands.items() if recipe.name in begun)
+    raise ConfigError(
+        f"--config {file}: the settings of {recipe.title}, which {command} does not begin: use "
+        f"{command_line(own, '--config', file)}"
+    )
+
+
 def _by_name(
     command: str, arguments: list[str], modules: Sequence[str]
 ) -> training.TrainingProgram:
-    """The family with the named run of the first argument, or with the file after --config."""
+    """The family with the named run of the first argument."""
     families = [_family(module) for module in modules]
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is not None:
+        name = RUNS.get(command, {}).get(name, name)
         # Recipes are imported one after another, up to the one that has the named run.
         for family in families:
             if any(name in named_runs(recipe) for recipe in family.commands[command]):
                 return family
-    for i, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if flag == "--config":
-            file = value if equals else next(iter(arguments[i + 1 :]), "")
-            return _family(_of_run(Path(file)))
     known = named_runs(*(recipe for family in families for recipe in family.commands[command]))
     if name is not None:
         raise ConfigError(f"no configuration is called {name}: {near(name, known)}")
@@ -137,12 +156,25 @@ def _by_name(
 
 
 def _of_run(path: Path) -> str:
-    """The family of the run of a directory or a ``config.json``."""
+    """The family of the run of a directory."""
+    return _module_of(path, _recipe_of(path))
+
+
+def _recipe_of(path: Path) -> Recipe:
+    """The recipe of the run of a directory or a ``config.json``.
+
+    A file that was changed after training is refused where the run is opened, which knows whether
+    that is allowed.
+    """
     from transformer_jax.predictors.runs import open_directory
     from transformer_jax.training.run_directory import ConfigFile
 
     run = open_directory(path) if url_of(path) or path.is_dir() else ConfigFile(path)
-    recipe = recipe_of(run)
+    return recipe_of(run, check=False)
+
+
+def _module_of(path: Path, recipe: Recipe) -> str:
+    """The family of a recipe; the path is for the message that there is none."""
     for module in COMMANDS["resume"]:
         if recipe.name in _family(module).recipes:
             return module

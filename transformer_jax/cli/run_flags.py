@@ -13,9 +13,11 @@ from transformer_jax.cli.field_flags import parse
 from transformer_jax.cli.flags import check_flags, flags_of, together
 from transformer_jax.cli.help import runs_help, usual_help
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import command as command_line
 from transformer_jax.old_names import RUNS, current_flags
+from transformer_jax.recipes.registry import get_recipe
 
-__all__ = ["NOTE", "AskedRun", "asked_run", "near", "parse_flags"]
+__all__ = ["NOTE", "AskedRun", "asked_run", "config_file", "near", "parse_flags"]
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ def asked_run(
     Raises:
         ConfigError: A name, a flag, a value or a file is invalid.
     """
-    given, file = _config_file(list(arguments))
+    given, file = config_file(list(arguments))
     command = program.rpartition(" ")[2]
     if file is not None:
         config = _configured(command, runs, file)
@@ -137,8 +139,12 @@ def _named(command: str, runs: Runs, arguments: Sequence[str]) -> str:
     raise ConfigError(f"no configuration is called {arguments[0]}: {near(arguments[0], runs)}")
 
 
-def _config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
-    """The arguments without ``--config FILE``, and the file."""
+def config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
+    """The arguments without ``--config FILE``, and the file.
+
+    Raises:
+        ConfigError: The flag has no file.
+    """
     for i, argument in enumerate(arguments):
         flag, given, value = argument.partition("=")
         if flag != "--config":
@@ -162,7 +168,11 @@ def _configured(command: str, runs: Runs, file: Path) -> Any:
     except CheckpointError as error:
         raise ConfigError(f"--config {error}") from None
     if type(run) not in {type(named) for _, named in runs.values()}:
-        raise ConfigError(f"--config {file}: describes no run that {command} begins")
+        title = get_recipe(run.recipe).title
+        raise ConfigError(
+            f"--config {file}: the settings of {title}, which {command} does not begin: "
+            f"{command_line('--help')} lists the commands that do"
+        )
     # The output of the other run is not copied.
     return dataclasses.replace(run, output=None, overwrite=False)
 

@@ -64,14 +64,18 @@ def recipe_name(fields: Mapping[str, Any]) -> str | None:
     return infer_recipe(fields) if stored is None else str(stored)
 
 
-def recipe_of(directory: "RunDirectory") -> "Recipe":
+def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe":
     """Returns the recipe of a stored run or of a Hugging Face folder.
+
+    Args:
+        directory: The run or the folder.
+        check: Whether a ``config.json`` that was changed after training is refused.
 
     Raises:
         CheckpointError: ``config.json`` is damaged, names an unknown recipe, or describes no model
             of this library.
     """
-    name = recipe_name(directory.read_config())
+    name = recipe_name(directory.read_config(check=check))
     if name is None:
         from transformer_jax.training.run_directory import NOT_OURS
 
