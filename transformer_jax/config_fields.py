@@ -189,8 +189,8 @@ def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
         if kind is known:
             if not fits(value):
                 return Misfit(name.format(none=none), True)
-            if known is float and math.isinf(value):  # a range may allow it
-                return Misfit("a finite number is needed", False)
+            if known is float and (bound := _float_bound(value)) is not None:
+                return Misfit(bound, False)
             fault = _fault_of_text(value) if known in (str, Path) else None
             return None if fault is None else Misfit(fault, False)
     return None
@@ -331,6 +331,13 @@ def _fault_of_text(value: Any) -> str | None:
     return None
 
 
+def _float_bound(value: Any) -> str | None:
+    """Returns what is allowed instead of a whole number beyond any float, or of infinity."""
+    if isinstance(value, int) and abs(value) > 1e308:
+        return "at most 1e308" if value > 0 else "at least -1e308"
+    return "a finite number is needed" if math.isinf(value) else None  # a range may allow it
+
+
 def _is_choice(value: Any, choices: Sequence[Any]) -> bool:
     return any(type(value) is type(choice) and value == choice for choice in choices)
 
@@ -389,7 +396,6 @@ _KINDS: tuple[tuple[Any, Any, str], ...] = (
             isinstance(value, numbers.Real)
             and not isinstance(value, bool)
             and value == value  # NaN is no number
-            and not (isinstance(value, int) and abs(value) > 1e308)  # what no float can be
         ),
         "a number",
     ),

@@ -403,8 +403,11 @@ def test_a_mistake_is_one_line_and_an_exit_code(
         ),
         ('{"prompt": "a", "tokens": 1, "max_new_tokens": 2}', "unknown setting tokens"),
         ('{"prompt": "a", "temperature": NaN}', "temperature is nan: at least 0"),
-        (f'{{"prompt": "a", "temperature": 1{"0" * 399}}}', "000: at most"),
-        (f'{{"prompt": "a", "seed": 1{"0" * 399}}}', "000: at most"),
+        (
+            f'{{"prompt": "a", "temperature": 1{"0" * 399}}}',
+            "temperature is a number of 400 digits: at most 1e308",
+        ),
+        (f'{{"prompt": "a", "seed": 1{"0" * 399}}}', "seed is a number of 400 digits: at most"),
     ],
     ids=lambda value: value[:60],
 )

@@ -78,7 +78,7 @@ def test_prompts_that_a_model_would_cut_are_skipped_and_counted(run_command, run
         (["--samples", 0], "--samples is 0: at least 1"),
         (["--samples", 2, "--temperature", 0], "all samples would be equal"),
         (["--rule", "none.py"], "--rule none.py: there is no such file"),
-        (["--max-new-tokens", 0], "max_new_tokens is 0"),
+        (["--max-new-tokens", 0], "--max-new-tokens is 0: at least 1, or None"),
         (["--json", "out.txt"], "--json"),
     ],
 )
