@@ -177,6 +177,7 @@ def test_evaluate_names_the_flags_that_a_run_has(tmp_path, capfd):
         (["trian"], "unknown command trian: did you mean train?"),
         (["pretrain", "smal"], "no configuration is called smal: did you mean small?"),
         (["train", "--config"], "--config needs a file"),
+        (["translate", "runs/none", "text"], "error: Unrecognized options: text (see"),
     ],
 )
 def test_a_mistake_is_one_line(given, message, capfd):

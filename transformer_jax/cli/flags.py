@@ -189,6 +189,8 @@ def _one_line(box: str, see: str) -> str:
         if words and set(line.strip()) <= set("│╭╮╰╯─ "):
             break
         words.append(text + ":" if line.startswith("╭") and text else text)
+    if words[1:] and words[0] and words[1].startswith(words[0]):  # the frame's title, once more
+        del words[0]
     return f"{' '.join(word for word in words if word)} (see {see} --help)"
 
 

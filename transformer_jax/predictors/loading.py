@@ -181,6 +181,10 @@ def _in_engine(
 
 def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
     """The predictor of a task."""
+    from transformer_jax.training.task import Task
+
+    if not isinstance(task, Task):
+        raise ConfigError(f"task is {task!r}: give a Task, or the name of one of tj.tasks")
     if task.predictor is None:
         raise ConfigError(
             f"{path}: the task has no predictor: give Task(predictor=) a function of model and "
