@@ -301,14 +301,9 @@ def _shown(value: Any, most: int = 80) -> str:
     if isinstance(value, os.PathLike):
         value = re.sub(r"^([a-z][a-z0-9+.-]+):/(?!/)", r"\1://", os.fspath(value))  # a URL
     plain = isinstance(value, str) and value.isprintable() and value
-    text = (
-        value if plain else f"a number of {len(str(value))} digits" if _huge(value) else repr(value)
-    )
+    huge = type(value) is int and abs(value) >= 10**40
+    text = value if plain else f"a number of {len(str(value))} digits" if huge else repr(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def _huge(value: Any) -> bool:
-    return type(value) is int and abs(value) >= 10**40
 
 
 def _is_text(value: Any) -> bool:
@@ -391,12 +386,8 @@ _KINDS: tuple[tuple[Any, Any, str], ...] = (
     (bool, lambda value: isinstance(value, bool), "true or false"),
     (int, lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
     (
-        float,
-        lambda value: (
-            isinstance(value, numbers.Real)
-            and not isinstance(value, bool)
-            and value == value  # NaN is no number
-        ),
+        float,  # NaN is no number
+        lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool) and v == v,
         "a number",
     ),
     (str, _is_text, "text"),
