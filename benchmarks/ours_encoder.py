@@ -33,9 +33,9 @@ from transformer_jax.modules.parameters import parameters
 from transformer_jax.recipes.finetuning import ExampleTokens as EncoderTraining
 from transformer_jax.recipes.texts import LengthBatches as PretrainTraining
 from transformer_jax.training.objectives import masked_lm, sequence_classification
-from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
+from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.partition import merging
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import Batch, Objective, make_step
 

@@ -26,10 +26,10 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.parameters import parameters, values
 from transformer_jax.modules.replace import replaced
-from transformer_jax.training.lora import LoRAConfig, lora
+from transformer_jax.training.lora import lora
 from transformer_jax.training.objectives import language_model
-from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.settings import LoRAConfig, OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import make_step
 from transformer_jax.training.trees import flatten_dict, unflatten_dict

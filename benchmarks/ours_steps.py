@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer_jax.modules.parameters import parameters, values
-from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
+from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.partition import EVERYTHING, Partition
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import make_step
 

@@ -19,7 +19,7 @@ import tyro
 
 from benchmarks.harness import environment
 from transformer_jax.errors import ConfigError
-from transformer_jax.parallel.mesh import MeshConfig
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.target import Target, find_target
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.translation import Run as TranslationRun

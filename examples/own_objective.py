@@ -9,8 +9,7 @@ from flax import nnx
 
 import transformer_jax as tj
 from transformer_jax.data.plan import ArrayPlan
-from transformer_jax.training.loop_config import LoopConfig
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import LoopConfig, ScheduleConfig
 
 
 class Projection(nnx.Module):

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from transformer_jax.parallel.mesh import MeshConfig
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.begin import with_dtype
 

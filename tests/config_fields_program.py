@@ -20,8 +20,10 @@ from transformer_jax.config_fields import Configuration, Range, field_types
 from transformer_jax.config_help import field_help
 from transformer_jax.errors import ConfigError
 from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig  # noqa: F401
-from transformer_jax.training.lora import LoRAConfig  # noqa: F401
-from transformer_jax.training.schedules import ScheduleConfig  # noqa: F401
+from transformer_jax.training.settings import (
+    LoRAConfig,  # noqa: F401
+    ScheduleConfig,  # noqa: F401
+)
 
 # Results and parts of one function are no settings.
 ELSEWHERE = ("transformer_jax.interop.", "transformer_jax.visual.")

@@ -126,3 +126,17 @@ def test_training_a_translator_imports_no_other_kind():
     shared = {"checks", "driver", "generation_flags", "inferred", "recipe", "registry"}
     shared |= {"scored_texts", "settings"}
     assert recipes == {f"recipes/{name}" for name in (*shared, "translation")}
+
+
+HEAVY = {"jax", "flax", "optax", "sacrebleu"}
+
+
+def test_named_runs_are_listed_without_jax():
+    """``train --help`` and tab completion read recipes, which say at once what there is."""
+    recipes = ("translation", "language_model", "ngram", "summarization", "denoising", "finetuning",
+               "instruct", "preferences", "reward_model")  # fmt: skip
+    for name in closure("cli.families", *(f"recipes.{name}" for name in recipes)):
+        for node in ast.parse((PACKAGE / f"{name}.py").read_text()).body:
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else []
+            modules += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            assert not {module.partition(".")[0] for module in modules} & HEAVY, name

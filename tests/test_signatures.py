@@ -10,16 +10,16 @@ from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
 from transformer_jax.data.corpora import phrasebook
+from transformer_jax.data.plan import Batching
 from transformer_jax.functional.layers import linear
-from transformer_jax.parallel.mesh import MeshConfig
-from transformer_jax.training.loop_config import LoopConfig
+from transformer_jax.training.settings import LoopConfig
 
 
 def test_shapes_are_enforced():
     with pytest.raises(TypeCheckError, match="linear"):
         linear(jnp.ones((2, 3)), jnp.ones((4, 5)))
-    with pytest.raises(TypeCheckError, match="MeshConfig"):
-        MeshConfig(data="two")
+    with pytest.raises(TypeCheckError, match="Batching"):
+        Batching(max_tokens="two")
 
 
 def test_types_without_shapes_are_enforced():

@@ -60,11 +60,12 @@ if TYPE_CHECKING:
         TransformerEncoder,
         TransformerEncoderDecoder,
     )
-    from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+    from transformer_jax.parallel.mesh import make_mesh
+    from transformer_jax.parallel.settings import MeshConfig
     from transformer_jax.predictors.loading import load
     from transformer_jax.training import objectives
-    from transformer_jax.training.optimizers import OptimizerConfig, adamw
     from transformer_jax.training.partition import merging
+    from transformer_jax.training.settings import OptimizerConfig, adamw
     from transformer_jax.training.state import TrainState, split
     from transformer_jax.training.step import make_step
     from transformer_jax.training.task import Data, Metric, Task
@@ -126,12 +127,12 @@ _MODULES = {
     "TransformerDecoder": "models.encoder_decoder",
     "TransformerEncoder": "models.encoder_decoder",
     "TransformerEncoderDecoder": "models.encoder_decoder",
-    "MeshConfig": "parallel.mesh",
+    "MeshConfig": "parallel.settings",
     "make_mesh": "parallel.mesh",
     "load": "predictors.loading",
     "presets": "model_presets",
-    "OptimizerConfig": "training.optimizers",
-    "adamw": "training.optimizers",
+    "OptimizerConfig": "training.settings",
+    "adamw": "training.settings",
     "merging": "training.partition",
     "TrainState": "training.state",
     "split": "training.state",

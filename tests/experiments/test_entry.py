@@ -14,8 +14,8 @@ from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK
-from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.settings import LoopConfig
 
 LANGUAGE_RUNS = named_runs("language_model", "ngram")
 RUNS = named_runs("translation", "recurrent_translation")

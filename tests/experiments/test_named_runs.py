@@ -19,7 +19,7 @@ from transformer_jax.runs.sizing import (
     from_size,
     vocabulary_for,
 )
-from transformer_jax.training.schedules import check_warmup
+from transformer_jax.training.settings import check_warmup
 
 DENOISING_RUNS = named_runs("denoising")
 PRETRAIN_RUNS = named_runs("masked_lm")

@@ -21,7 +21,8 @@ from transformer_jax.data.sentences import build_sentences
 from transformer_jax.data.token_file import build_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.recipes.driver import keep_learned
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.texts import token_cache
@@ -31,8 +32,8 @@ from transformer_jax.runs.sizing import from_size
 from transformer_jax.tasks.settings import EvaluationConfig
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.task import Data, Task
 from transformer_jax.training.trainer import Trainer

@@ -15,7 +15,7 @@ from flax import nnx
 from benchmarks.programs import NAMED, Case
 from tests.compiled_plans import run_of, stored_cases
 from transformer_jax.models.making import make_model
-from transformer_jax.parallel.mesh import MeshConfig
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.target import find_target
 from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.masked_lm import PretrainRun

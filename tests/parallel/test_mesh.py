@@ -8,8 +8,6 @@ from jax.sharding import AxisType
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import mesh
 from transformer_jax.parallel.mesh import (
-    DistributedConfig,
-    MeshConfig,
     devices_of,
     initialize,
     is_main_process,
@@ -18,6 +16,7 @@ from transformer_jax.parallel.mesh import (
     shard_batch,
     sync_global_devices,
 )
+from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 
 
 @pytest.mark.parametrize(

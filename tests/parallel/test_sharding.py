@@ -42,7 +42,8 @@ from transformer_jax.modules.parameters import (
     values,
 )
 from transformer_jax.parallel import sharding
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training.trees import flatten_dict
 
 SIZES = {"data": 2, "fsdp": 2, "tensor": 2}

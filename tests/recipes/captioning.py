@@ -38,10 +38,8 @@ from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.store import fill_positions
 from transformer_jax.speech.transcriber import Recording, Transcriber
-from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.objectives import sequence_to_sequence
-from transformer_jax.training.optimizers import OptimizerConfig
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
 
 WORDS = ("cat", "dog", "sun", "sea", "hat")

@@ -38,8 +38,9 @@ from transformer_jax.recurrent_config import (
     RecurrentHeadConfig,
 )
 from transformer_jax.training import objectives
-from transformer_jax.training.lora import LoRAConfig, lora
+from transformer_jax.training.lora import lora
 from transformer_jax.training.partition import EVERYTHING, Partition
+from transformer_jax.training.settings import LoRAConfig
 from transformer_jax.training.state import create_state
 from transformer_jax.training.step import Objective, compile_step, make_step
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.state import TrainState
 

@@ -11,7 +11,8 @@ import pytest
 from tests.training import families
 from tests.two_processes import reports
 from transformer_jax.functional.kernels import choice as kernels
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.settings import MeshConfig
 
 MESHES = {
     "8x1x1": MeshConfig(8),

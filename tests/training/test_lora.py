@@ -19,13 +19,14 @@ from transformer_jax.modules.layers import Linear
 from transformer_jax.modules.lora import LoRALinear, choose_rows, init_adapter
 from transformer_jax.modules.parameters import values
 from transformer_jax.modules.replace import prepare_for_decoding
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training import manifest, objectives
 from transformer_jax.training.adapters import Adapter, merge_adapter, unmerge_adapter, with_choice
 from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.loop_config import LoopConfig
-from transformer_jax.training.lora import LoRAConfig, lora, merged, split_adapters
+from transformer_jax.training.lora import lora, merged, split_adapters
 from transformer_jax.training.partition import overlay
+from transformer_jax.training.settings import LoopConfig, LoRAConfig
 from transformer_jax.training.state import TrainState, abstract_parts, create_state, digest, split
 from transformer_jax.training.step import make_step
 from transformer_jax.training.task import Data, Task

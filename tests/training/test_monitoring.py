@@ -14,7 +14,6 @@ from transformer_jax.errors import ConfigError, NumericsError
 from transformer_jax.parallel import health
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training import monitoring
-from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.monitoring import (
     Profiler,
     Rates,
@@ -24,6 +23,7 @@ from transformer_jax.training.monitoring import (
     writing_log,
 )
 from transformer_jax.training.progress import progress_line
+from transformer_jax.training.settings import LoopConfig
 
 
 @pytest.mark.parametrize("setting", ["10", "a:b", "5:4", "0:3", ":", "1:2:3", "-1:4"])

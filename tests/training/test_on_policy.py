@@ -23,7 +23,6 @@ from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.tasks import on_policy_task, preference_task, rewards
 from transformer_jax.training import on_policy
 from transformer_jax.training.checkpoint_reader import load_params
-from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.on_policy import KLControl, OnPolicy
 from transformer_jax.training.preference_objectives import (
     FrozenModel,
@@ -31,6 +30,7 @@ from transformer_jax.training.preference_objectives import (
     beside_reference,
     token_log_probs,
 )
+from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import split
 from transformer_jax.training.trainer import Trainer
 

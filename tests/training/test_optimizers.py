@@ -15,16 +15,9 @@ from flax import nnx
 from tests.drawing import normals
 from transformer_jax.errors import ConfigError
 from transformer_jax.modules.parameters import layer_depths, raise_depth
-from transformer_jax.training.optimizers import (
-    OptimizerConfig,
-    learning_rate,
-    make_optimizer,
-    weight_decay_mask,
-)
+from transformer_jax.training.optimizers import learning_rate, make_optimizer, weight_decay_mask
 from transformer_jax.training.partition import where
-from transformer_jax.training.schedules import (
-    ScheduleConfig,
-)
+from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.trees import flatten_dict
 
 FLAT = ScheduleConfig("constant", 0)

@@ -19,9 +19,8 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.tasks import preference_task
 from transformer_jax.training import preference_objectives as objectives
-from transformer_jax.training.loop_config import LoopConfig
-from transformer_jax.training.optimizers import adamw
 from transformer_jax.training.partition import EVERYTHING
+from transformer_jax.training.settings import LoopConfig, adamw
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import add_sums, make_step, means
 from transformer_jax.training.trainer import Trainer

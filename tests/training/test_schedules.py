@@ -9,15 +9,13 @@ import pytest
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.training.schedules import (
-    ScheduleConfig,
-    check_warmup,
     constant,
     cosine,
     inverse_sqrt,
     make_schedule,
     noam,
-    num_warmup_steps,
 )
+from transformer_jax.training.settings import ScheduleConfig, check_warmup, num_warmup_steps
 
 
 def test_noam_golden_numbers_h13():

@@ -17,7 +17,8 @@ from transformer_jax.config import HeadConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.training.state import (
     abstract_state,

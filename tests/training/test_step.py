@@ -19,12 +19,13 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
+from transformer_jax.parallel.mesh import make_mesh, shard_batch
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import replicated
 from transformer_jax.training.objectives import sequence_to_sequence
-from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
+from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.partition import merging, where
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState, abstract_state, create_state, digest, split
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 from transformer_jax.training.trees import flatten_dict

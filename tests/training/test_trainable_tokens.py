@@ -21,15 +21,16 @@ from transformer_jax.config import (
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.making import make_model
 from transformer_jax.modules.parameters import is_projection, layer_depths, parameters, values
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
+from transformer_jax.parallel.mesh import make_mesh, shard_batch
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training import manifest, objectives
 from transformer_jax.training.adapters import merge_adapter, of_run
 from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.lora import LoRAConfig, lora
-from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer, weight_decay_mask
+from transformer_jax.training.lora import lora
+from transformer_jax.training.optimizers import make_optimizer, weight_decay_mask
 from transformer_jax.training.partition import EVERYTHING, where
 from transformer_jax.training.preference_objectives import beside_reference
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import LoRAConfig, OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import abstract_parts, create_state, digest, split
 from transformer_jax.training.step import compile_step, make_step
 from transformer_jax.training.trainable_tokens import put_in, split_rows, trainable_tokens

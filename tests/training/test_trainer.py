@@ -17,17 +17,18 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, Stopped
 from transformer_jax.interop.hf_run_directory import save_converted
 from transformer_jax.parallel.inference import mesh_of
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.predictors.loading import load
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.checkpoint_score import CheckpointScore
-from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.manifest import FROZEN
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.partition import EVERYTHING, Partition, merging, overlay, where
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import digest, split
 from transformer_jax.training.task import Data, Metric, Task
 from transformer_jax.training.trainer import Trainer

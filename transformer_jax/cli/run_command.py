@@ -57,7 +57,7 @@ class PredictionCommand(RunCommand):
                 yield
                 return
             from transformer_jax.parallel.inference import inference_mesh, loading_on
-            from transformer_jax.parallel.mesh import MeshConfig
+            from transformer_jax.parallel.settings import MeshConfig
 
             with loading_on(inference_mesh(MeshConfig(**dataclasses.asdict(self.mesh)))):
                 yield

@@ -157,8 +157,8 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
 @functools.cache
 def resume_flags() -> Any:
     """Returns the dataclass of the flags of ``resume``."""
-    from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-    from transformer_jax.training.loop_config import LoopConfig
+    from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
+    from transformer_jax.training.settings import LoopConfig
 
     @dataclasses.dataclass(frozen=True)
     class Resume(RunCommand):
@@ -175,7 +175,8 @@ def resume_flags() -> Any:
 
 def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
     """Resumes a run from its newest good checkpoint, on any mesh."""
-    from transformer_jax.parallel.mesh import DistributedConfig, initialize
+    from transformer_jax.parallel.mesh import initialize
+    from transformer_jax.parallel.settings import DistributedConfig
     from transformer_jax.predictors.runs import open_directory
     from transformer_jax.training.config_guard import changed_config
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import sys
 import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,9 +12,10 @@ __all__ = ["Preparation", "TextNormalization", "compose"]
 
 TextNormalization = Literal["nfc", "none"]
 
+_SPACES = 0x3001  # white space of every script lies below
 # At the ends of a line these are no text: white space of any script, a byte order mark that the
 # reader of a file left there, and blanks without width.
-_BLANKS = "".join(filter(str.isspace, map(chr, range(sys.maxunicode + 1)))) + "\ufeff\u200b\u2060"
+_BLANKS = "".join(filter(str.isspace, map(chr, range(_SPACES)))) + "\ufeff\u200b\u2060"
 _LINE_END = re.compile(r"\r?\n")
 
 

@@ -6,11 +6,12 @@ import importlib.util
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
-
-from sacrebleu.metrics import BLEU
+from typing import TYPE_CHECKING, Literal
 
 from transformer_jax.errors import ConfigError, pasted
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics import BLEU
 
 __all__ = [
     "Tokenize",
@@ -148,12 +149,14 @@ def _timeout() -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def make_bleu(tokenize: str, *, lowercase: bool = False, effective_order: bool = False) -> BLEU:
+def make_bleu(tokenize: str, *, lowercase: bool = False, effective_order: bool = False) -> "BLEU":
     """Returns sacreBLEU's BLEU with a tokenizer.
 
     Raises:
         ConfigError: There is no such tokenizer.
     """
+    from sacrebleu.metrics import BLEU  # takes a tenth of a second
+
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(sorted(BLEU.TOKENIZERS))
         raise ConfigError(f"tokenize is {tokenize!r}: must be one of {known}")

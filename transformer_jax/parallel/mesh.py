@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -14,7 +14,6 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
-from transformer_jax.config_fields import Amount, Configuration, Count
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.coordinator import (
     bind_address,
@@ -27,11 +26,10 @@ from transformer_jax.parallel.coordinator import (
     wait_for_coordinator,
 )
 from transformer_jax.parallel.launchers import ProcessLaunch, find_launch
+from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards
 
 __all__ = [
-    "DistributedConfig",
-    "MeshConfig",
     "broadcast_json",
     "devices_of",
     "gather_to_host",
@@ -43,30 +41,6 @@ __all__ = [
     "shard_batch",
     "sync_global_devices",
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshConfig(Configuration, group="mesh"):
-    """Numbers of devices that share each kind of work; their product is the number of devices."""
-
-    data: (
-        Literal[-1] | Count
-    ) = -1  # groups that each read their own rows; -1 is as many as the rest leaves
-    fsdp: Count = 1  # devices that share rows and also split the parameters between them
-    tensor: Count = 1  # devices that split heads, feed-forward and vocabulary between them
-    context: Count = 1  # devices that split the positions of each text between them
-
-
-@dataclasses.dataclass(frozen=True)
-class DistributedConfig(Configuration, group="distributed"):
-    """The place of this process among several; None takes the launcher's variables."""
-
-    coordinator_address: str | None = None  # host:port of process 0
-    num_processes: Count | None = None  # number of processes
-    process_id: Amount | None = None  # number of this process, from 0
-    num_local_devices: Count | None = None  # devices that a process uses; None is all it has
-    heartbeat_timeout_seconds: Count = 30  # seconds of silence after which a process counts as dead
-    initialization_timeout_seconds: Count = 300  # seconds within which all processes must be there
 
 
 def devices_of(config: DistributedConfig) -> list[jax.Device]:

@@ -14,7 +14,7 @@ from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recipes.settings import RowBatches, TokenBatches
 from transformer_jax.runs.settings import start_config, with_normalization
-from transformer_jax.training.schedules import check_warmup
+from transformer_jax.training.settings import check_warmup
 from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import check_size
 

@@ -33,9 +33,7 @@ from transformer_jax.recipes.settings import Cached, RunConfig
 from transformer_jax.recipes.texts import LengthBatches, TextEvaluation, open_texts_of, token_cache
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
-from transformer_jax.training.loop_config import LoopConfig
-from transformer_jax.training.optimizers import OptimizerConfig
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.documents import TextSplits

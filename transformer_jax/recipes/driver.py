@@ -23,7 +23,7 @@ from transformer_jax.tasks.fit import allowing
 from transformer_jax.training.config_guard import latest_manifest
 from transformer_jax.training.partition import EVERYTHING
 from transformer_jax.training.run_directory import RunDirectory, describe_run
-from transformer_jax.training.schedules import check_warmup
+from transformer_jax.training.settings import check_warmup
 from transformer_jax.training.task import Task
 from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.training.trainer import Trainer

@@ -24,9 +24,7 @@ from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Adapted, TokenBatches, Trained
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
-from transformer_jax.training.loop_config import LoopConfig
-from transformer_jax.training.optimizers import OptimizerConfig
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled

@@ -30,7 +30,6 @@ from transformer_jax.data.conversations import Message, read_conversations
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.model_presets import PRESETS
-from transformer_jax.parallel.mesh import is_main_process
 from transformer_jax.recipes.chat_format import run_template, write_template
 from transformer_jax.recipes.language_model import TextRows
 from transformer_jax.recipes.recipe import Named, Recipe
@@ -40,9 +39,7 @@ from transformer_jax.recipes.validation import ValidationFlags
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.batching import TokenCache
-from transformer_jax.training.loop_config import LoopConfig
-from transformer_jax.training.optimizers import OptimizerConfig
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 from transformer_jax.training.task_progress import log
 
 if TYPE_CHECKING:
@@ -165,6 +162,8 @@ class Instruct(Recipe):
 
     def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
         """Keeps the template with the run, as Hugging Face folders keep theirs."""
+        from transformer_jax.parallel.mesh import is_main_process  # imports JAX
+
         if is_main_process():
             write_template(directory, run_template(run))
 

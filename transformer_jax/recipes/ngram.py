@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_jax.config_fields import Configuration, Count, NotNegative
 from transformer_jax.data.documents import TextData
-from transformer_jax.parallel.mesh import DistributedConfig, is_main_process
+from transformer_jax.parallel.settings import DistributedConfig
 from transformer_jax.recipes.language_model import EvaluateLanguageModels, LanguageEvaluation
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.texts import open_texts_of
@@ -75,6 +75,8 @@ class Ngram(Recipe):
 
     def train(self, run: Any, directory: "RunDirectory", data: Any) -> int:
         """Counts, scores, and writes the model and its results."""
+        from transformer_jax.parallel.mesh import is_main_process  # imports JAX
+
         if not is_main_process():
             return 0
         from transformer_jax.recipes.language_evaluation import build_stores, write_sample

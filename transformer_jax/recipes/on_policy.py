@@ -44,9 +44,8 @@ from transformer_jax.recipes.validation import (
 )
 from transformer_jax.runs.settings import was_given
 from transformer_jax.runs.sizing import with_defaults
-from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.on_policy import KLControl, OnPolicy
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import LoopConfig, ScheduleConfig
 from transformer_jax.training.task_progress import log
 
 if TYPE_CHECKING:

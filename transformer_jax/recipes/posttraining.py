@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from transformer_jax.chat.template import copy_template, find_template
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.parallel.mesh import is_main_process
-from transformer_jax.training.optimizers import OptimizerConfig
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.chat.encoding import ChatEncoder
@@ -113,6 +111,8 @@ def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
 
 def keep_template(directory: "RunDirectory", start: Any) -> None:
     """Copies the chat template of a start to the run, which then answers conversations too."""
+    from transformer_jax.parallel.mesh import is_main_process  # imports JAX
+
     if is_main_process():
         copy_template(start.directory.path, directory.path)
 

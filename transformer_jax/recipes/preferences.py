@@ -40,7 +40,7 @@ from transformer_jax.recipes.validation import (
     validate,
 )
 from transformer_jax.runs.sizing import with_defaults
-from transformer_jax.training.loop_config import LoopConfig
+from transformer_jax.training.settings import LoopConfig
 
 if TYPE_CHECKING:
     import numpy as np

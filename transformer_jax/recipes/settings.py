@@ -7,11 +7,9 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.config_fields import Amount, Configuration, Count, Rate
 from transformer_jax.data.plan import Batching
 from transformer_jax.errors import plural
-from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig
-from transformer_jax.training.loop_config import LoopConfig
-from transformer_jax.training.lora import LoRAConfig
-from transformer_jax.training.optimizers import OptimizerConfig
+from transformer_jax.training.settings import LoopConfig, LoRAConfig, OptimizerConfig
 
 __all__ = [
     "Adapted",

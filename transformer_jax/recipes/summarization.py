@@ -21,9 +21,7 @@ from transformer_jax.recipes.translation import Run, Translation, note_prefix
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.settings import SummaryEvaluation
-from transformer_jax.training.loop_config import LoopConfig
-from transformer_jax.training.optimizers import OptimizerConfig
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer

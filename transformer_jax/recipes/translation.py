@@ -34,9 +34,7 @@ from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.settings import EvaluationConfig
-from transformer_jax.training.loop_config import LoopConfig
-from transformer_jax.training.optimizers import OptimizerConfig
-from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 from transformer_jax.training.task_progress import log
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.partitioning import on_mesh
-from transformer_jax.parallel.mesh import MeshConfig
 from transformer_jax.parallel.program_report import ProgramReport, report
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, replicated
 from transformer_jax.parallel.target import Target, compile_only
 from transformer_jax.recurrent_config import RecurrentConfig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.recurrent_config import ModelConfig
-from transformer_jax.training.schedules import num_warmup_steps
+from transformer_jax.training.settings import num_warmup_steps
 
 if TYPE_CHECKING:
     from transformer_jax.training.task import Task

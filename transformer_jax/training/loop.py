@@ -12,7 +12,6 @@ import jax
 from transformer_jax.errors import NumericsError, Stopped, command, plural
 from transformer_jax.training.checkpoint import Checkpointer, CheckpointScore
 from transformer_jax.training.compilation import CompiledStep
-from transformer_jax.training.loop_config import LoopConfig, profile_window
 from transformer_jax.training.metrics import MetricsLog
 from transformer_jax.training.monitoring import (
     Profiler,
@@ -22,6 +21,7 @@ from transformer_jax.training.monitoring import (
     slowest,
 )
 from transformer_jax.training.progress import Progress, duration
+from transformer_jax.training.settings import LoopConfig, profile_window
 from transformer_jax.training.signals import StopSignals
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.task import Metric

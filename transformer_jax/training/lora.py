@@ -1,8 +1,7 @@
 """Training of adapters alone: partition, settings, and merged weights (Hu et al. 2021)."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,20 +9,18 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
-from transformer_jax.config_fields import Amount, Configuration, Positive, Rate
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.functional.low_rank import Variant, lora_scale, low_rank_kernel
+from transformer_jax.functional.low_rank import low_rank_kernel
 from transformer_jax.modules.lora import LEAVES, LoRALinear, adapter_parameters, init_adapter
 from transformer_jax.modules.parameters import LAYERS, is_matrix
 from transformer_jax.modules.replace import replaced
 from transformer_jax.numerics import all_finite
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.training.partition import Partition, overlay, where
+from transformer_jax.training.settings import TARGETS, LoRAConfig
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 __all__ = [
-    "TARGETS",
-    "LoRAConfig",
     "find_targets",
     "lora",
     "merged",
@@ -31,49 +28,6 @@ __all__ = [
     "split_adapters",
     "with_adapters",
 ]
-
-_ATTENTION = tuple(
-    f"{kind}_attention/{name}"
-    for kind in ("self", "cross")
-    for name in ("query", "key", "value", "out")
-)
-_MLP = ("feed_forward/up", "feed_forward/gate", "feed_forward/down")
-
-# Sets of linear maps by name.
-TARGETS: Mapping[str, tuple[str, ...]] = {
-    "attention": _ATTENTION,
-    "mlp": _MLP,
-    "all-linear": (*_ATTENTION, *_MLP),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class LoRAConfig(Configuration, group="lora"):
-    """Adapters (LoRA): the model stays as it is, and low-rank changes of some maps are trained."""
-
-    rank: Amount = 0  # of the adapters, such as 8; 0 trains the model itself
-    # Adapters are multiplied by alpha / rank, rslora's by alpha / sqrt(rank).
-    alpha: Positive = 16.0
-    dropout: Rate = 0.0  # share of the adapters' inputs that is dropped
-    # attention, mlp, all-linear, or names of linear maps such as query or feed_forward/up
-    targets: tuple[str, ...] = ("attention",)
-    variant: Variant = "lora"  # rslora scales by 1 / sqrt(rank), dora trains magnitudes too
-    base_dtype: Literal["float32", "bfloat16"] = "float32"  # of the matrices that stay as they are
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.targets:
-            raise ConfigError(f"lora.targets is empty: give {', '.join(TARGETS)} or names of maps")
-
-    @property
-    def narrows(self) -> bool:
-        """Returns whether the base of step 0 differs from the given model in its dtype."""
-        return self.rank > 0 and self.base_dtype != "float32"
-
-    @property
-    def scale(self) -> float:
-        """The number that the adapters' products are multiplied by."""
-        return lora_scale(self.rank, self.alpha, self.variant)
 
 
 def find_targets(params: PyTree, targets: tuple[str, ...]) -> list[str]:

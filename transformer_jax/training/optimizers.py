@@ -1,9 +1,7 @@
 """Optimizers by name."""
 
-import dataclasses
-import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +10,6 @@ import optax
 import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
 
-from transformer_jax.config_fields import Configuration, NotNegative, Range, Rate
 from transformer_jax.errors import ConfigError
 from transformer_jax.modules.parameters import (
     Parameters,
@@ -21,92 +18,15 @@ from transformer_jax.modules.parameters import (
     layer_depths,
     map_parameters,
 )
-from transformer_jax.training.schedules import (
-    Count,
-    LearningRate,
-    ScheduleConfig,
-    check_schedule,
-    make_schedule,
-)
+from transformer_jax.training.schedules import Count, LearningRate, make_schedule
+from transformer_jax.training.settings import OPTIMIZER_DEFAULTS, OptimizerConfig
 
 __all__ = [
-    "OptimizerConfig",
-    "adamw",
     "learning_rate",
     "make_optimizer",
     "scale_by_layer",
     "weight_decay_mask",
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig(Configuration, group="optimizer"):
-    """The optimizer; the defaults are those of Vaswani et al. 2017, with clipping."""
-
-    # adamw, lion and muon take weight_decay apart from the gradient.
-    name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"] = "adam"
-    # At the peak; None (noam only): (d_model * warmup) ** -0.5.
-    learning_rate: NotNegative | None = None
-    schedule: ScheduleConfig = ScheduleConfig()
-    beta1: Rate | None = None  # momentum; None: adam(w), lion, sgd 0.9, muon 0.95
-    beta2: Rate | None = None  # None: adam(w) 0.98, lion, muon 0.99, adafactor 0.8 (an exponent)
-    eps: Rate | None = None  # None: adam(w), muon 1e-9, adafactor 1e-30
-    # Times the learning rate; of kernels and tables, not of vectors.
-    weight_decay: NotNegative = 0.0
-    # Longest gradient, all parameters together; None is no limit.
-    max_grad_norm: Annotated[float, Range(above=0, most=math.inf)] | None = 1.0
-    # The rate of each layer is so much times that of the layer above.
-    layer_decay: Annotated[float, Range(above=0, most=1)] = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check(self)
-
-
-def adamw(
-    learning_rate: float,
-    *,
-    weight_decay: float = 0.01,
-    schedule: ScheduleConfig = ScheduleConfig("linear", None),
-) -> OptimizerConfig:
-    """AdamW, by default with a linear warmup and decay over the run (Loshchilov and Hutter 2019).
-
-    Args:
-        learning_rate: At the peak.
-        weight_decay: Times the learning rate; of kernels and tables, not of vectors.
-        schedule: How the learning rate changes.
-
-    Raises:
-        ConfigError: A value outside its range.
-
-    Example:
-        >>> adamw(3e-4).schedule.kind
-        'linear'
-    """
-    return OptimizerConfig(
-        "adamw", learning_rate=learning_rate, weight_decay=weight_decay, schedule=schedule
-    )
-
-
-# What each optimizer takes, and its values where none are given.
-_DEFAULTS: dict[str, dict[str, float]] = {
-    "adam": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
-    "adamw": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
-    "adafactor": {"beta2": 0.8, "eps": 1e-30},
-    "lion": {"beta1": 0.9, "beta2": 0.99},
-    "muon": {"beta1": 0.95, "beta2": 0.99, "eps": 1e-9},
-    "sgd": {"beta1": 0.9},
-}
-
-
-def _check(config: OptimizerConfig) -> None:
-    name = config.name
-    for field in ("beta1", "beta2", "eps"):
-        if getattr(config, field) is not None and field not in _DEFAULTS[name]:
-            raise ConfigError(f"optimizer.{field} is given, but {name} has none: leave it out")
-    if name == "adam" and config.weight_decay:
-        raise ConfigError("optimizer.weight_decay with adam: choose adamw")
-    check_schedule(config.schedule, config.learning_rate)
 
 
 def _clip(longest: float) -> optax.GradientTransformationExtraArgs:
@@ -244,9 +164,9 @@ def make_optimizer(
             "make_optimizer(..., params=parameters(model))"
         )
     declared = params or {}
-    values = _DEFAULTS[config.name] | {
+    values = OPTIMIZER_DEFAULTS[config.name] | {
         name: getattr(config, name)
-        for name in _DEFAULTS[config.name]
+        for name in OPTIMIZER_DEFAULTS[config.name]
         if getattr(config, name) is not None
     }
     parts = []

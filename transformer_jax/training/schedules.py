@@ -1,45 +1,29 @@
 """Learning-rate schedules: functions from the number of the update to the learning rate."""
 
-import dataclasses
-import math
 from collections.abc import Callable
-from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.config_fields import Configuration, NotNegative, Share
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.training.settings import (
+    FALLING,
+    ScheduleConfig,
+    check_warmup,
+    num_warmup_steps,
+)
 
 __all__ = [
-    "ScheduleConfig",
-    "check_schedule",
-    "check_warmup",
     "constant",
     "cosine",
     "inverse_sqrt",
     "linear",
     "make_schedule",
     "noam",
-    "num_warmup_steps",
 ]
 
 
-Kind = Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"]
 Count = Int[Array, ""] | int
 LearningRate = Float[Array, ""]
-
-_TO_THE_END = ("cosine", "linear")  # decay over the whole run
-
-
-@dataclasses.dataclass(frozen=True)
-class ScheduleConfig(Configuration, group="optimizer.schedule"):
-    """Learning-rate schedule; all kinds begin with a linear warmup."""
-
-    kind: Kind = "noam"  # what follows warmup
-    # Warmup updates; below 1 a fraction of the run; None is a tenth of the run, at most 1000.
-    warmup_steps: int | NotNegative | None = 4000
-    final_fraction: Share = 0.0  # cosine and linear: the last rate divided by the peak
 
 
 def noam(step: Count, d_model: int, warmup: int) -> LearningRate:
@@ -112,65 +96,6 @@ def constant(step: Count, peak: float, warmup: int) -> LearningRate:
     return peak * jnp.minimum(n / max(warmup, 1), 1.0)
 
 
-def check_schedule(schedule: ScheduleConfig, peak: float | None) -> None:
-    """Check that the values of a schedule and its peak go together.
-
-    Args:
-        schedule: Learning-rate schedule.
-        peak: Highest learning rate; None is that of ``noam``.
-
-    Raises:
-        ConfigError: A value is out of range; the message names the setting.
-    """
-    if peak is None and schedule.kind != "noam":
-        raise ConfigError(f"the {schedule.kind} schedule needs optimizer.learning_rate, its peak")
-    if peak is not None and not (math.isfinite(peak) and peak >= 0.0):
-        raise ConfigError(f"optimizer.learning_rate is {peak}: must be a number of 0 or more")
-    warmup, some = schedule.warmup_steps, schedule.kind in ("noam", "inverse_sqrt")
-    warmup = 1 if warmup is None else warmup
-    if not warmup >= 0 or (warmup == 0 and some) or (warmup > 1 and warmup % 1 != 0):
-        raise ConfigError(
-            f"optimizer.schedule.warmup_steps is {warmup}: must be a number of updates (at least "
-            f"1 for noam and inverse_sqrt, 0 for others), or a fraction of the run below 1"
-        )
-    if schedule.final_fraction and schedule.kind not in _TO_THE_END:
-        raise ConfigError(
-            f"optimizer.schedule.final_fraction is for cosine and linear, not {schedule.kind}"
-        )
-
-
-def num_warmup_steps(schedule: ScheduleConfig, total_steps: int) -> int:
-    """Number of warmup updates in a run of ``total_steps``.
-
-    Example:
-        >>> [num_warmup_steps(ScheduleConfig(warmup_steps=n), 500) for n in (100, 0.1, None)]
-        [100, 50, 50]
-    """
-    warmup = schedule.warmup_steps
-    if warmup is None:
-        return max(1, min(1000, total_steps // 10))
-    return max(1, round(warmup * total_steps)) if 0 < warmup < 1 else int(warmup)
-
-
-def check_warmup(schedule: ScheduleConfig, total_steps: int) -> None:
-    """Check that the warmup fits into a run of ``total_steps``.
-
-    Cosine and linear schedules need at least one update after it, except in a run of one step.
-
-    Raises:
-        ConfigError: The warmup is too long; the message names both numbers.
-    """
-    given, warmup = schedule.warmup_steps, num_warmup_steps(schedule, total_steps)
-    falls = schedule.kind in _TO_THE_END and total_steps > 1
-    if warmup > total_steps - falls:
-        part = "" if given is None or given == warmup else f" ({given:g} of the run)"
-        raise ConfigError(
-            f"optimizer.schedule.warmup_steps is {warmup}{part}, but the run has "
-            f"{plural(total_steps, 'step')}: "
-            f"lower it (None is a tenth of the run), or train longer"
-        )
-
-
 def make_schedule(
     schedule: ScheduleConfig, peak: float | None, d_model: int, total_steps: int
 ) -> Callable[[Count], LearningRate]:
@@ -193,7 +118,7 @@ def make_schedule(
     kind, warmup = schedule.kind, num_warmup_steps(schedule, total_steps)
     if peak is None:
         return lambda count: noam(count + 1, d_model, warmup)
-    if kind in _TO_THE_END:
+    if kind in FALLING:
         check_warmup(schedule, total_steps)
         fall, final = cosine if kind == "cosine" else linear, schedule.final_fraction
         return lambda count: fall(count + 1, peak, warmup, total_steps, final)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
-import jax
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -89,7 +88,8 @@ def said() -> None:
 
 def log(text: str) -> None:
     """Write a line to standard error, in process 0 only."""
-    if jax.process_index() == 0:
+    jax = sys.modules.get("jax")  # without JAX there is one process
+    if jax is None or jax.process_index() == 0:
         print(visible(with_urls(text)), file=sys.stderr, flush=True)
         said()
 
@@ -107,8 +107,7 @@ def shown_by(live: Live | None, *, quiet: bool = False) -> Iterator[None]:
 
 def _speaks() -> bool:
     """Returns whether this is process 0, which prints progress."""
-    # Not imported for this: without JAX there is one process.
-    jax = sys.modules.get("jax")
+    jax = sys.modules.get("jax")  # without JAX there is one process
     if jax is None or not jax.distributed.is_initialized():
         return True
     return bool(jax.process_index() == 0)

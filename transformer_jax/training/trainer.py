@@ -33,11 +33,11 @@ from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.config_guard import latest_manifest, refuse_weights_alone
 from transformer_jax.training.lock import RunLock, check_lock, holds_lock
 from transformer_jax.training.loop import FitResult, Loop, fit
-from transformer_jax.training.loop_config import LoopConfig
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.monitoring import Rates, writing_log
-from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
+from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.run_directory import RunDirectory, describe_run
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig
 from transformer_jax.training.shared_directory import check_shared
 from transformer_jax.training.state import (
     TrainState,

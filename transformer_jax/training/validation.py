@@ -12,12 +12,12 @@ from transformer_jax.devices import default_device
 from transformer_jax.modules.parameters import values
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.mesh import (
-    MeshConfig,
     broadcast_json,
     gather_to_host,
     is_main_process,
     make_mesh,
 )
+from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.batches import put_batch
 from transformer_jax.training.checkpoint_reader import load_all_parts

@@ -1,0 +1,276 @@
+"""Settings of training: the loop, optimizers, schedules and adapters. They need no JAX."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from transformer_jax.config_fields import (
+    Amount,
+    Configuration,
+    Count,
+    NotNegative,
+    Positive,
+    Range,
+    Rate,
+    Share,
+)
+from transformer_jax.errors import ConfigError, plural
+
+__all__ = [
+    "FALLING",
+    "OPTIMIZER_DEFAULTS",
+    "TARGETS",
+    "LoRAConfig",
+    "LoopConfig",
+    "OptimizerConfig",
+    "ScheduleConfig",
+    "adamw",
+    "check_warmup",
+    "num_warmup_steps",
+    "profile_window",
+]
+
+_ATTENTION = tuple(
+    f"{kind}_attention/{name}"
+    for kind in ("self", "cross")
+    for name in ("query", "key", "value", "out")
+)
+_MLP = ("feed_forward/up", "feed_forward/gate", "feed_forward/down")
+
+# Sets of linear maps by name.
+TARGETS: Mapping[str, tuple[str, ...]] = {
+    "attention": _ATTENTION,
+    "mlp": _MLP,
+    "all-linear": (*_ATTENTION, *_MLP),
+}
+# What each optimizer takes, and its values where none are given.
+OPTIMIZER_DEFAULTS: dict[str, dict[str, float]] = {
+    "adam": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
+    "adamw": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
+    "adafactor": {"beta2": 0.8, "eps": 1e-30},
+    "lion": {"beta1": 0.9, "beta2": 0.99},
+    "muon": {"beta1": 0.95, "beta2": 0.99, "eps": 1e-9},
+    "sgd": {"beta1": 0.9},
+}
+FALLING = ("cosine", "linear")  # schedules that decay over the whole run
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopConfig(Configuration, group="loop"):
+    """Intervals of evaluations and checkpoints, and early stopping."""
+
+    # Steps between evaluations; 0 is at the end only, None ten times in a run or every 1000 steps.
+    evaluate_every: Amount | None = 1000
+    # Steps between checkpoints; 0 is at the end only, None as often as evaluations.
+    checkpoint_every: Amount | None = 1000
+    keep_last: Count = 3  # newest checkpoints that are kept, beside the best
+    # The metric of the best checkpoint; None is the first of the task.
+    best_checkpoint_metric: str | None = None
+    patience: Count | None = None  # evaluations without a new best before stopping; None is never
+    max_nonfinite_steps: Count = 20  # consecutive non-finite steps before giving up
+    tensorboard: bool = False  # also write TensorBoard files
+    profile: str | None = None  # first and last step of a device profile, such as 10:15
+    # Seconds after which a step that has not finished has the stacks of its threads written; 0 is
+    # never.
+    hang_seconds: Amount = 600
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        profile_window(self.profile)
+
+    def for_steps(self, steps: int) -> "LoopConfig":
+        """The configuration with numbers for intervals that are None, by the run's number of steps.
+
+        Example:
+            >>> LoopConfig(evaluate_every=None, checkpoint_every=None).for_steps(650).evaluate_every
+            65
+        """
+        every = self.evaluate_every
+        if every is None:
+            every = max(1, min(1000, steps // 10))
+        saves = self.checkpoint_every
+        return dataclasses.replace(
+            self, evaluate_every=every, checkpoint_every=every if saves is None else saves
+        )
+
+
+def profile_window(setting: str | None) -> range:
+    """The steps of ``first:last``; empty for None.
+
+    Raises:
+        ConfigError: It is not two step numbers, the first from 1 on and not after the last.
+
+    Example:
+        >>> profile_window("10:12"), profile_window(None)
+        (range(10, 13), range(0, 0))
+    """
+    if setting is None:
+        return range(0)
+    first, colon, last = setting.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise ConfigError(
+            f"loop.profile is {setting!r}: give the first and the last step, such as 10:15"
+        )
+    return range(int(first), int(last) + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleConfig(Configuration, group="optimizer.schedule"):
+    """Learning-rate schedule; all kinds begin with a linear warmup."""
+
+    # what follows warmup
+    kind: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "noam"
+    # Warmup updates; below 1 a fraction of the run; None is a tenth of the run, at most 1000.
+    warmup_steps: int | NotNegative | None = 4000
+    final_fraction: Share = 0.0  # cosine and linear: the last rate divided by the peak
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig(Configuration, group="optimizer"):
+    """The optimizer; the defaults are those of Vaswani et al. 2017, with clipping."""
+
+    # adamw, lion and muon take weight_decay apart from the gradient.
+    name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"] = "adam"
+    # At the peak; None (noam only): (d_model * warmup) ** -0.5.
+    learning_rate: NotNegative | None = None
+    schedule: ScheduleConfig = ScheduleConfig()
+    beta1: Rate | None = None  # momentum; None: adam(w), lion, sgd 0.9, muon 0.95
+    beta2: Rate | None = None  # None: adam(w) 0.98, lion, muon 0.99, adafactor 0.8 (an exponent)
+    eps: Rate | None = None  # None: adam(w), muon 1e-9, adafactor 1e-30
+    # Times the learning rate; of kernels and tables, not of vectors.
+    weight_decay: NotNegative = 0.0
+    # Longest gradient, all parameters together; None is no limit.
+    max_grad_norm: Annotated[float, Range(above=0, most=math.inf)] | None = 1.0
+    # The rate of each layer is so much times that of the layer above.
+    layer_decay: Annotated[float, Range(above=0, most=1)] = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check(self)
+
+
+def _check(config: OptimizerConfig) -> None:
+    name = config.name
+    for field in ("beta1", "beta2", "eps"):
+        if getattr(config, field) is not None and field not in OPTIMIZER_DEFAULTS[name]:
+            raise ConfigError(f"optimizer.{field} is given, but {name} has none: leave it out")
+    if name == "adam" and config.weight_decay:
+        raise ConfigError("optimizer.weight_decay with adam: choose adamw")
+    _check_schedule(config.schedule, config.learning_rate)
+
+
+def _check_schedule(schedule: ScheduleConfig, peak: float | None) -> None:
+    """Check that the values of a schedule and its peak go together.
+
+    Args:
+        schedule: Learning-rate schedule.
+        peak: Highest learning rate; None is that of ``noam``.
+
+    Raises:
+        ConfigError: A value is out of range; the message names the setting.
+    """
+    if peak is None and schedule.kind != "noam":
+        raise ConfigError(f"the {schedule.kind} schedule needs optimizer.learning_rate, its peak")
+    if peak is not None and not (math.isfinite(peak) and peak >= 0.0):
+        raise ConfigError(f"optimizer.learning_rate is {peak}: must be a number of 0 or more")
+    warmup, some = schedule.warmup_steps, schedule.kind in ("noam", "inverse_sqrt")
+    warmup = 1 if warmup is None else warmup
+    if not warmup >= 0 or (warmup == 0 and some) or (warmup > 1 and warmup % 1 != 0):
+        raise ConfigError(
+            f"optimizer.schedule.warmup_steps is {warmup}: must be a number of updates (at least "
+            f"1 for noam and inverse_sqrt, 0 for others), or a fraction of the run below 1"
+        )
+    if schedule.final_fraction and schedule.kind not in FALLING:
+        raise ConfigError(
+            f"optimizer.schedule.final_fraction is for cosine and linear, not {schedule.kind}"
+        )
+
+
+def adamw(
+    learning_rate: float,
+    *,
+    weight_decay: float = 0.01,
+    schedule: ScheduleConfig = ScheduleConfig("linear", None),
+) -> OptimizerConfig:
+    """AdamW, by default with a linear warmup and decay over the run (Loshchilov and Hutter 2019).
+
+    Args:
+        learning_rate: At the peak.
+        weight_decay: Times the learning rate; of kernels and tables, not of vectors.
+        schedule: How the learning rate changes.
+
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> adamw(3e-4).schedule.kind
+        'linear'
+    """
+    return OptimizerConfig(
+        "adamw", learning_rate=learning_rate, weight_decay=weight_decay, schedule=schedule
+    )
+
+
+def num_warmup_steps(schedule: ScheduleConfig, total_steps: int) -> int:
+    """Number of warmup updates in a run of ``total_steps``.
+
+    Example:
+        >>> [num_warmup_steps(ScheduleConfig(warmup_steps=n), 500) for n in (100, 0.1, None)]
+        [100, 50, 50]
+    """
+    warmup = schedule.warmup_steps
+    if warmup is None:
+        return max(1, min(1000, total_steps // 10))
+    return max(1, round(warmup * total_steps)) if 0 < warmup < 1 else int(warmup)
+
+
+def check_warmup(schedule: ScheduleConfig, total_steps: int) -> None:
+    """Check that the warmup fits into a run of ``total_steps``.
+
+    Cosine and linear schedules need at least one update after it, except in a run of one step.
+
+    Raises:
+        ConfigError: The warmup is too long; the message names both numbers.
+    """
+    given, warmup = schedule.warmup_steps, num_warmup_steps(schedule, total_steps)
+    falls = schedule.kind in FALLING and total_steps > 1
+    if warmup > total_steps - falls:
+        part = "" if given is None or given == warmup else f" ({given:g} of the run)"
+        raise ConfigError(
+            f"optimizer.schedule.warmup_steps is {warmup}{part}, but the run has "
+            f"{plural(total_steps, 'step')}: "
+            f"lower it (None is a tenth of the run), or train longer"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LoRAConfig(Configuration, group="lora"):
+    """Adapters (LoRA): the model stays as it is, and low-rank changes of some maps are trained."""
+
+    rank: Amount = 0  # of the adapters, such as 8; 0 trains the model itself
+    # Adapters are multiplied by alpha / rank, rslora's by alpha / sqrt(rank).
+    alpha: Positive = 16.0
+    dropout: Rate = 0.0  # share of the adapters' inputs that is dropped
+    # attention, mlp, all-linear, or names of linear maps such as query or feed_forward/up
+    targets: tuple[str, ...] = ("attention",)
+    # rslora scales by 1 / sqrt(rank), dora trains magnitudes too
+    variant: Literal["lora", "rslora", "dora"] = "lora"
+    base_dtype: Literal["float32", "bfloat16"] = "float32"  # of the matrices that stay as they are
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.targets:
+            raise ConfigError(f"lora.targets is empty: give {', '.join(TARGETS)} or names of maps")
+
+    @property
+    def narrows(self) -> bool:
+        """Returns whether the base of step 0 differs from the given model in its dtype."""
+        return self.rank > 0 and self.base_dtype != "float32"
+
+    @property
+    def scale(self) -> float:
+        """The number that the adapters' products are multiplied by."""
+        from transformer_jax.functional.low_rank import lora_scale  # imports JAX
+
+        return lora_scale(self.rank, self.alpha, self.variant)
