@@ -1,5 +1,6 @@
 """Preparation of text: ends of lines, canonically equal characters, what a run says of it."""
 
+import sys
 import unicodedata
 
 import pytest
@@ -71,3 +72,8 @@ def test_summaries_and_transcripts_are_composed(tmp_path):
     (tmp_path / "0.npy").write_bytes(b"")
     (tmp_path / "a.tsv").write_text("0.npy\te\u0301\u3000\n")
     assert read_manifest(str(tmp_path / "a.tsv")).texts == ["é"]
+
+
+def test_white_space_of_every_script_is_blank():
+    spaces = filter(str.isspace, map(chr, range(sys.maxunicode + 1)))
+    assert Preparation().line("".join(spaces) + LINE) == LINE

@@ -107,6 +107,7 @@ def learning_rate(opt_state: PyTree) -> LearningRate | None:
     """The rate of the last update; None if the optimizer is not of :func:`make_optimizer`.
 
     Example:
+        >>> from transformer_jax.training.settings import ScheduleConfig
         >>> tx = make_optimizer(OptimizerConfig("sgd", 0.1, ScheduleConfig("constant", 0)), 8, 10)
         >>> params = {"kernel": jnp.ones((2, 2))}
         >>> _, state = tx.update(params, tx.init(params), params)
