@@ -67,7 +67,7 @@ def components(
     the encoder, since its head depends on the task, and so does a decoder without ``head`` over
     the vocabulary. Images are as long as their size says.
 
-    Source: Bishop 2024, section 12.1.8: projections are O(N D²), scores O(N² D).
+    Source: Bishop and Bishop 2024, section 12.1.8: projections are O(N D²), scores O(N² D).
 
     Example:
         >>> from transformer_jax.model_presets import PRESETS

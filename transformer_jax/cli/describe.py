@@ -218,7 +218,7 @@ def report(
     ``heads`` are the shapes of a task's parameters, which count as parameters but not as FLOPs.
     ``head`` is whether a decoder has a language-model head.
 
-    Source: Vaswani et al. 2017, figure 1; Bishop 2024, section 12.1.8.
+    Source: Vaswani et al. 2017, figure 1; Bishop and Bishop 2024, section 12.1.8.
     """
     from transformer_jax.accounting import components, decoding, model_cost
     from transformer_jax.visual.architecture import diagram

@@ -27,7 +27,9 @@ class ExactHypothesis(NamedTuple):
 
 
 def num_sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
-    """Counts the sequences of ``length`` tokens: ``Kᴺ`` (Bishop 2024, section 12.3.2).
+    """Counts the sequences of ``length`` tokens: ``Kᴺ``.
+
+    Bishop and Bishop 2024, section 12.3.2.
 
     Raises:
         ConfigError: There are more than ``limit``.

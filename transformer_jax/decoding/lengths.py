@@ -58,7 +58,7 @@ def length_penalty(
     """Returns what the log-probability of ``length`` tokens, the end among them, is divided by.
 
     ``1`` for ``none``, ``lengthᵅ`` for ``power``, ``((5 + length) / 6)ᵅ`` for ``gnmt``
-    (Wu et al. 2016, equation 14; golden numbers A6). An empty hypothesis has penalty 1.
+    (Wu et al. 2016, equation 14). An empty hypothesis has penalty 1.
 
     Example:
         >>> round(float(-1.4 / length_penalty(4, "gnmt", 0.6)), 6)

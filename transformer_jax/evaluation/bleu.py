@@ -13,7 +13,10 @@ __all__ = ["BleuScores", "translation_scores"]
 
 @dataclasses.dataclass(frozen=True)
 class BleuScores:
-    """SacreBLEU and chrF of a corpus, 0 to 100, with their signatures."""
+    """SacreBLEU and chrF of a corpus, 0 to 100, with their signatures.
+
+    Papineni et al. 2002; Popović 2015; Post 2018.
+    """
 
     bleu: float
     chrf: float

@@ -40,7 +40,7 @@ def spearman(predictions: _Numbers, references: _Numbers) -> float:
     """Spearman's correlation, of ranks, -1 to 1: 1 if and only if both sides have the same order.
 
     Equal numbers share the mean of their ranks. It is NaN, without a warning, if a side is
-    constant (a single pair always is) or has a NaN.
+    constant (a single pair always is) or has a NaN. Spearman 1904.
 
     Raises:
         DataError: No numbers, or the numbers of predictions and references differ.

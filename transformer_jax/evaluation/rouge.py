@@ -124,7 +124,7 @@ def oracle(
     """The sentences of a text that together have the highest ROUGE, chosen greedily.
 
     One after the other, that sentence is added with which the sum of ROUGE-1 and ROUGE-2 grows
-    most, until none makes it grow (Nallapati et al. 2017, section 3). They keep their order. It is
+    most, until none makes it grow (Nallapati et al. 2017). They keep their order. It is
     what an extractive summarizer could reach that knew the references.
 
     Args:

@@ -37,7 +37,7 @@ def attend(
 
     Args:
         q: Queries, ``N`` heads.
-        k: Keys, ``K`` heads, each shared by ``N / K`` query heads.
+        k: Keys, ``K`` heads, each shared by ``N / K`` query heads (Ainslie et al. 2023).
         v: Values, of any size.
         mask: Which keys each query sees, also as a boolean array that broadcasts to
             ``[B N T S]``; None is all.
@@ -140,6 +140,8 @@ def attention_weights(
 @real_arguments
 def dot_product_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
     """Attention without parameters: ``softmax(X Xᵀ) X``.
+
+    Bishop and Bishop 2024, section 12.1.3.
 
     Example:
         >>> import jax.numpy as jnp

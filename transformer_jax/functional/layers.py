@@ -142,6 +142,8 @@ def rms_norm(
 def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``max(x, 0)``, with gradient 0 at 0.
 
+    Nair and Hinton 2010.
+
     Example:
         >>> relu(jnp.array([-1.0, 2.0]))
         Array([0., 2.], dtype=float32)

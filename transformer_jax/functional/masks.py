@@ -237,7 +237,8 @@ def as_mask(mask: Mask | Shaped[Array, "..."] | None, where: str = "a mask") -> 
 def causal(offset: int | Int[Array, ""] = 0) -> Mask:
     """Each query sees keys up to its own position, ``s <= t + offset``, itself included.
 
-    With the query itself masked too, the first row would be fully masked.
+    With the query itself masked too, the first row would be fully masked. Vaswani et al. 2017,
+    section 3.2.3.
 
     Example:
         >>> causal().array(2, 3)[0, 0].astype(int)
@@ -287,6 +288,8 @@ def segment_mask(q: Int[Array, "B T"], kv: Int[Array, "B S"]) -> Mask:
 
 def sliding_window_mask(size: int, offset: int | Int[Array, ""] = 0) -> Mask:
     """Each query sees keys fewer than ``size`` positions away on either side.
+
+    Beltagy et al. 2020, arXiv:2004.05150.
 
     Example:
         >>> sliding_window_mask(2).array(3, 3)[0, 0].astype(int)

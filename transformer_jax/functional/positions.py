@@ -225,6 +225,8 @@ def alibi_bias(
 ) -> Float[Array, "1 {heads} {T} {S}"]:
     """The scores' bias that falls linearly with distance, ``-slope · |t + offset - s|``.
 
+    Press et al. 2021, arXiv:2108.12409.
+
     Example:
         >>> alibi_bias(2, 2, 1)[0, 0]
         Array([[-0.        , -0.00390625],

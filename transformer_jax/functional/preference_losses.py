@@ -211,7 +211,7 @@ def kto_loss(
         desirable_weight: ``λ`` of desirable completions.
         undesirable_weight: ``λ`` of the others.
 
-    Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, formula (8).
+    Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, section 4.1.
 
     Example:
         >>> same = jnp.array([-2.0, -2.0])

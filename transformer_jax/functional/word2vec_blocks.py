@@ -167,7 +167,8 @@ def cbow_block_gradients(
     With means ``H = A U``, ``A`` the mask with rows that sum to 1, the gradient ``G`` of ``H``
     goes to the words of a context as ``Aᵀ G``, each by its share of the mean. ``word2vec.c`` leaves
     that share out, and so does gensim: their step for a word is larger by the size of its context
-    (İrsoy et al. 2021, https://arxiv.org/abs/2012.15332), which a larger learning rate makes up.
+    (İrsoy et al. 2021, https://arxiv.org/abs/2012.15332); a larger learning
+    rate makes up for it.
 
     Example:
         >>> U, O, mask = jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.array([[True, False, True]])

@@ -2,7 +2,7 @@
 
 A policy writes short texts and is rewarded for each "a" in them. PPO and GRPO raise the reward.
 With a penalty that follows a budget, the policy stays within so many nats of the one that it began
-as; without it, it writes only "a": the reward is hacked (Ziegler et al. 2019, section 2.2).
+as; without it, it writes only "a": the reward is hacked (Ziegler et al. 2019, section 2).
 """
 
 import dataclasses

@@ -144,8 +144,10 @@ class ReplacedTokenDetector(TokenClassifier):
 class DecoderSequenceClassifier(Decoder):
     """Class logits, or one regression output, for each text: ``W hₙ`` of its last token.
 
-    Only that token attends to the whole text. There is no language-modelling head. Radford et al.
-    2018, section 3.2, whose head has a bias; that of Llama, Qwen and GPT-2 classifiers has none.
+    Only that token attends to the whole text. There is no language-modelling head.
+
+    Radford et al. 2018, section 3.2. The authors' code adds a bias; the classifiers of Llama, Qwen
+    and GPT-2 in transformers have none.
     """
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):

@@ -233,10 +233,10 @@ def discounts(counts: Int[np.ndarray, " runs"]) -> tuple[float, float, float]:
     """The discounts of Kneser-Ney for runs seen once, twice and more often.
 
     With ``nᵢ`` runs seen ``i`` times and ``Y = n₁ / (n₁ + 2 n₂)``: ``i - (i + 1) Y nᵢ₊₁ / nᵢ``.
-    Where one of these cannot be computed or is not above 0, ``Y`` for all three; where no run was
-    seen once or none twice, 0.5, 1 and 1.5 (as in KenLM).
+    If one of these cannot be computed or is not above 0, all three are ``Y``. If no run was seen
+    once, or none twice, they are 0.5, 1 and 1.5, as in KenLM.
 
-    Source: Chen and Goodman 1999, equation 26.
+    Source: Chen and Goodman 1999, section 3.
 
     Example:
         >>> discounts(np.array([1, 1, 1, 1, 2, 2, 3, 4]))
@@ -249,9 +249,9 @@ def discounts(counts: Int[np.ndarray, " runs"]) -> tuple[float, float, float]:
         return 0.5, 1.0, 1.5
     Y = n1 / (n1 + 2 * n2)
     if n3:
-        found = (1 - 2 * Y * n2 / n1, 2 - 3 * Y * n3 / n2, 3 - 4 * Y * n4 / n3)
-        if n4 and min(found) > 0:
-            return found
+        estimates = (1 - 2 * Y * n2 / n1, 2 - 3 * Y * n3 / n2, 3 - 4 * Y * n4 / n3)
+        if n4 and min(estimates) > 0:
+            return estimates
     return Y, Y, Y
 
 

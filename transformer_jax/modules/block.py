@@ -30,7 +30,8 @@ class Block(Summarized):
     """The sub-layers of one layer, each added to the residual stream as ``norm.placement`` defines.
 
     ``post``: ``norm(x + f(x))``; ``pre``: ``x + f(norm(x))``; ``sandwich``:
-    ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1.
+    ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1, is ``post``;
+    ``pre`` is compared with it by Xiong et al. 2020, and ``sandwich`` is by Ding et al. 2021.
     """
 
     def __init__(

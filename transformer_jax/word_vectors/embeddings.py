@@ -136,8 +136,9 @@ class WordEmbeddings:
         ``king − man + woman = queen``. The vectors of the three words have length 1; the three
         words are no answers.
 
-        Source: Mikolov, Yih and Zweig 2013, https://aclanthology.org/N13-1090, formula (3); the
-        name is that of Levy and Goldberg 2014, https://aclanthology.org/W14-1618.
+        Source: Mikolov, Yih and Zweig 2013, https://aclanthology.org/N13-1090, the
+        vector offset method; named 3CosAdd by Levy and Goldberg 2014,
+        https://aclanthology.org/W14-1618.
 
         Raises:
             DataError: A word has no vector.
