@@ -18,10 +18,10 @@ class Slice(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Slice":
         """The slice ``"3/8"``, one of 0 to 7."""
-        found = re.fullmatch(r"(\d+)/(\d+)", text)
-        if not found or int(found[1]) >= int(found[2]):
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        if not match or int(match[1]) >= int(match[2]):
             raise pytest.UsageError(f"--slice is {text}: it is I/N, I from 0 to N - 1")
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))
 
     def holds(self, nodeid: str) -> bool:
         """Returns whether a test, or its function, belongs to this slice."""

@@ -32,11 +32,11 @@ def field_help(cls: Any) -> dict[str, str]:
         >>> field_help(AttentionConfig)["num_kv_heads"]
         'K; None is num_heads, fewer is GQA.'
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        found |= _own_help(base) if dataclasses.is_dataclass(base) else {}  # type: ignore[arg-type]
+        texts |= _own_help(base) if dataclasses.is_dataclass(base) else {}  # type: ignore[arg-type]
     return {
-        field.name: found.get(field.name) or field.metadata.get("help", "")
+        field.name: texts.get(field.name) or field.metadata.get("help", "")
         for field in dataclasses.fields(cls)
     }
 
@@ -53,7 +53,7 @@ def range_of(cls: Any, name: str) -> str:
         >>> range_of(AttentionConfig, "num_heads"), range_of(AttentionConfig, "bias")
         ('1 to 16384', '')
     """
-    return next((said for one in _ranges(field_types(cls)[name]) if (said := str(one))), "")
+    return next((text for one in _ranges(field_types(cls)[name]) if (text := str(one))), "")
 
 
 def _ranges(kind: Any) -> Iterator[Range]:
@@ -80,18 +80,20 @@ def _own_help(cls: Any) -> dict[str, str]:
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
-    lines, found = source.splitlines(), {}
+    lines, help_texts = source.splitlines(), {}
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            found[node.target.id] = " ".join(str(after.value.value).split())
+            help_texts[node.target.id] = " ".join(str(after.value.value).split())
             continue
         first = node.lineno
         while lines[first - 2].lstrip().startswith("#"):
             first -= 1
         assert node.end_lineno is not None
         words = (comments.get(i, "") for i in range(first, node.end_lineno + 1))
-        found[node.target.id] = " ".join(word for word in words if word not in ("", "fmt: skip"))
+        help_texts[node.target.id] = " ".join(
+            word for word in words if word not in ("", "fmt: skip")
+        )
     texts = {name: " ".join(text.split()).replace("``", "") for name, text in attributes}
-    return {name: text or texts.get(name, "") for name, text in found.items()}
+    return {name: text or texts.get(name, "") for name, text in help_texts.items()}

@@ -103,8 +103,8 @@ def flag_choices(kind: Any) -> dict[str, list[str]]:
         >>> flag_choices(ComputeConfig)
         {'--dtype': ['auto', 'float32', 'bfloat16']}
     """
-    found = {f"--{flag}": list(_choices(hint)) for flag, hint in flag_types(kind)}
-    return {flag: choices for flag, choices in found.items() if choices}
+    flags = {f"--{flag}": list(_choices(hint)) for flag, hint in flag_types(kind)}
+    return {flag: choices for flag, choices in flags.items() if choices}
 
 
 def _choices(hint: Any) -> Iterator[str]:

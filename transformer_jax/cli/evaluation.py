@@ -34,10 +34,12 @@ class Evaluate(PredictionCommand):
 @functools.cache
 def evaluation_flags(recipe: str) -> type:
     """Returns the dataclass of the flags of ``evaluate`` for a recipe."""
-    own = get_recipe(recipe).evaluation
-    assert own is not None
-    made = type("Evaluate", (own, Evaluate), {"__doc__": own.__doc__, "__module__": own.__module__})
-    return dataclasses.dataclass(frozen=True)(made)
+    flags = get_recipe(recipe).evaluation
+    assert flags is not None
+    command = type(
+        "Evaluate", (flags, Evaluate), {"__doc__": flags.__doc__, "__module__": flags.__module__}
+    )
+    return dataclasses.dataclass(frozen=True)(command)
 
 
 def evaluation_kinds(recipes: Sequence[str]) -> dict[str, type]:
@@ -88,9 +90,9 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
 
 def _parse_by_any(recipes: Sequence[str], arguments: Sequence[str], program: str) -> None:
     """Parses flags by the first recipe that has all of them, which refuses a wrong value."""
-    given = _flags_in(arguments)
+    flags = _flags_in(arguments)
     for recipe in map(get_recipe, recipes):
-        if recipe.evaluation and given <= {*flags_of(evaluation_flags(recipe.name))}:
+        if recipe.evaluation and flags <= {*flags_of(evaluation_flags(recipe.name))}:
             parse_flags(evaluation_flags(recipe.name), program, arguments)
             return
     known = {flag for kind in evaluation_kinds(recipes).values() for flag in flags_of(kind)}

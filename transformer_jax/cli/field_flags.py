@@ -99,10 +99,10 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
         limits = range_of(cls, field.name)
         text = f"{texts[field.name]} ({limits})" if limits else texts[field.name]
         reader = _with_reader(kinds[field.name])
-        if (own := own_flag(cls, field.name)) != Flag():
-            aliases = [f"--{other}" for other in own.also]
+        if (names := own_flag(cls, field.name)) != Flag():
+            aliases = [f"--{name}" for name in names.also]
             flag = tyro.conf.arg(
-                name=own.name, prefix_name=own.name is None, aliases=aliases or None
+                name=names.name, prefix_name=names.name is None, aliases=aliases or None
             )
             reader = Annotated[reader, flag]
         fields.append(
@@ -223,6 +223,6 @@ def _flag(kind: Any, path: str, arguments: Sequence[str]) -> str:
     known = {flag: f".{flag}".replace("-", "_") for flag in flags_of(kind)}
     flags = [flag for flag, name in known.items() if name.endswith(f".{path}")]
     flags = flags or [flag for flag, name in known.items() if path.endswith(name)]
-    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
-    named = [f"--{flag}" for flag in flags if f"--{flag}" in given] or [f"--{f}" for f in flags]
-    return named[0] if named else path
+    words = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    names = [f"--{flag}" for flag in flags if f"--{flag}" in words] or [f"--{f}" for f in flags]
+    return names[0] if names else path

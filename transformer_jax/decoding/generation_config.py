@@ -225,8 +225,8 @@ class GenerationConfig(Configuration, group=""):
     def tokens(self) -> set[int]:
         """All tokens that are chosen, favoured or forbidden by name."""
         runs = (*self.bad_words_ids, *(run for run, _ in self.sequence_bias))
-        named = {token for run in runs for token in run} | set(self.eos_token_id)
-        return named | set(self.forced_eos_token_id) | set(_several(self.forced_bos_token_id))
+        tokens = {token for run in runs for token in run} | set(self.eos_token_id)
+        return tokens | set(self.forced_eos_token_id) | set(_several(self.forced_bos_token_id))
 
     @property
     def limit(self) -> LengthLimit:

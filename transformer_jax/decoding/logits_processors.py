@@ -89,9 +89,9 @@ def sequence_bias(
     N, L = runs.shape
     here = jnp.ones((R, N), bool)
     for back in range(1, L):
-        wanted = runs[:, L - 1 - back][None]
+        expected = runs[:, L - 1 - back][None]
         token = jnp.where(length >= back, _back(tokens, length, back), -2)
-        here = here & ((wanted < 0) | (wanted == token[:, None]))
+        here = here & ((expected < 0) | (expected == token[:, None]))
     last = jnp.broadcast_to(jnp.where(runs[:, -1] < 0, V, runs[:, -1])[None], (R, N))
     rows = jnp.broadcast_to(jnp.arange(R)[:, None], (R, N))
     bias = (

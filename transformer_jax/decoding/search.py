@@ -86,18 +86,18 @@ def advance_search(
 def _step_context(
     state: SearchState, plan: SearchPlan, values: SearchValues, vocab: int
 ) -> StepContext:
-    M, given = plan.beams, state.context
+    M, context = plan.beams, state.context
     last = jnp.repeat(state.t + 1 >= state.limits, M)[:, None] if plan.lenient else None
     at = StepContext(state.t, state.t + 1, among(values.ends, vocab), last)
-    if given is None:
+    if context is None:
         return at
     spread = lambda rows: None if rows is None else jnp.repeat(rows, M, axis=0)
     return at._replace(
-        length=given.length + state.t,
+        length=context.length + state.t,
         text=None if state.text is None else state.text.reshape(-1, state.text.shape[2]),
-        starts=spread(given.starts),
-        source=spread(given.source),
-        width=given.width,
+        starts=spread(context.starts),
+        source=spread(context.source),
+        width=context.width,
     )
 
 
@@ -191,12 +191,12 @@ def search(
                [2, 0, 0, 0]], dtype=int32)
     """
     state = start_search(cache, rows, plan, values, length=length)
-    whole, places, own = state, jnp.arange(rows.last.shape[0]), values
+    full, places, row_values = state, jnp.arange(rows.last.shape[0]), values
     for size in sizes:
-        state = continue_search(model, state, length, plan, own, remaining=size)
-        whole = put_rows(whole, state, places)
+        state = continue_search(model, state, length, plan, row_values, remaining=size)
+        full = put_rows(full, state, places)
         order = jnp.argsort(state.done, stable=True)[:size]
         state, places = take_rows(model, state, order), places[order]
-        own = values.take(places)
-    state = continue_search(model, state, length, plan, own)
-    return search_result(put_rows(whole, state, places) if sizes else state, plan, values)
+        row_values = values.take(places)
+    state = continue_search(model, state, length, plan, row_values)
+    return search_result(put_rows(full, state, places) if sizes else state, plan, values)

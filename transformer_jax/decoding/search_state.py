@@ -133,10 +133,10 @@ def start_search(
             zeros, best.ended, missing, missing, missing if plan.exact else None, zeros, zeros
         )
     if plan.reads_text:
-        given = rows.context
-        assert given is not None, "processors read the prompt"
-        text = jnp.pad(given.tokens.astype(jnp.int32), ((0, 0), (0, length)))
-        text = jnp.where((jnp.arange(text.shape[1]) < given.length)[None], text, values.pad)
+        context = rows.context
+        assert context is not None, "processors read the prompt"
+        text = jnp.pad(context.tokens.astype(jnp.int32), ((0, 0), (0, length)))
+        text = jnp.where((jnp.arange(text.shape[1]) < context.length)[None], text, values.pad)
         text = jnp.repeat(text[:, None], M, axis=1)
     return SearchState(
         t=jnp.int32(0),
@@ -177,7 +177,7 @@ def take_rows(model: Any, state: SearchState, rows: Int[Array, " N"]) -> SearchS
     return state._replace(cache=model.take(state.cache, rows), **parts)
 
 
-def put_rows(whole: SearchState, state: SearchState, places: Int[Array, " N"]) -> SearchState:
+def put_rows(full: SearchState, state: SearchState, places: Int[Array, " N"]) -> SearchState:
     """Returns ``whole`` with the state of its rows ``places``."""
 
     def write(name: str, old: Any, new: Any) -> Any:
@@ -187,7 +187,7 @@ def put_rows(whole: SearchState, state: SearchState, places: Int[Array, " N"]) -
 
     parts = {
         name: write(name, old, new)
-        for name, old, new in zip(state._fields, whole, state, strict=True)
+        for name, old, new in zip(state._fields, full, state, strict=True)
         if name not in (*_COMMON, "keys", "context") and old is not None
     }
-    return whole._replace(t=state.t, **parts)
+    return full._replace(t=state.t, **parts)

@@ -27,13 +27,13 @@ def run_template(run: Any) -> ChatTemplate:
         if chosen.special is not None or run.init_from is None:
             return chosen
         return dataclasses.replace(chosen, special=token_names(Path(run.init_from)))
-    found = None if run.init_from is None else find_template(Path(run.init_from))
-    if found is None:
+    template = None if run.init_from is None else find_template(Path(run.init_from))
+    if template is None:
         where = "" if run.init_from is None else f"{run.init_from}: has no chat template: "
         raise ConfigError(
             f"{where}choose one with --chat.template: {', '.join(built_in())}, a file or a folder"
         )
-    return found
+    return template
 
 
 def write_template(directory: "RunDirectory", template: ChatTemplate) -> None:

@@ -37,13 +37,13 @@ def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
 
 
 def with_rows_for(run: Any, tokenizer: Tokenizer) -> Any:
-    """Returns the run with a model that has a row for each token; rows that it has more stay."""
+    """Returns the run with a model that has a row for each token; further rows stay."""
     model, needed = run.model, tokenizer.vocab_size
-    own = model.decoder_vocab_size
+    decoder_size = model.decoder_vocab_size
     model = dataclasses.replace(
         model,
         vocab_size=max(model.vocab_size, needed),
-        decoder_vocab_size=None if own is None else max(own, needed),
+        decoder_vocab_size=None if decoder_size is None else max(decoder_size, needed),
     )
     return dataclasses.replace(run, model=model)
 
@@ -54,7 +54,7 @@ def mesh_of(run: Any) -> Mesh:
 
 
 def _parts(run: Any) -> int:
-    """Returns what has to divide the rows of a batch."""
+    """Returns the number that has to divide the rows of a batch."""
     return num_batch_shards(mesh_of(run)) * int(run.training.gradient_accumulation_steps)
 
 
@@ -70,9 +70,9 @@ def with_batch_multiple(run: Any) -> Any:
 
 
 def checked(run: Any, named: Any, start: Any = None) -> Any:
-    """Returns the run with a warmup that fits, after refusing what needs no text to be refused.
+    """Checks the settings that need no text; returns the run with a warmup that fits.
 
-    A tokenizer that is loaded decides whether text is composed.
+    A loaded tokenizer decides whether text is composed.
 
     Args:
         run: The settings.
@@ -131,10 +131,10 @@ def _check_word_vectors(run: Any) -> None:
 
 
 def with_warmup(run: Any, named: Any) -> Any:
-    """Returns the run with a warmup that fits: a tenth of its steps where the named one does not.
+    """Returns the run with a tenth of its steps as warmup, if the preset's warmup is too long.
 
     Raises:
-        ConfigError: A warmup of its own is too long; the message has both numbers.
+        ConfigError: The user set a warmup that is too long; the message has both numbers.
     """
     steps, schedule = run.training.steps, run.optimizer.schedule
     if steps is None:
@@ -152,7 +152,7 @@ def with_warmup(run: Any, named: Any) -> Any:
 
 
 def _check_adapters(run: Any) -> None:
-    adapters, own = getattr(run, "lora", None), start_config(run)
+    adapters, start = getattr(run, "lora", None), start_config(run)
     if adapters is None:
         return
     if not adapters.rank:
@@ -161,17 +161,17 @@ def _check_adapters(run: Any) -> None:
                 "lora: settings of adapters are given without lora.rank: add --lora.rank 8"
             )
         return
-    if own.init_from is None:
+    if start.init_from is None:
         raise ConfigError(
-            f"lora.rank is given without {own.prefix}init_from: adapters change a trained model"
+            f"lora.rank is given without {start.prefix}init_from: adapters change a trained model"
         )
-    given = {"freeze": "none", "reinit_last": 0, "reinit_head": False}
-    for name, usual in given.items():
-        value = getattr(own, name)
-        if value != usual:
+    defaults = {"freeze": "none", "reinit_last": 0, "reinit_head": False}
+    for name, default in defaults.items():
+        value = getattr(start, name)
+        if value != default:
             raise ConfigError(
-                f"{own.prefix}{name} is {value} and lora.rank {adapters.rank}: beside adapters the "
-                f"whole model stays as it is: leave one of them out"
+                f"{start.prefix}{name} is {value} and lora.rank {adapters.rank}: with adapters "
+                f"the whole model stays as it is: leave one of them out"
             )
 
 

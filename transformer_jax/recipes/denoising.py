@@ -89,7 +89,7 @@ class Denoising(Recipe):
         return sample_texts(data.train)
 
     def special_tokens(self, run: Any) -> tuple[str, ...]:
-        """Returns those of every tokenizer, the mask and the sentinels of spans."""
+        """Returns the usual special tokens, the mask and the sentinels of spans."""
         from transformer_jax.data.backends import SENTINEL, SPECIAL
 
         sentinels = num_sentinels(run.noise, run.training.sequence_length)
@@ -163,9 +163,9 @@ def score(
     scores = {}
     for name, text in texts.scored.items():
         plan = plan_of(text, False)
-        made = [plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch)]
-        loss, tokens = add_sums(sums(params, {}, batch) for batch in made)["loss"]
-        guess = -sum(float(logs[_targets(batch)].sum()) for batch in made)
+        batches = [plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch)]
+        loss, tokens = add_sums(sums(params, {}, batch) for batch in batches)["loss"]
+        guess = -sum(float(logs[_targets(batch)].sum()) for batch in batches)
         scores[name] = {
             "loss": loss / max(tokens, 1.0),
             "unigram_loss": guess / max(tokens, 1.0),
@@ -249,7 +249,7 @@ _T5_MINI = TransformerConfig(
     scores=ScoreConfig(scale=1.0),
     feed_forward=FeedForwardConfig(d_ff=1024, bias=False),
     norm=NormConfig(kind="rms", placement="pre", eps=1e-6),
-    # A head of its own, as T5 1.1 has: with the table of embeddings a small model learns late.
+    # An untied head, as in T5 1.1: with a tied table a small model learns late.
     head=HeadConfig(tie_word_embeddings=False),
 )
 

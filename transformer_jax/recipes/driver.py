@@ -80,13 +80,13 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
             run = sized(checks.with_batch_multiple(run), tokenizer)
         return recipe.with_tokenizer(run, data, tokenizer, start)
 
-    whole = recipe.keeps_publication and start is not None and start.family == recipe.family
+    same_model = recipe.keeps_publication and start is not None and start.family == recipe.family
     directory = beginning.begin(
         run,
         learn,
         resolve,
         vocab_given=vocab_given,
-        published=start.published if start is not None and whole else beginning.no_record,
+        published=start.published if start is not None and same_model else beginning.no_record,
     )
     recipe.write_files(run, directory, data, start)
     sync_global_devices("begun by a recipe")
@@ -94,21 +94,21 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
 
 
 def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
-    """Returns the run with all that follows from its settings and its start, and the start."""
-    if isinstance(run.training, RowBatches):  # their number is asked for, not made to divide
+    """Returns the run with the settings that follow from its start, and the start."""
+    if isinstance(run.training, RowBatches):  # the number of rows is the user's, and is not rounded
         checks.check_rows(run)
-    own, start = start_config(run), None
-    if own.init_from is not None:
+    group, start = start_config(run), None
+    if group.init_from is not None:
         if not recipe.starts:
             raise ConfigError(
-                f"{own.prefix}init_from: {recipe.title} starts from no other model: leave it out"
+                f"{group.prefix}init_from: {recipe.title} starts from no other model: leave it out"
             )
-        start = load_pretrained(own.init_from, recipe.starts)
+        start = load_pretrained(group.init_from, recipe.starts)
         run = start.settings(run, named, recipe.start_model(run, start))
     elif recipe.needs_start:
         raise ConfigError(
-            f"{recipe.title} needs --{own.prefix}init-from RUN_OR_FOLDER, a trained language model "
-            f"to start from"
+            f"{recipe.title} needs --{group.prefix}init-from RUN_OR_FOLDER, a trained language "
+            f"model to start from"
         )
     run = recipe.prepare(run, named, start)
     if start is not None:  # it counts tokens that the recipe has added
@@ -141,7 +141,7 @@ def open_data(run: Any) -> Any:
 
 
 def reset_derived(run: Any) -> Any:
-    """Returns the run without what followed from its data, for a run on other data."""
+    """Returns the run without settings that were derived from its data, for other data."""
     return get_recipe(run.recipe).reset_derived(run)
 
 
@@ -177,10 +177,10 @@ def make_task(run: Any, directory: RunDirectory, tokenizer: Tokenizer, data: Any
 def with_start(task: Task, run: Any, tokenizer: Tokenizer) -> Task:
     """Returns a task with the start of a run, its trained parameters and its settings."""
     recipe = get_recipe(run.recipe)
-    own = task.partition is not EVERYTHING  # such as with a frozen reference
+    has_partition = task.partition is not EVERYTHING  # such as with a frozen reference
     return dataclasses.replace(
         task,
-        partition=task.partition if own else partition_for(run, tokenizer),
+        partition=task.partition if has_partition else partition_for(run, tokenizer),
         initial=initial_of(run, recipe.starts, tokenizer) or task.initial,
         settings=recipe.with_task(run, task),
     )
@@ -253,7 +253,7 @@ def _log_summary(recipe: Recipe, trainer: Trainer, run: Any, steps: int) -> None
 
 
 def _trained(trainer: Trainer) -> str:
-    """Returns how many parameters are trained, where not all of them are."""
+    """Returns the number of trained parameters, if some are frozen."""
     if trainer.task.partition is EVERYTHING:
         return ""
     count = trainer.num_trained
@@ -267,9 +267,9 @@ def keep_learned(directory: RunDirectory, task: Task) -> None:
     """
     if is_main_process() and latest_manifest(directory.path) is None:
         recipe = recipe_of(directory)
-        kept = from_dict(recipe.config, directory.settings())
-        learned = from_size(recipe.with_task(kept, task), task.train.plan.steps_per_epoch)
-        if learned != kept:
+        stored = from_dict(recipe.config, directory.settings())
+        learned = from_size(recipe.with_task(stored, task), task.train.plan.steps_per_epoch)
+        if learned != stored:
             directory.write(directory.config, directory.read_config() | describe_run(learned))
     sync_global_devices("sized")
 

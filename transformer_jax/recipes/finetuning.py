@@ -102,7 +102,7 @@ class Finetuning(Recipe):
         return with_defaults(_NAMED)
 
     def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of a start; a decoder without its language-modelling head."""
+        """Returns the model of the start; a decoder loses its language-modelling head."""
         if not start.model.decoder_layers:
             return None
         head = dataclasses.replace(start.model.head, tie_word_embeddings=True, bias=False)
@@ -274,7 +274,7 @@ def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:
             f"{task.init_from} is not its embedding table: leave it out"
         )
     if weight is None:
-        # A classifier has no output layer that would tell; the run that made it knew.
+        # A classifier has no output layer that shows it; its run checked it.
         before = task_of(start.directory) if start.family in FINE_TUNED else {}
         weight = before.get("lm_loss_weight", 0.5) if tied else 0.0
     from transformer_jax.data.examples import DECODER_TOKENS
@@ -315,7 +315,7 @@ def _all_texts(part: "Labeled") -> list[str]:
 
 
 def _predictor(model: tuple[Any, Any], tokenizer: "Tokenizer", run: FinetuneRun) -> "TaskRunner":
-    """Returns the predictor of labels of texts with a model of the run."""
+    """Returns a function from texts to labels, by a model of the run."""
     from transformer_jax.data.examples import decoder_template
     from transformer_jax.encoding.task_runner import TaskRunner
 

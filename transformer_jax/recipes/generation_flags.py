@@ -16,7 +16,7 @@ __all__ = ["generation_flags"]
 def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
     """Returns a base class of commands that have flags of a :class:`.GenerationConfig`.
 
-    A flag is None where it is not given, which leaves the usual value. The base class has a method
+    An absent flag is None, which leaves the usual value. The base class has a method
     ``generation``, which returns the configuration of the flags.
 
     Args:
@@ -50,7 +50,7 @@ def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
         "generation": functools.partialmethod(_generation, usual),
         "__doc__": "Flags of text generation.",
     }
-    made: Any = dataclasses.make_dataclass(
+    flags: Any = dataclasses.make_dataclass(
         "GenerationFlags",
         fields,
         bases=(Configuration,),
@@ -58,22 +58,22 @@ def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
         kw_only=True,
         namespace=namespace,
     )
-    made.group, made.FLAGS = "--", names
-    return made
+    flags.group, flags.FLAGS = "--", names
+    return flags
 
 
 def _given(command: Any) -> dict[str, Any]:
     """Returns the settings whose flags are given."""
-    found = {}
+    settings = {}
     for name in type(command).FLAGS:
         value = getattr(command, name)
         if value is not None and value != ():
-            found[name] = value
-    return found
+            settings[name] = value
+    return settings
 
 
 def _generation(command: Any, usual: GenerationConfig, **settings: Any) -> GenerationConfig:
-    """Returns the configuration of the flags; ``settings`` replace theirs.
+    """Returns the configuration of the flags; ``settings`` take precedence.
 
     Raises:
         ConfigError: A value contradicts another.
@@ -82,7 +82,7 @@ def _generation(command: Any, usual: GenerationConfig, **settings: Any) -> Gener
 
 
 def _flag_type(kind: Any) -> Any:
-    """Returns the type of a value that is given, of which any number is a float."""
+    """Returns the type of a flag's value; numbers are floats."""
     if typing.get_origin(kind) is types.UnionType or typing.get_origin(kind) is typing.Union:
         [kind] = [part for part in typing.get_args(kind) if part is not types.NoneType]
     inner, *ranges = typing.get_args(kind) or (kind,)

@@ -1,6 +1,6 @@
-"""The recipe of a ``config.json`` that names none: of earlier versions and Hugging Face folders.
+"""The recipe of a ``config.json`` without one, from earlier versions and Hugging Face.
 
-No other module tells the kind of a run from the keys that its file has.
+No other module infers the kind of a run from the keys in its file.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,14 +46,14 @@ _TABLE: tuple[tuple[str, Callable[[Fields], Any]], ...] = (
     ("recurrent_translation", _is_recurrent),
     ("masked_lm", lambda f: _at(f, "model", "decoder_layers") == 0),
     ("language_model", lambda f: _at(f, "model", "encoder_layers") == 0),
-    # How pairs are read has columns besides fields, how recordings are read has neither.
+    # The settings that read pairs have columns and fields, those for recordings neither.
     ("summarization", lambda f: _reads(f, "fields") and not _reads(f, "columns")),
     ("translation", lambda f: True),
 )
 
 
 def infer_recipe(fields: Fields) -> str | None:
-    """Returns the name of the recipe; None where no model of the library is described.
+    """Returns the name of the recipe; None if the file describes no model of the library.
 
     Example:
         >>> infer_recipe({"model": {"encoder_layers": 0, "decoder_layers": 2}, "chat": {}})

@@ -133,14 +133,14 @@ class Instruct(Recipe):
         return with_defaults(_NAMED)
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the tokens of its template, and rows that its start has room for."""
+        """Adds the tokens of the template, and shortens rows to the positions of the start."""
         if run.data.train is None:
             raise ConfigError("no conversations: give --data.train chats.jsonl")
-        wanted = special_tokens(run_template(run))
+        tokens = special_tokens(run_template(run))
         if start is not None:
-            wanted = tuple(token for token in wanted if not has_token(start.tokenizer, token))
+            tokens = tuple(token for token in tokens if not has_token(start.tokenizer, token))
             run = _within_positions(run, named)
-        return _with_tokens(run, wanted)
+        return _with_tokens(run, tokens)
 
     def for_plan(self, run: Any) -> Any:
         """Returns the run with the tokens of its template, for a plan."""
@@ -216,10 +216,10 @@ def _with_tokens(run: InstructRun, tokens: tuple[str, ...]) -> InstructRun:
 
 
 def _within_positions(run: InstructRun, named: InstructRun) -> InstructRun:
-    """Returns the run with rows that its start has positions for, where no length was asked for."""
+    """Returns the run with rows within the positions of its start, unless the user set a length."""
     training, most = run.training, run.model.positions.max_length
-    asked = training.sequence_length != named.training.sequence_length
-    if asked or training.sequence_length <= most:
+    user_length = training.sequence_length != named.training.sequence_length
+    if user_length or training.sequence_length <= most:
         return run
     log(f"rows of {plural(most, 'token')}, which {run.init_from} has positions for")
     return dataclasses.replace(run, training=dataclasses.replace(training, sequence_length=most))
@@ -286,7 +286,7 @@ def _split(run: InstructRun, stores: list[ChatStore]) -> "tuple[Chosen, Chosen |
 
 
 def _first_answer(chat: list[Message]) -> int:
-    """Returns the place of the first answer to a message of the user; 0 where there is none."""
+    """Returns the index of the first answer to a message of the user; 0 if there is none."""
     roles = [message["role"] for message in chat]
     after = roles.index("user") if "user" in roles else len(chat)
     return next((i for i in range(after, len(chat)) if roles[i] == "assistant"), 0)
@@ -306,19 +306,19 @@ def _show_answer(
     if not run.evaluation.sample or path is None or not os.path.exists(path):
         return {}
     chat = next(read_conversations(path, prepare=Preparation.of(run.data.read))).messages
-    asked = chat[: _first_answer(chat)]
-    if not asked:
+    question = chat[: _first_answer(chat)]
+    if not question:
         return {}
     language = DecoderLanguageModel(model, tokenizer)
     answers = ChatModel(language, encoder_of(directory.path, tokenizer))
     request = GenerationRequest("", max_new_tokens=run.evaluation.sample, temperature=0)
     try:
-        answer = answers.answer(asked, request).text
+        answer = answers.answer(question, request).text
     except DataError:
         return {}  # longer than the context
-    said = "\n".join(f"{one['role']}: {one['content']}" for one in asked)
-    print(f"\nsample:\n{said}\nassistant: {answer}\n", flush=True)
-    return {"sample": {"messages": asked, "answer": answer}}
+    transcript = "\n".join(f"{one['role']}: {one['content']}" for one in question)
+    print(f"\nsample:\n{transcript}\nassistant: {answer}\n", flush=True)
+    return {"sample": {"messages": question, "answer": answer}}
 
 
 def _adamw(peak: float) -> OptimizerConfig:

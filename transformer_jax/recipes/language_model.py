@@ -113,7 +113,7 @@ class LanguageModel(Recipe):
         return sample_texts(data.train)
 
     def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Returns the run with what its texts begin with."""
+        """Returns the run with the first token of its texts."""
         if run.first != "auto":
             return run
         first: Literal["bos", "eos", "newline"]
@@ -140,7 +140,7 @@ class LanguageModel(Recipe):
         return dataclasses.replace(task, test=test)
 
     def reset_derived(self, run: Any) -> Any:
-        """Returns the run without what texts begin with, which they and their tokenizer decide."""
+        """Returns the run without the first token, which follows from texts and tokenizer."""
         return dataclasses.replace(run, first="auto")
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:

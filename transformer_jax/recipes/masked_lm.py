@@ -202,8 +202,8 @@ def score(
             build_sentence_store(text, tokenizer, cache), tokenizer, masking=run.masking,
             batching=run.training.batching, length=run.training.sequence_length, shuffle=False,
         )  # fmt: skip
-        made = (plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch))
-        total = add_sums(sums(params, {}, batch) for batch in made)
+        batches = (plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch))
+        total = add_sums(sums(params, {}, batch) for batch in batches)
         scores[name] = {what: value / max(weight, 1.0) for what, (value, weight) in total.items()}
         guess = _guesses(trained.ids, plan, run.model.vocab_size)
         scores[name] |= {"most_frequent_word": guess[0], "unigram_loss": guess[1]}
@@ -220,8 +220,8 @@ def _guesses(ids: np.ndarray, plan: "BertPretrainingPlan", vocab: int) -> tuple[
     logs = np.log((counts + 1) / (counts.sum() + vocab))
     hits = loss = total = 0.0
     for step in range(plan.steps_per_epoch):
-        made = plan.make(plan.batch(step))
-        targets, weights = made["targets"], made["weights"]
+        batch = plan.make(plan.batch(step))
+        targets, weights = batch["targets"], batch["weights"]
         hits += float(((targets == first) * weights).sum())
         loss -= float((logs[targets] * weights).sum())
         total += float(weights.sum())

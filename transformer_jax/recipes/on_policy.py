@@ -1,4 +1,4 @@
-"""Learning of a decoder from rewards of its own samples, by PPO or GRPO: ``align grpo``."""
+"""Reinforcement learning of a decoder, by PPO or GRPO: ``align grpo``."""
 
 import contextlib
 import dataclasses
@@ -93,13 +93,13 @@ class PolicyConfig(Configuration, group="align"):
 
     @property
     def sampled(self) -> OnPolicy:
-        """The numbers of the method."""
-        own = method_numbers(self, self.names)
-        return OnPolicy(self.method, self.max_new_tokens, self.group_size, self.clip, **own)
+        """The method with its settings."""
+        numbers = method_numbers(self, self.names)
+        return OnPolicy(self.method, self.max_new_tokens, self.group_size, self.clip, **numbers)
 
     @property
     def control(self) -> KLControl:
-        """Returns the control of the weight of the KL penalty."""
+        """Returns the controller of the KL penalty's weight."""
         return KLControl(self.kl_coefficient, self.kl_target, self.kl_horizon)
 
 
@@ -156,7 +156,7 @@ class EvaluatePolicy(ValidationFlags):
 
 
 class PolicyData(NamedTuple):
-    """Prompts, and what rewards samples; None is not loaded yet."""
+    """Prompts, and the source of rewards; None is not loaded yet."""
 
     splits: "PreferenceSplits"
     source: "RewardSource | None" = None
@@ -186,11 +186,11 @@ class OnPolicyLearning(Recipe):
         return with_defaults({"ppo": (ppo, run("ppo")), "grpo": (grpo, run("grpo"))})
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with lengths that its model has positions for."""
+        """Returns the run with lengths within the positions of its model."""
         return _within_positions(run, named)
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses rows that devices cannot share, and a reward that the policy cannot use."""
+        """Refuses rows that do not divide over devices, and a reward that the policy cannot use."""
         from transformer_jax.recipes.checks import check_rows
         from transformer_jax.runs.rewarding import check_reward
 
@@ -220,7 +220,7 @@ class OnPolicyLearning(Recipe):
         return run
 
     def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Returns the run with what its texts begin with."""
+        """Returns the run with the first token of its texts."""
         return resolve_first(run, start)
 
     def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
@@ -257,7 +257,7 @@ class OnPolicyLearning(Recipe):
         )
 
     def describe_batches(self, run: Any, plan: Any) -> str:
-        """Returns what a line about the run says of its samples."""
+        """Describes the samples of a step, for the line about the run."""
         align = run.align
         return (
             f"{plural(align.group_size, 'sample')} of each of "
@@ -287,19 +287,19 @@ class OnPolicyLearning(Recipe):
         refuse_merged(run, directory)
         tokenizer = load_tokenizer(run, directory)
         splits = splits_on(request, run, directory, "prompts")
-        given = (request.reward_file, request.reward_run) != (None, None)
-        if given:
+        other_reward = (request.reward_file, request.reward_run) != (None, None)
+        if other_reward:
             reward = RewardConfig(request.reward_file, request.reward_run)
             run = dataclasses.replace(run, reward=reward)
         itself = load_pretrained(str(directory.path), STARTS)
-        flags = ("--reward-file", "--reward-run") if given else FLAGS
+        flags = ("--reward-file", "--reward-run") if other_reward else FLAGS
         check_reward(run, itself, run.first, self.length_limit(run), flags)
         data = None if request.data is None else f"--data {request.data}"
         check_form(run, itself, splits.train, flags[1], data)
         source = reward_source(run, tokenizer, splits)
         task = self.make_task(run, directory, tokenizer, PolicyData(splits, source))
         beside = None
-        if given and source.model is not None:
+        if other_reward and source.model is not None:
             beside = {"reward": source.model.params}
         with _rewarding(source):
             validated = validate(request, run, directory, task, beside)
@@ -324,17 +324,17 @@ class OnPolicyLearning(Recipe):
 
 
 def _within_positions(run: PolicyRun, named: PolicyRun) -> PolicyRun:
-    """The run with prompts and completions that its start has positions for.
+    """Returns the run with prompts and completions within the positions of its start.
 
-    A length that was asked for stays. Completions get at most half of the positions.
+    A length that the user set stays. Completions get at most half of the positions.
     """
     align, most = run.align, run.model.max_length
     prompt, new = align.max_prompt_length, align.max_new_tokens
     if prompt + new <= most:
         return run
     if not _asked(run, named, "max_new_tokens"):
-        asked = _asked(run, named, "max_prompt_length")
-        new = min(new, most - prompt if asked else most // 2)
+        user_prompt = _asked(run, named, "max_prompt_length")
+        new = min(new, most - prompt if user_prompt else most // 2)
     if not _asked(run, named, "max_prompt_length"):
         prompt = min(prompt, most - new)
     if min(prompt, new) < 1 or prompt + new > most:
@@ -359,7 +359,7 @@ def _rewarding(source: "RewardSource") -> Iterator[None]:
     Raises:
         DataError: The reward function raised, or returned no finite number.
     """
-    # JAX would print the traceback of a reward function, beside the line that says what it did.
+    # JAX would print the traceback of a reward function as well as the error message.
     callbacks = logging.getLogger("jax._src.callback")
     quiet, callbacks.disabled = callbacks.disabled, True
     try:

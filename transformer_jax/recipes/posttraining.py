@@ -1,4 +1,4 @@
-"""Runs on preferences and on rewards of a decoder: what both need of methods, starts and data."""
+"""Common parts of preference learning and reinforcement learning: methods, starts and data."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ __all__ = [
 STARTS = ("decoder",)
 First: TypeAlias = Literal["auto", "bos", "eos", "newline"]
 
-# Which methods have a setting, and its value where none is given.
+# The methods that have a setting, and its default.
 _NUMBERS: dict[str, dict[str, float]] = {
     "beta": {"dpo": 0.1, "ipo": 0.1, "kto": 0.1, "simpo": 2.0},
     "label_smoothing": {"dpo": 0.0},
@@ -59,15 +59,15 @@ def check_methods(config: Any, names: tuple[str, ...]) -> None:
 
 def align_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the stored settings of the method; none if ``config.json`` has no such group."""
-    found = fields.get("align")
-    return found if isinstance(found, Mapping) else {}
+    settings = fields.get("align")
+    return settings if isinstance(settings, Mapping) else {}
 
 
 def method_numbers(config: Any, names: tuple[str, ...]) -> dict[str, float]:
-    """The settings that the method has, with its values where none is given."""
-    found = {name: getattr(config, name) for name in names if config.method in _NUMBERS[name]}
+    """Returns the settings of the method, with its default values."""
+    values = {name: getattr(config, name) for name in names if config.method in _NUMBERS[name]}
     usual = lambda name: _NUMBERS[name][config.method]
-    return {name: usual(name) if value is None else value for name, value in found.items()}
+    return {name: usual(name) if value is None else value for name, value in values.items()}
 
 
 def adamw(peak: float) -> OptimizerConfig:
@@ -77,7 +77,7 @@ def adamw(peak: float) -> OptimizerConfig:
 
 
 def resolve_first(run: Any, start: Any) -> Any:
-    """Returns the run with what texts begin with: as in its start, where none is asked for."""
+    """Returns the run with the first token of texts; by default that of its start."""
     if run.first != "auto":
         return run
     return dataclasses.replace(run, first=start.directory.read_config().get("first", "bos"))
@@ -110,7 +110,7 @@ def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
 
 
 def keep_template(directory: "RunDirectory", start: Any) -> None:
-    """Copies the chat template of a start to the run, which then answers conversations too."""
+    """Copies the chat template of the start to the run, so that it answers conversations too."""
     from transformer_jax.parallel.mesh import is_main_process  # imports JAX
 
     if is_main_process():
@@ -142,19 +142,19 @@ def splits_on(request: Any, run: Any, directory: "RunDirectory", kind: Any) -> "
 
     if request.data is None:
         return open_preferences(run.data, kind)
-    given = read_preferences(request.data, kind, run.data.read, "--data")
+    preferences = read_preferences(request.data, kind, run.data.read, "--data")
     trained = _on_conversations(run, directory, kind)
-    if trained not in (None, given.conversational):
+    if trained not in (None, preferences.conversational):
         forms = ("texts", "conversations")
         raise ConfigError(
-            f"--data {request.data}: holds {forms[given.conversational]}, and {request.run} was "
-            f"trained on {forms[not given.conversational]}: give a file of these"
+            f"--data {request.data}: holds {forms[preferences.conversational]}, and {request.run} "
+            f"was trained on {forms[not preferences.conversational]}: give a file of these"
         )
-    return PreferenceSplits(given, given)
+    return PreferenceSplits(preferences, preferences)
 
 
 def refuse_merged(run: Any, directory: "RunDirectory") -> None:
-    """Refuses a run without its start, which its reference was.
+    """Refuses a run whose reference, the model that it started from, is lost.
 
     Raises:
         ConfigError: Adapters were merged into it.
@@ -167,7 +167,7 @@ def refuse_merged(run: Any, directory: "RunDirectory") -> None:
 
 
 def _on_conversations(run: Any, directory: "RunDirectory", kind: Any) -> bool | None:
-    """Returns whether a run was trained on conversations; None where nobody can tell any more."""
+    """Returns whether a run was trained on conversations; None if its files no longer show it."""
     from transformer_jax.data.preferences import open_preferences
 
     if find_template(directory.path) is None:

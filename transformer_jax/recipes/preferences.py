@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RECIPES", "AlignConfig", "PreferenceRun", "Preferences", "encode_data"]
 
-LONGEST = 512  # tokens of a row, where the run does not say
-# Log-probabilities of the reference by part: of the run, its directory and tokenizer, its examples
-# and how they become batches.
+LONGEST = 512  # tokens of a row by default
+# A function of the run, its directory, its tokenizer, its examples and its batching rules: the
+# log-probabilities of the reference for each part of the data.
 Reference: TypeAlias = Callable[[Any, Any, Any, Any, Any], dict[str, Any]]
 
 
@@ -108,7 +108,7 @@ class AlignConfig(Configuration, group="align"):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The numbers of the loss."""
+        """The loss with its settings."""
         return method_numbers(self, self.names)
 
 
@@ -171,14 +171,14 @@ class Preferences(Recipe):
         )
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with rows that its model has positions for."""
+        """Returns the run with rows within the positions of its model."""
         if run.align.max_length is not None:
             return run
         align = dataclasses.replace(run.align, max_length=min(LONGEST, run.model.max_length))
         return dataclasses.replace(run, align=align)
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses methods of another recipe, parts of batches of KTO, and another precision."""
+        """Refuses methods of other recipes, divided batches with KTO, and a low-precision base."""
         self._check_method(run.align.method)
         _check_whole_batches(run)
         if run.precomputes_reference and run.lora.narrows:
@@ -208,7 +208,7 @@ class Preferences(Recipe):
         return run
 
     def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Returns the run with what its texts begin with."""
+        """Returns the run with the first token of its texts."""
         return resolve_first(run, start)
 
     def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
@@ -277,7 +277,7 @@ class Preferences(Recipe):
 def encode_data(
     run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
 ) -> "tuple[EncodedCompletions, CompletionRows]":
-    """Returns the examples of a run as tokens, and how they become batches."""
+    """Returns the tokenized examples of a run, and the rules of batching."""
     from transformer_jax.predictors.text_starts import first_token
     from transformer_jax.tasks.preference_task import CompletionRows, encode_splits
 
@@ -289,7 +289,7 @@ def encode_data(
 
 
 def _check_whole_batches(run: PreferenceRun) -> None:
-    """Refuses to divide batches of KTO, whose rows are compared with each other."""
+    """Refuses to divide batches of KTO, whose loss compares all rows."""
     training = run.training
     if run.align.method != "kto":
         return
@@ -312,19 +312,19 @@ def _reference_of(
     encoded: "EncodedCompletions",
     rows: "CompletionRows",
 ) -> "dict[str, np.ndarray]":
-    """Returns log-probabilities of the reference for a file, by what the run started from."""
+    """Computes log-probabilities of the reference for a file, by the start of the run."""
     del directory
     from transformer_jax.runs.reference import compute_reference
     from transformer_jax.tasks.preference_task import EncodedCompletions
 
     try:
-        found = compute_reference(run, tokenizer, EncodedCompletions(encoded.train, None), rows)
+        log_probs = compute_reference(run, tokenizer, EncodedCompletions(encoded.train, None), rows)
     except CheckpointError as error:
         raise CheckpointError(
             f"--data {path}: the reference of {run.align.method} is {run.init_from}, which the run "
             f"started from, and which other pairs need: {error}"
         ) from None
-    return {"train": found["train"], "valid": found["train"]}
+    return {"train": log_probs["train"], "valid": log_probs["train"]}
 
 
 RECIPES: Mapping[str, Recipe] = {"preferences": Preferences()}

@@ -40,15 +40,15 @@ class Recipe:
         name: Its name in ``config.json``.
         title: A run of it, for messages: "a translator".
         config: The dataclass of its settings.
-        family: What its model is to commands and to runs that start from it.
+        family: The kind of its model, for commands and for runs that start from it.
         starts: The families that a run can start from.
         needs_start: Whether a run has to start from one.
-        metrics: What ranks checkpoints besides ``valid_loss``.
+        metrics: Names of metrics that rank checkpoints, besides ``valid_loss``.
         reads_features: Whether its model reads features instead of tokens.
-        keeps_publication: Whether a run keeps what is known of the published model of its family
-            that it starts from.
-        evaluation: The dataclass of the flags of ``evaluate``; None if results are all there is.
-        has_plan: Whether ``--plan`` follows its programs.
+        keeps_publication: Whether a run that starts from a published model of its family keeps the
+        record of its origin.
+        evaluation: The dataclass of the flags of ``evaluate``; None if there is no evaluation.
+        has_plan: Whether ``--plan`` can plan its programs.
         decoding: How a run generates texts: by beam search, a sample at its end, or not at all.
     """
 
@@ -73,10 +73,10 @@ class Recipe:
     # --- A run begins ----------------------------------------------------------------------------
 
     def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of a start as the run uses it; None is as it is."""
+        """Returns the start's model as the run uses it; None leaves it unchanged."""
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with what follows from its settings and its start.
+        """Returns the run with the settings that follow from its settings and its start.
 
         Args:
             run: The settings, with the model of the start.
@@ -107,7 +107,7 @@ class Recipe:
         """Returns the data of a run."""
 
     def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with what follows from its data.
+        """Returns the run with the settings that follow from its data.
 
         Raises:
             ConfigError: They do not fit its settings or its start.
@@ -125,7 +125,7 @@ class Recipe:
         return SPECIAL
 
     def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Returns the run with what follows from its tokenizer.
+        """Returns the run with the settings that follow from its tokenizer.
 
         Raises:
             ConfigError: The tokenizer does not fit the run.
@@ -144,7 +144,7 @@ class Recipe:
         raise NotImplementedError
 
     def with_task(self, run: Any, task: "Task") -> Any:
-        """Returns the run with what its task learned from the data."""
+        """Returns the run with the settings that its task derived from the data."""
         from transformer_jax.runs.sizing import from_task
 
         return from_task(run, task)
@@ -157,7 +157,7 @@ class Recipe:
         return lambda steps, params: make_optimizer(config, width, steps, params=params)
 
     def describe_batches(self, run: Any, plan: Any) -> str:
-        """Returns what a line about the run says of its batches."""
+        """Describes the batches, for the line about the run."""
         from transformer_jax.errors import plural
 
         return (
@@ -172,7 +172,7 @@ class Recipe:
         return fit(self, run, directory, data)
 
     def reset_derived(self, run: Any) -> Any:
-        """Returns the run without what followed from its data, for a run on other data."""
+        """Returns the run without settings that were derived from its data, for other data."""
         return run
 
     # --- Its memory is planned -------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Recipe:
         return run
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
-        """Returns what the programs of a run are made of, with the shapes of a batch."""
+        """Returns the model, objective and batch shapes of a run, to plan its memory."""
         raise NotImplementedError
 
     # --- It is used ------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Recipe:
         return fields.get("task")
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
-        """Returns what ``transformer_jax.load`` returns."""
+        """Returns the object that ``transformer_jax.load`` returns."""
         raise NotImplementedError
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:

@@ -38,7 +38,7 @@ RECIPES: dict[str, str] = {
 
 
 def get_recipe(name: str) -> "Recipe":
-    """Returns the recipe of a name.
+    """Returns the recipe with a name.
 
     Raises:
         CheckpointError: There is none.
@@ -47,8 +47,8 @@ def get_recipe(name: str) -> "Recipe":
         raise CheckpointError(
             f"recipe is {name}: there are {', '.join(RECIPES)}: written by another version?"
         )
-    found: Recipe = importlib.import_module(RECIPES[name]).RECIPES[name]
-    return found
+    recipe: Recipe = importlib.import_module(RECIPES[name]).RECIPES[name]
+    return recipe
 
 
 def recipe_name(fields: Mapping[str, Any]) -> str | None:

@@ -21,7 +21,7 @@ SearchFlags: Any = generation_flags(
 
 
 def beam_search(request: Any) -> GenerationConfig:
-    """Returns the search of the flags, with the run's length limit where they give none."""
+    """Returns the search of the flags, by default with the run's length limit."""
     from transformer_jax.predictors.length_limits import length_limit
 
     limit = length_limit(request.run, request.max_len_a, request.max_len_b)
@@ -29,14 +29,14 @@ def beam_search(request: Any) -> GenerationConfig:
     return search
 
 
-def choose_words(given: str | None, kept: str | None, references: Sequence[str]) -> str | None:
+def choose_words(flag: str | None, setting: str | None, references: Sequence[str]) -> str | None:
     """Returns how words are split: by the flag or the run; None follows from the script.
 
-    A note says so where the script has no blanks that could split words.
+    Logs a note if the script does not split words by blanks.
 
     Args:
-        given: The flag.
-        kept: The setting of the run.
+        flag: The value of ``--tokenize``.
+        setting: The setting of the run.
         references: Texts that scores compare with.
 
     Raises:
@@ -44,19 +44,19 @@ def choose_words(given: str | None, kept: str | None, references: Sequence[str])
     """
     from transformer_jax.evaluation.words import check_tokenize, choose_tokenize
 
-    if given is not None:
-        if given != "latin":
-            check_tokenize(given, "--tokenize")
-        return given
+    if flag is not None:
+        if flag != "latin":
+            check_tokenize(flag, "--tokenize")
+        return flag
     by_script = choose_tokenize(references)
-    if kept is None and by_script != "13a":
+    if setting is None and by_script != "13a":
         log(f"note: words are split by {by_script}, from the script of the references: --tokenize")
-    elif kept in ("13a", "latin") and by_script != "13a":
+    elif setting in ("13a", "latin") and by_script != "13a":
         log(
-            f"note: words are split by {kept}, as the run has it, and the script of the references "
-            f"asks for {by_script}: give --tokenize {by_script}"
+            f"note: words are split by {setting}, as the run has it, and the script of the "
+            f"references asks for {by_script}: give --tokenize {by_script}"
         )
-    return kept
+    return setting
 
 
 def required(request: Any, title: str, *names: str) -> list[str]:

@@ -78,7 +78,7 @@ class Speech(Recipe):
 
     @functools.cached_property
     def runs(self) -> Named:
-        """The named translators but that of a built-in corpus, with frames as their source."""
+        """The named translators with frames as source, without the one of a built-in corpus."""
         return {
             name: (about.replace("Your own pairs", "Your own recordings"), self._named(run))
             for name, (about, run) in self.like.runs.items()
@@ -96,7 +96,7 @@ class Speech(Recipe):
         return self.config(**fields)
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses words of scores that nothing installed splits."""
+        """Refuses a tokenizer of scores whose package is not installed."""
         self.like.check(run, start)
 
     def length_limit(self, run: Any) -> tuple[str, int]:
@@ -110,7 +110,7 @@ class Speech(Recipe):
         return load_recordings(run.data)
 
     def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with a model of as many features as the first recording has.
+        """Returns the run with as many features per frame as the first recording has.
 
         Raises:
             ConfigError: The user set another number, or a normalization of another number.
@@ -118,11 +118,11 @@ class Speech(Recipe):
         """
         with show_progress("reading the first recording"):
             width = data.train.read(0, run.data.audio)[0].shape[1]
-        asked, usual = run.model.features.num_features, named.model.features.num_features
-        if asked not in (usual, width):
+        num_features, default = run.model.features.num_features, named.model.features.num_features
+        if num_features not in (default, width):
             raise ConfigError(
-                f"model.features.num_features is {asked}, but {data.train.paths[0]} has frames of "
-                f"{width}: leave it out, and it follows the recordings"
+                f"model.features.num_features is {num_features}, but {data.train.paths[0]} has "
+                f"frames of {width}: leave it out, and it follows the recordings"
             )
         known = len(run.data.normalization.mean)
         if known not in (0, width):
@@ -188,8 +188,8 @@ class Speech(Recipe):
             Recording(listed.paths[i], listed.read(i, audio)[0])
             for i in tracked(range(len(listed)), f"reading the recordings of {manifest}")
         ]
-        kept = read(directory).evaluation.tokenize
-        tokenize = choose_words(request.tokenize, kept, listed.texts)
+        run_words = read(directory).evaluation.tokenize
+        tokenize = choose_words(request.tokenize, run_words, listed.texts)
         counted = plural(len(listed), "recording")
         log_scored(manifest, counted, directory.load_tokenizer(), target=listed.texts)
         scores, texts = score_recordings(

@@ -1,4 +1,4 @@
-"""Texts of runs: how they are opened, kept and put into batches by length."""
+"""Texts of runs: opening, caching, and batching by length."""
 
 import dataclasses
 import os
@@ -64,8 +64,8 @@ def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
 def token_cache(run: Any, directory: RunDirectory) -> TokenCache:
     """Returns the cache of the token ids of a run's texts.
 
-    It is in the run directory, unless the run has a cache. For a run that is only read, missing
-    ids are kept in memory.
+    It is in the run directory, unless the run has a cache. If the run is only read, missing ids
+    stay in memory.
     """
     if run.cache is not None:
         return TokenCache(Path(run.cache))

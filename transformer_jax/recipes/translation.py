@@ -123,12 +123,16 @@ class Translation(Recipe):
 
     def start_model(self, run: Any, start: Any) -> Any:
         """Returns the model of the start; an encoder gets a decoder of the same kind."""
-        whole = start.family not in ENCODERS
+        has_decoder = start.family not in ENCODERS
         log(
             f"{run.init_from} is {start.name}: "
-            + ("all of it is loaded" if whole else "the encoder is loaded, and the decoder is new")
+            + (
+                "all of it is loaded"
+                if has_decoder
+                else "the encoder is loaded, and the decoder is new"
+            )
         )
-        if whole:
+        if has_decoder:
             return None
         plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)
         layers = run.model.decoder_layers
@@ -140,7 +144,7 @@ class Translation(Recipe):
         return dataclasses.replace(run, data=with_languages(run.data))
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses words of scores that nothing installed splits."""
+        """Refuses a tokenizer of scores whose package is not installed."""
         if run.evaluation.tokenize not in (None, "latin"):
             check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
 

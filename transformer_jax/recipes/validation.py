@@ -1,4 +1,4 @@
-"""Evaluation of runs by what training validates, of any checkpoint, on their data or on a file."""
+"""Evaluation by the metrics of training, of any checkpoint, on the run's data or on a file."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ def validate(
         run: The settings.
         directory: Of the run.
         task: Its task.
-        beside: Frozen parameters that checkpoints do not hold.
+        beside: Frozen parameters, which checkpoints do not hold.
 
     Raises:
         ConfigError: There are no validation data, or the devices cannot share their rows.

@@ -154,18 +154,18 @@ def recorded_choices() -> Iterator[list[Choice]]:
         >>> found
         [Choice(kernel='xla', why='4 queries and 4 keys are not both multiples of 128')]
     """
-    found: list[Choice] = []
-    token = _choices.set(found)
+    choices: list[Choice] = []
+    token = _choices.set(choices)
     try:
-        yield found
+        yield choices
     finally:
         _choices.reset(token)
 
 
 def _chosen(kernel: Kernel, why: str = "") -> Kernel:
-    if (found := _choices.get()) is None:
+    if (choices := _choices.get()) is None:
         return kernel
-    found.append(Choice(kernel.name, why))
+    choices.append(Choice(kernel.name, why))
     return KERNELS["xla"]
 
 
@@ -252,16 +252,16 @@ def run_kernel(kernel: Kernel, q: Array, k: Array, v: Array, scores: Scores = AL
     mask = scores.mask
     of_mask = jax.tree.map(lambda leaf: P(rows) if jnp.shape(leaf)[:1] == (B,) else P(), mask)
     if mask is not None and mask.dense is not None:
-        whole = partition_spec(("batch", "heads"), mask.dense.shape[:2], mesh.shape)
-        of_mask = dataclasses.replace(of_mask, dense=whole)
+        dense_spec = partition_spec(("batch", "heads"), mask.dense.shape[:2], mesh.shape)
+        of_mask = dataclasses.replace(of_mask, dense=dense_spec)
 
     def part(q: Array, k: Array, v: Array, mask: Mask | None) -> Array:
         if parts == 1:
             return kernel.run(q, k, v, dataclasses.replace(scores, mask=mask))
         if kernel.gathers_keys:
             k, v = (lax.all_gather(x, "context", axis=2, tiled=True) for x in (k, v))
-        own = dataclasses.replace(scores, mask=Mask() if mask is None else mask)
-        return cast(Any, kernel.run_part)(q, k, v, own, lax.axis_index("context"))
+        part_scores = dataclasses.replace(scores, mask=Mask() if mask is None else mask)
+        return cast(Any, kernel.run_part)(q, k, v, part_scores, lax.axis_index("context"))
 
     mapped = jax.shard_map(part, in_specs=(x, x, x, of_mask), out_specs=x, check_vma=False)
     return mapped(q, k, v, mask)

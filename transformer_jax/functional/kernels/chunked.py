@@ -79,9 +79,9 @@ def _query_block(T: int, block: int) -> int:
 
 def _plan(T: int, S: int, mask: Mask, block: int) -> list[tuple[int, int, int, int]]:
     """``(first query, queries, first key block, end of key blocks)`` of each query block."""
-    whole = -(-S // block)
+    num_blocks = -(-S // block)
     if not mask.positional or not isinstance(mask.offset, int):
-        return [(0, T, 0, whole)]
+        return [(0, T, 0, num_blocks)]
     size, plan = _query_block(T, block), []
     for t in range(0, T, size):
         first, last = t + mask.offset, t + size - 1 + mask.offset
@@ -90,9 +90,9 @@ def _plan(T: int, S: int, mask: Mask, block: int) -> list[tuple[int, int, int, i
             low, high = max(low, first - mask.window + 1), min(high, last + mask.window - 1)
         if mask.causal:
             high = min(high, last)
-        start = min(max(low, 0) // block, whole - 1)
+        start = min(max(low, 0) // block, num_blocks - 1)
         # A fully masked block of queries still reads one block of keys.
-        plan.append((t, size, start, max(min(high // block + 1, whole), start + 1)))
+        plan.append((t, size, start, max(min(high // block + 1, num_blocks), start + 1)))
     return plan
 
 

@@ -48,15 +48,15 @@ def row_losses(z, targets, label_smoothing: float, split: VocabularySplit | None
     exps = jnp.exp(z - high)
     if split is None:
         total = exps.sum(-1, keepdims=True)
-        wanted = jnp.take_along_axis(z, targets[..., None], axis=-1)
+        target_logits = jnp.take_along_axis(z, targets[..., None], axis=-1)
     else:
         here = split.columns(z) == targets[..., None]
         sums = exps.sum(-1, keepdims=True), jnp.where(here, z, 0).sum(-1, keepdims=True)
-        total, wanted = lax.psum(sums, split.over)
-    losses = jnp.log(total) + high - wanted
+        total, target_logits = lax.psum(sums, split.over)
+    losses = jnp.log(total) + high - target_logits
     if label_smoothing:
         mean = z.mean(-1, keepdims=True) if split is None else split.sum(z) / split.size
-        losses = losses + label_smoothing * (wanted - mean)
+        losses = losses + label_smoothing * (target_logits - mean)
     return losses[..., 0], high, total
 
 
@@ -258,10 +258,10 @@ def _on_devices(function, head: _Head, x, table, bias, targets, weights):
     def part(x, table, bias, targets, weights):
         bias = None if bias is None else parts.use_bias(bias)
         used = parts.use(table.astype(x.dtype))
-        found = function(head, flat(x), used, bias, flat(targets), flat(weights))
+        results = function(head, flat(x), used, bias, flat(targets), flat(weights))
         if function is _total:
-            return lax.psum(found, over)
-        total, dx, dtable, dbias, dweights = _unflat(found, x)
+            return lax.psum(results, over)
+        total, dx, dtable, dbias, dweights = _unflat(results, x)
         dbias = None if dbias is None else parts.store_bias(dbias)
         if head.trained is None:
             dtable = parts.store(dtable)
@@ -281,11 +281,11 @@ def _on_devices(function, head: _Head, x, table, bias, targets, weights):
     return mapped(x, table, bias, targets, weights)
 
 
-def _unflat(found, x):
+def _unflat(results, x):
     """Restores the leading axes of ``x`` in results of :func:`_total_and_gradients`."""
-    if not isinstance(found, tuple):
-        return found
-    total, dx, dtable, dbias, dweights = found
+    if not isinstance(results, tuple):
+        return results
+    total, dx, dtable, dbias, dweights = results
     return total, dx.reshape(x.shape), dtable, dbias, dweights.reshape(x.shape[:-1])
 
 
@@ -295,8 +295,8 @@ def _fused(head, x, table, rows, bias, targets, weights):
 
 
 def _fused_forward(head, x, table, rows, bias, targets, weights):
-    found = _on_devices(_total_and_gradients, head, x, table, bias, targets, weights)
-    total, dx, trained, dbias, dweights = found
+    results = _on_devices(_total_and_gradients, head, x, table, bias, targets, weights)
+    total, dx, trained, dbias, dweights = results
     dtable = drows = None
     if head.trained is None:
         trained = constrain(trained, TABLE_AXES[::-1])

@@ -74,9 +74,9 @@ def run_part(
             size = x.shape[axis] // parts
             return lax.dynamic_slice_in_dim(x, index * size, size, axis)
 
-        held = {name: getattr(info, name) for name in axes}
-        taken = {name: rows(x, axes[name]) for name, x in held.items() if x is not None}
-        return info._replace(**taken)
+        blocks = {name: getattr(info, name) for name in axes}
+        tables = {name: rows(x, axes[name]) for name, x in blocks.items() if x is not None}
+        return info._replace(**tables)
 
     kernel.fwd_mask_info, kernel.dkv_mask_info = (
         cut(kernel.fwd_mask_info),
@@ -137,8 +137,8 @@ def segment_ids(
     q, kv = ones if mask.q_segments is None else (mask.q_segments, mask.kv_segments)
     if mask.kv_lengths is not None:
         kv = jnp.where(jnp.arange(S)[None] < mask.kv_lengths[:, None], kv, 0)
-    own = lax.dynamic_slice_in_dim(kv, start, T, axis=1) if mask.positional else kv[:, :1]
-    harmless = jnp.broadcast_to(own, (B, T))
+    visible_ids = lax.dynamic_slice_in_dim(kv, start, T, axis=1) if mask.positional else kv[:, :1]
+    harmless = jnp.broadcast_to(visible_ids, (B, T))
     return jnp.where(visible[:, 0, :, 0], q, harmless), kv
 
 

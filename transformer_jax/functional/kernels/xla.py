@@ -106,15 +106,15 @@ def _mix(
     blocks: Blocks,
 ) -> tuple[Array, list[Array]]:
     """The output, and the weights of each block before dropout, in the dtype of ``v``."""
-    out, kept = [], []
+    out, weights = [], []
     for t0, t, s in blocks:
         here = slice(t0, t0 + t)
         allowed = None if mask is None else mask.block(t0, t, 0, s)
         w = masked_softmax(score(q[:, :, here], k[:, :, :s]), allowed)
-        kept.append(w.astype(v.dtype))
+        weights.append(w.astype(v.dtype))
         w = _dropped(w, None if keep is None else keep[:, :, here, :s], rate)
         out.append(mix(w.astype(v.dtype), v[:, :, :s]))
-    return jnp.concatenate(out, 2).astype(q.dtype), kept
+    return jnp.concatenate(out, 2).astype(q.dtype), weights
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
@@ -123,20 +123,20 @@ def _attend(q, k, v, mask, keep, rate, score, blocks):
 
 
 def _forward(q, k, v, mask, keep, rate, score, blocks):
-    y, kept = _mix(q, k, v, mask, keep, rate, score, blocks)
-    return y, (q, k, v, keep, y, kept)
+    y, weights = _mix(q, k, v, mask, keep, rate, score, blocks)
+    return y, (q, k, v, keep, y, weights)
 
 
 def _backward(
     rate: float, score: ScaledDot, blocks: Blocks, saved: Any, g: Array
 ) -> tuple[Array | None, ...]:
-    q, k, v, keep, y, kept = saved
+    q, k, v, keep, y, weights = saved
     scale = score.scale_of(q.shape[3])
     # The term that softmax subtracts from all slopes of a query, Σ w (g vᵀ), is g y even with
     # dropout.
     center = (g.astype(jnp.float32) * y.astype(jnp.float32)).sum(-1, keepdims=True)
     dq, dk, dv = [], [], []
-    for (t0, t, s), w in zip(blocks, kept, strict=True):
+    for (t0, t, s), w in zip(blocks, weights, strict=True):
         here, keys, values = slice(t0, t0 + t), k[:, :, :s], v[:, :, :s]
         stay = None if keep is None else keep[:, :, here, :s]
         slope = _dropped(query_key_product(g[:, :, here], values), stay, rate)
