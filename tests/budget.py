@@ -1,7 +1,7 @@
 """A budget for tests: CPU seconds of all workers, and memory of each.
 
-CPU seconds depend on the machine, so they are counted in runs of a reference program, which each
-worker measures before its tests and after them. ``make test`` fails when its tests cost more.
+CPU seconds depend on the machine, so the unit is a run of a reference program, which each worker
+measures before and after its tests. ``make test`` fails when its tests cost more.
 """
 
 import os
@@ -18,7 +18,7 @@ HEAVIEST = 10
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process and of those that it waited for."""
+    """CPU seconds of this process and of the child processes that it waited for."""
     return sum(os.times()[:4])
 
 
@@ -29,8 +29,8 @@ def peak_gigabytes() -> float:
 
 
 def reference_seconds(lengths: range = range(8, 32)) -> float:
-    """CPU seconds of a fixed program, which traces and lowers, as tests do most of their time."""
-    _lower(lengths.start - 1)  # what JAX does once is not counted
+    """CPU seconds of a fixed program that traces and lowers, as tests mostly do."""
+    _lower(lengths.start - 1)  # one-time work of JAX is not counted
     start = time.process_time()
     for length in lengths:
         _lower(length)
@@ -50,7 +50,7 @@ def _lower(length: int) -> None:
 
 
 class Budget:
-    """Adds up what workers spent; the first process says it, and fails when it is too much."""
+    """Adds up the costs of workers; the first process reports them, and fails above the budget."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -75,7 +75,7 @@ class Budget:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
-        references, spent, peaks = node.workeroutput.get("budget", ([], {}, []))  # {} of a crash
+        references, spent, peaks = node.workeroutput.get("budget", ([], {}, []))  # {} after a crash
         self.references += references
         self.spent.update(spent)
         self.peaks += peaks

@@ -1,4 +1,4 @@
-"""A bound of what a process of tests holds: compiled programs are dropped when they are many."""
+"""A limit on the memory of a test process: many compiled programs are dropped."""
 
 import contextlib
 import ctypes
@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 
-# Bytes that a process may hold after a file of tests, and in the midst of one.
+# Most bytes of a process after a file of tests, and during one.
 MOST_BYTES, MOST_BYTES_IN_A_FILE = 1_000_000_000, 1_400_000_000
 
 
@@ -29,10 +29,10 @@ def drop_programs() -> None:
 
 
 class MemoryBound:
-    """A plugin, as examples in docstrings of the package lie outside of what a conftest sees.
+    """A plugin, since a conftest does not see the docstring examples of the package.
 
-    What outlives a file is old: it is collected no more. To collect all that a session compiled
-    would take as long as its tests.
+    Objects that outlive a file are frozen: collecting all that a session compiled would take as
+    long as its tests.
     """
 
     @pytest.hookimpl(wrapper=True)

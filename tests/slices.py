@@ -1,7 +1,7 @@
-"""Slices of a set of tests, which together are all of it.
+"""Slices of the test suite, which together cover it.
 
-Each function belongs to one slice, by its name, with all of its cases: they compile the same
-programs. A new test moves no other to another slice.
+Each test function belongs to one slice, by its name, with all its cases, since they compile the
+same programs. A new test moves no other test to another slice.
 """
 
 import re

@@ -21,8 +21,8 @@ __all__ = ["field_help", "range_of"]
 def field_help(cls: Any) -> dict[str, str]:
     """Returns the help of each field of a dataclass, from its source.
 
-    It is the text below a field, the comments above and beside it, its line among the attributes of
-    the docstring, or its metadata.
+    It is the text below a field, the comments above it and on its line, its line among the
+    attributes of the docstring, or its metadata.
 
     Args:
         cls: The dataclass.
@@ -42,7 +42,7 @@ def field_help(cls: Any) -> dict[str, str]:
 
 
 def range_of(cls: Any, name: str) -> str:
-    """Returns the range of a field's numbers in words; empty where it has none.
+    """Returns the range of a field's numbers in words; empty without a range.
 
     Args:
         cls: The dataclass.
@@ -66,7 +66,7 @@ def _ranges(kind: Any) -> Iterator[Range]:
 
 @functools.cache
 def _own_help(cls: Any) -> dict[str, str]:
-    """The help of the fields that a class itself declares; empty where it has no source."""
+    """Returns the help of the fields that the class itself declares; empty without source code."""
     try:
         source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):

@@ -27,7 +27,7 @@ class Completion(Configuration, group="--"):
     """The shell."""
 
     def __call__(self) -> int:
-        """Prints the script, which holds all words: no Python runs when a key is pressed."""
+        """Prints the script, which holds all words, so that completion starts no Python."""
         write = {"bash": _bash, "zsh": _zsh, "fish": _fish}[self.shell]
         print(write(_tables()))
         return 0
@@ -74,7 +74,7 @@ def _tables() -> _Tables:
 
 
 def _flagged() -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-    """Words, the dataclass of the flags after them, and flags beside these."""
+    """Yields words, the dataclass of the flags after them, and further flags."""
     from transformer_jax.cli import laboratory, train_word_vectors
     from transformer_jax.cli.families import flag_kinds, training_runs
 
@@ -116,7 +116,7 @@ def _choices(hint: Any) -> Iterator[str]:
 
 
 def _arms(tables: _Tables, command: str, second: str) -> list[tuple[list[str], list[str]]]:
-    """Patterns of a case and the words that they give, with the first word or two before them.
+    """Yields patterns of a shell case, and their completions.
 
     Args:
         tables: The words.
@@ -133,7 +133,7 @@ def _arms(tables: _Tables, command: str, second: str) -> list[tuple[list[str], l
 
 
 def _case(arms: Iterable[tuple[list[str], list[str]]], variable: str) -> list[str]:
-    """The lines of a case of bash and zsh, which sets a variable."""
+    """Returns the lines of a bash and zsh case statement that sets a variable."""
     return [
         f"    {'|'.join(patterns)}) {variable}='{' '.join(words)}' ;;" for patterns, words in arms
     ]

@@ -43,7 +43,7 @@ def evaluation_flags(recipe: str) -> type:
 
 
 def evaluation_kinds(recipes: Sequence[str]) -> dict[str, type]:
-    """Returns the dataclasses of the flags of ``evaluate`` by what the runs of recipes are."""
+    """Returns the dataclasses of the flags of ``evaluate`` by the title of their recipe."""
     evaluable = [recipe for recipe in map(get_recipe, recipes) if recipe.evaluation is not None]
     return {recipe.title: evaluation_flags(recipe.name) for recipe in evaluable}
 
@@ -104,7 +104,7 @@ def _flags_in(arguments: Sequence[str]) -> set[str]:
 
 
 def _refuse_flags_of_others(path: str, recipe: Recipe, arguments: Sequence[str]) -> None:
-    """Refuses flags that are for runs of other recipes, and names these and its own."""
+    """Refuses flags of other recipes; the message names these recipes and the valid flags."""
     known = flags_of(evaluation_flags(recipe.name))
     for flag in sorted(_flags_in(arguments) - {*known}):
         others = [

@@ -37,8 +37,7 @@ def parse(
 ) -> Any:
     """Returns the configuration that flags describe.
 
-    Words that a field does not admit are left as they are, so that the configuration refuses them
-    as it does in Python.
+    Invalid words are passed on unchanged, so that the configuration refuses them as in Python.
 
     Args:
         kind: A subclass of ``Configuration``.
@@ -70,12 +69,12 @@ def parse(
 
 
 def read_words(cls: Any, name: str, words: Sequence[str]) -> Any:
-    """Returns the value that words give a field; words that it does not admit stay as they are.
+    """Parses the words of a field; invalid words are returned unchanged.
 
     Args:
         cls: A subclass of ``Configuration``.
         name: The field.
-        words: What follows its flag.
+        words: The words after its flag.
 
     Example:
         >>> from transformer_jax.config import NormConfig
@@ -88,7 +87,7 @@ def read_words(cls: Any, name: str, words: Sequence[str]) -> Any:
 
 @_REGISTRY.struct_rule
 def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """The fields of a configuration; None of other types."""
+    """Returns the fields of a configuration; None for other types."""
     if not (isinstance(info.type, type) and issubclass(info.type, Configuration)):
         return None
     cls: Any = info.type
@@ -118,7 +117,7 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
 
 
 def _default(info: StructTypeInfo, field: "dataclasses.Field[Any]") -> Any:
-    """The value of an absent flag; tyro's mark where the flag is required."""
+    """Returns the value of an absent flag; tyro's marker if the flag is required."""
     if isinstance(info.default, info.type):
         return getattr(info.default, field.name)
     if field.default is not dataclasses.MISSING:
@@ -161,7 +160,7 @@ def _alternatives(kind: Any) -> list[Any]:
 
 
 def _items(kind: Any, number: int) -> list[list[Any]]:
-    """The alternatives of each of so many values of a tuple."""
+    """Returns the alternative types of each value of a tuple."""
     parts = typing.get_args(kind)
     if parts[1:] == (...,):
         return [_alternatives(parts[0])] * number
@@ -176,7 +175,7 @@ def _value(parts: Sequence[Any], lists: Sequence[Any], words: Sequence[str]) -> 
 
 
 def _scalar(parts: Sequence[Any], word: str) -> Any:
-    """The first value of the types that a word can be; the word if it is none."""
+    """Returns the word as the first type that fits; the word itself if none fits."""
     for part in parts:
         if part is types.NoneType and word == "None":
             return None
@@ -216,7 +215,7 @@ def _metavar(parts: Sequence[Any], lists: Sequence[Any]) -> str:
 
 
 def _flag(kind: Any, path: str, arguments: Sequence[str]) -> str:
-    """The flag of a field: of several with the same path, the one that was given."""
+    """Returns the flag of a field; if several have the same path, the one in ``arguments``."""
     if path.startswith("--"):
         places = [field.name for field in dataclasses.fields(kind) if positional(field)]
         return next((name for name in places if path == f"--{name.replace('_', '-')}"), path)

@@ -1,4 +1,4 @@
-"""Beam search: a step of several beams, and the texts that its hypotheses are."""
+"""Beam search: one step of all beams, and the texts of the finished hypotheses."""
 
 from typing import Any, NamedTuple
 
@@ -28,12 +28,13 @@ class _Scores(NamedTuple):
         """Returns the log-probabilities of raw scores."""
         if self.exact:
             return values
-        # First the normaliser: a logit may be so large that a log-probability is lost beside it.
+        # The normaliser is subtracted first: a log-probability would vanish in the rounding of a
+        # large logit.
         return (values - self.peak[:, :, None]) - self.rest[:, :, None]
 
 
 class _Ways(NamedTuple):
-    """Continuations of beams by a token each."""
+    """Continuations of beams, each by one token."""
 
     totals: Float[Array, "B N"]
     beams: Int[Array, "B N"]
@@ -49,22 +50,25 @@ def advance_beams(
     plan: SearchPlan,
     values: SearchValues,
 ) -> SearchState:
-    """Returns a beam search with one more token of each beam.
+    """Advances each beam by one token.
 
-    Each step scores every continuation of every beam. Continuations by an end token that are among
-    the ``num_beams`` best become hypotheses that stand; of the others the ``num_beams`` best live
-    on, so the beam never starves. Of the hypotheses the ``kept`` best by their score, normalized
-    for length, are kept. Where a sentence meets its limit, what lives stands as it is (``cut``);
-    otherwise an end is the only continuation and its log-probability is paid, so that every text is
-    complete. The limit cut a text, and ``ended`` is False, where this end is none of the
-    ``num_beams`` best continuations; it cut all texts of a sentence if one that does not end has a
-    better score than every one that did. With ``num_beams >= V ** (length - 1)`` the search is
-    exact.
+    Each step scores every continuation of every beam:
 
-    A sentence is done when nothing that lives can reach the worst that is kept (``optimal``), which
-    changes nothing, or by the rules of transformers (``hf``). Of several end tokens the most
-    probable ends a hypothesis of ``optimal``: the text is the same with each. Ties go to the
-    shorter, then to the better-ranked hypothesis.
+    - A continuation by an end token becomes a finished hypothesis if it is among the
+      ``num_beams`` best.
+    - The ``num_beams`` best of the remaining continuations stay live, so the beam never starves.
+    - The ``kept`` finished hypotheses with the best scores, normalized for length, are kept.
+
+    At the length limit a live beam is finished as it is (``cut``). Otherwise the end token is its
+    only continuation and its log-probability is added, so that every text is complete. ``ended`` is
+    then False, since the limit cut the text, unless the end token is among the ``num_beams`` best
+    continuations. All texts of a sentence count as cut if a text without end has a better score
+    than every finished one. With ``num_beams >= V ** (length - 1)`` the search is exact.
+
+    With ``optimal``, a sentence is done when no live beam can reach the worst kept hypothesis,
+    which leaves the result unchanged; with ``hf``, by the rules of transformers. If there are
+    several end tokens, ``optimal`` uses the most probable one: the text is the same with each. Ties
+    go to the shorter hypothesis, then to the one with the better rank.
 
     Args:
         model: Reorders the cache.
@@ -82,7 +86,7 @@ def advance_beams(
     onward = _onward(state, scores, at)
     ends = _ends(state, scores, at, plan, values)
     chosen = _chosen(onward, ends, plan, logits.shape[1])
-    if plan.lenient and "min_length" in plan.processors:  # too short an end is the limit's
+    if plan.lenient and "min_length" in plan.processors:  # a shorter text is cut
         chosen = chosen & (t + 1 >= values.min_length).reshape(-1, 1)
     best, penalty = _admit(state, onward, ends, chosen, plan, values), _penalty(values, t + 1)
     if not plan.cut:
@@ -137,10 +141,10 @@ def _scores(
 
 
 def _onward(state: SearchState, scores: _Scores, at: StepContext) -> _Ways:
-    """The best continuations that do not end, as many as beams.
+    """Returns the ``num_beams`` best continuations that do not end.
 
-    Only the best of each row are compared across rows, and where masks are all that is processed,
-    only their log-probabilities are ever computed.
+    Only the best of each beam are compared across beams. If processors only mask tokens, only their
+    log-probabilities are computed.
     """
     (B, M), V = state.total.shape, scores.raw.shape[1]
     few = min(M, V)
@@ -158,10 +162,10 @@ def _ends(
     plan: SearchPlan,
     values: SearchValues,
 ) -> _Ways:
-    """Continuations by an end token: of each beam the most probable one, or of ``hf`` all."""
+    """Returns continuations by an end token: the most probable of each beam, or all for ``hf``."""
     (B, M), R = state.total.shape, scores.raw.shape[0]
     tokens = values.ends
-    # One at a time: of a vocabulary that is divided over devices nothing is gathered.
+    # One at a time, so that a vocabulary that is split over devices is not gathered.
     raw = jnp.stack(
         [
             functional.take_logit(scores.raw, jnp.broadcast_to(jnp.maximum(token, 0), (R,)))
@@ -180,7 +184,7 @@ def _ends(
 
 
 def _with_model(state: SearchState, scores: _Scores, ways: _Ways) -> _Ways:
-    """``ways`` with their log-probability under the model, where that is not what ranks them."""
+    """Returns ``ways`` with the model's log-probabilities, if they are ranked by other scores."""
     if scores.model is None or state.model is None:
         return ways
     B, V = state.total.shape[0], scores.raw.shape[1]
@@ -215,10 +219,10 @@ def _admit(
     plan: SearchPlan,
     values: SearchValues,
 ) -> Hypotheses:
-    """The best of what stands and of what ends now, older ones first among equals."""
+    """Returns the best of old and new finished hypotheses; older ones win ties."""
     last, open_ = (state.t + 1 >= state.limits)[:, None], ~state.done[:, None]
     ways, ended, counts = ends, chosen, chosen
-    if plan.cut:  # what meets the limit stands, as if it had ended
+    if plan.cut:  # beams at the limit are finished, as if they had ended
         ways = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), ends, onward)
         limited = jnp.broadcast_to(last, onward.totals.shape)
         counts = jnp.concatenate([chosen, limited], axis=1)
@@ -250,7 +254,7 @@ def _admit(
 
 
 def _penalty(values: SearchValues, length: Any) -> Any:
-    """Returns the divisors of totals of a length, or of one a row: [1 1] or [B 1]."""
+    """Returns the divisors of totals of one length, or of a length per row: [1 1] or [B 1]."""
     if values.penalties is None:
         return jnp.ones((1, 1))
     table = values.penalties
@@ -262,16 +266,16 @@ def _penalty(values: SearchValues, length: Any) -> Any:
 
 
 def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> SearchResult:
-    """Returns the hypotheses that stand, their tokens traced back from their ends to the start."""
+    """Returns the finished hypotheses; their tokens are traced back from end to start."""
     best, broken = state.best, state.broken[:, None]
     there = (best.lengths > 0) & ~broken
-    if plan.finishing == "optimal":  # no text that is impossible
+    if plan.finishing == "optimal":  # texts of probability 0 are dropped
         there = there & (best.scores > plan.nothing)
     lengths = jnp.where(there, best.lengths, 0)
 
     def back(beams, at):
         t, parents, tokens = at
-        # At step t = length - 1 stands the last token; before it, the beam that it followed.
+        # The last token was written at step t = length - 1, after the beam that it followed.
         inside = t < lengths - 1
         token = jnp.where(inside, jnp.take_along_axis(tokens, beams, axis=1), values.pad)
         token = jnp.where(t == lengths - 1, best.last, token)

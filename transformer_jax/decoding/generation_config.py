@@ -1,4 +1,4 @@
-"""The one configuration of text generation: names and meanings of Hugging Face, and ours.
+"""The configuration of text generation, with the names and meanings of Hugging Face.
 
 Translators, language models, speech recognizers, chat, ``generate()`` of Hugging Face and the
 engine CTranslate2 take a :class:`GenerationConfig`; each has a default instance of its own.
@@ -27,7 +27,7 @@ __all__ = [
     "Normalization",
 ]
 
-NEW_TOKENS = 128  # what a language model writes at most where nothing else is asked for
+NEW_TOKENS = 128  # most new tokens of a language model by default
 
 LONGEST = 2**20  # arrays are as long as texts may be
 POWER = 6  # the power of the longest length that single precision holds
@@ -36,7 +36,7 @@ MOST_BEAMS = 1024
 
 Normalization = Literal["none", "power", "gnmt"]
 Token = Annotated[int, Range(0, 2**31 - 1)]  # an int32 holds it
-MaybeToken = Annotated[int, Range(-1, 2**31 - 1)]  # -1 is how some files say that there is none
+MaybeToken = Annotated[int, Range(-1, 2**31 - 1)]  # some files write -1 for none
 Length = Annotated[int, Range(1, LONGEST)]
 Minimum = Annotated[int, Range(0, LONGEST)]
 Beams = Annotated[int, Range(1, MOST_BEAMS)]
@@ -80,7 +80,7 @@ class LengthLimit(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationConfig(Configuration, group=""):
-    """Settings of text generation; None leaves a setting out, or to the model."""
+    """Settings of text generation; None disables a setting or leaves it to the model."""
 
     max_new_tokens: Length | None = None  # maximum number of new tokens
     min_new_tokens: Minimum | None = None  # no end before so many new tokens
@@ -185,7 +185,7 @@ class GenerationConfig(Configuration, group=""):
 
         Args:
             taken: Names of the settings that apply.
-            reason: Why others do not, and what to do.
+            reason: Why the rest does not apply, and what to do.
 
         Raises:
             ConfigError: It names the first one that differs from its default.
@@ -203,21 +203,21 @@ class GenerationConfig(Configuration, group=""):
 
     @property
     def pad(self) -> int:
-        """The token that follows an end in greedy search; -1 where nothing ends."""
+        """The token that follows an end in greedy search; -1 if no token ends a text."""
         if self.pad_token_id is None:
             return self.eos_token_id[0] if self.eos_token_id else -1
         return self.pad_token_id
 
     @property
     def fill(self) -> int:
-        """The token that follows an end in beams of ``hf``, where a padding token 0 is none."""
+        """The token that follows an end in beams of ``hf``, which ignores padding token 0."""
         if not self.eos_token_id:
             return -1
         return self.pad_token_id or self.eos_token_id[0]
 
     @property
     def barred(self) -> tuple[tuple[int, ...], ...]:
-        """``bad_words_ids`` without runs that are nothing but an end."""
+        """``bad_words_ids`` without runs that consist of an end token alone."""
         ends = {(token,) for token in self.eos_token_id}
         return tuple(dict.fromkeys(run for run in self.bad_words_ids if run not in ends))
 
@@ -235,7 +235,7 @@ class GenerationConfig(Configuration, group=""):
         return usual if self.max_len_b is None else LengthLimit(self.max_len_a, self.max_len_b)
 
     def shortest(self, prompt: int = 1) -> int:
-        """Returns how many tokens are written before an end, after a prompt of so many tokens.
+        """Returns the fewest tokens before an end, after a prompt of ``prompt`` tokens.
 
         Example:
             >>> GenerationConfig(min_length=4).shortest()
@@ -274,7 +274,7 @@ class GenerationConfig(Configuration, group=""):
         return most if self.max_new_tokens is None else min(most, self.max_new_tokens)
 
     def longest(self, prompt: int, positions: int) -> int:
-        """Returns the most tokens of a text of ``hf``, its prompt included.
+        """Returns the most tokens of a text with ``hf``, its prompt included.
 
         Args:
             prompt: Tokens that are read, padding included; 1 where an encoder reads.

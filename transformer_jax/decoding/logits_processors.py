@@ -18,7 +18,7 @@ __all__ = ["StepContext", "among", "forbid_repeated_ngrams", "process_logits", "
 
 
 class StepContext(NamedTuple):
-    """Inputs of processors at a step besides scores and settings."""
+    """Inputs of processors at a step, in addition to scores and settings."""
 
     written: Int[Array, ""]  # tokens that are written
     length: Int[Array, ""]  # columns of ``text`` that count: prompt and written tokens
@@ -55,7 +55,7 @@ def process_logits(
 
 
 def among(ids: Int[Array, " n"], vocab: int) -> Bool[Array, " {vocab}"]:
-    """Returns which tokens of a vocabulary are among ``ids``; negative ones are none.
+    """Marks ``ids`` in a vocabulary; negative ids are ignored.
 
     Example:
         >>> among(jnp.array([2, -1]), 4)
@@ -71,7 +71,7 @@ def sequence_bias(
     runs: Int[Array, "N L"],
     biases: Float[Array, " N"],
 ) -> Float[Array, "R V"]:
-    """Adds each run's bias to its last token, where the rest of the run stands before it.
+    """Adds each run's bias to its last token, if the text ends with the rest of the run.
 
     Args:
         scores: Of the next token.
@@ -112,8 +112,8 @@ def forbid_repeated_ngrams(
 ) -> Float[Array, "R V"]:
     """Forbids each token that would make the last tokens an n-gram of ``source``.
 
-    With ``source`` the tokens themselves, :func:`functional.logits.no_repeat_ngram` for an ``n``
-    that is known late, and may be another for each row.
+    If ``source`` is ``tokens``, this is :func:`functional.logits.no_repeat_ngram` with a traced
+    ``n``, which may differ between rows.
 
     Args:
         scores: Of the next token.

@@ -1,7 +1,7 @@
-"""Search for texts as one compiled loop: greedy search, sampling and beam search.
+"""Greedy search, sampling and beam search as one compiled loop.
 
-A search is over anything that maps tokens and a cache to logits, such as a model that is
-:class:`.Decodable`. Its :class:`.SearchPlan` is static; its :class:`.SearchValues` are arrays.
+Search runs on any object that maps tokens and a cache to logits, such as a :class:`.Decodable`
+model. Its :class:`.SearchPlan` is static; its :class:`.SearchValues` are arrays.
 """
 
 from collections.abc import Sequence
@@ -37,9 +37,9 @@ def continue_search(
     values: SearchValues,
     remaining: int = 0,
 ) -> SearchState:
-    """Continues until ``until`` tokens are written or at most ``remaining`` rows are not done.
+    """Continues until ``until`` tokens are written or at most ``remaining`` rows are unfinished.
 
-    Split into calls in any way, a search gives the same texts.
+    A search that is split into several calls gives the same texts.
 
     Args:
         model: Decoder, encoder-decoder or :class:`Steps`.
@@ -47,7 +47,7 @@ def continue_search(
         until: Number of tokens, counted from the first.
         plan: The static part.
         values: The settings.
-        remaining: It stops early where at most so many rows have not ended.
+        remaining: The loop stops early when at most this many rows are unfinished.
     """
 
     def body(state: SearchState) -> SearchState:
@@ -67,7 +67,7 @@ def advance_search(
     plan: SearchPlan,
     values: SearchValues,
 ) -> SearchState:
-    """Returns the search with one more token of each row that is not done.
+    """Advances each unfinished row by one token.
 
     Args:
         model: Reorders the cache, which the call that gave the logits has updated.
@@ -108,7 +108,7 @@ def _advance_one(
     plan: SearchPlan,
     values: SearchValues,
 ) -> SearchState:
-    """Greedy search or sampling: the first end is the end."""
+    """Advances greedy search or sampling, which stop at the first end token."""
     allowed, t = process_logits(logits, at, plan, values), state.t
     if state.keys is None:
         token = functional.argmax(allowed)
@@ -135,7 +135,7 @@ def _advance_one(
 
 
 def search_result(state: SearchState, plan: SearchPlan, values: SearchValues) -> SearchResult:
-    """Returns the texts that stand."""
+    """Returns the completed texts."""
     if plan.beams > 1:
         return read_back(state, plan, values)
     best, table = state.best, values.penalties
@@ -163,11 +163,9 @@ def search(
     Greedy search takes the most probable token, the lowest id among equals; with keys
     each token is sampled, and the sample of a row at step t depends on its key and
     ``sampled + t`` alone. For beam search see :func:`.advance_beams`. Rows do not influence one
-    another. The loop ends when every row is done.
-
-    Whenever no more rows remain than the next of ``sizes``, these alone go on, in a loop of that
-    size. All loops are one program. It pays where the time of a step grows with its rows, as on
-    CPUs.
+    another, and the loop ends when every row is done. When the number of unfinished rows falls to
+    the next of ``sizes``, they continue in a loop of that size. All loops are one program. This is
+    faster if the time of a step grows with its rows, as on CPUs.
 
     Args:
         model: Decoder, encoder-decoder or :class:`Steps`.

@@ -1,4 +1,4 @@
-"""A search as a program takes it: a static plan, and the values of its settings as arrays."""
+"""The inputs of a search program: a static plan, and the settings as arrays."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "renormalize_logits": (False,),
 }
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-# A token is forbidden or not: beams rank raw logits, and normalize few of them.
+# These only forbid tokens, so beams rank raw logits and normalize few of them.
 MASKS = {"min_length", "suppress_tokens"}
 READS_TEXT = {
     "sequence_bias",
@@ -88,12 +88,12 @@ _READ = {
 
 
 class SearchPlan(NamedTuple):
-    """The static part of a search: all that decides which program is compiled."""
+    """The static part of a search, which decides the program that is compiled."""
 
     beams: int = 1
-    kept: int = 1  # hypotheses that stand: the returned ones, or all beams ("hf")
+    kept: int = 1  # finished hypotheses that are kept: the returned ones, or all beams ("hf")
     finishing: str = "optimal"
-    cut: bool = True  # a text that meets its limit stands there; otherwise it pays for its end
+    cut: bool = True  # at its limit a text is cut; otherwise its end token is scored
     processors: tuple[str, ...] = ()  # in the order of NEUTRAL
     ngram: int = 0  # the largest of any row
     encoder_ngram: int = 0
@@ -155,7 +155,7 @@ class SearchValues(NamedTuple):
     min_p: Any = None
 
     def map_rows(self, change: Any) -> "SearchValues":
-        """Returns the values with those that are one a row changed."""
+        """Replaces values that differ between rows."""
         rows = {name: getattr(self, name) for name in _EACH if np.ndim(getattr(self, name)) == 1}
         return self._replace(**{name: change(value) for name, value in rows.items()})
 
@@ -175,13 +175,13 @@ def plan_of(
     sampled: bool = False,
     kept: int | None = None,
 ) -> SearchPlan:
-    """Returns the plan of a program that serves all of ``configs``.
+    """Returns the plan of a program for all ``configs``.
 
     Args:
-        configs: Configurations that are alike in ``finishing`` and ``at_limit``.
+        configs: Configurations with the same ``finishing`` and ``at_limit``.
         beams: Beams of each text.
         sampled: Whether tokens are sampled.
-        kept: Hypotheses that stand; None is ``num_return_sequences``, or of ``hf`` all beams.
+        kept: Finished hypotheses; None is ``num_return_sequences``, or all beams for ``hf``.
 
     Example:
         >>> plan = plan_of([GenerationConfig(eos_token_id=(2,), top_k=3, min_length=4)])
@@ -334,9 +334,9 @@ def with_special(
 def penalty_table(
     normalization: Normalization, alphas: Float[np.ndarray, " B"] | float | int, length: int
 ) -> Float32[np.ndarray, "B T"] | None:
-    """Returns what log-probabilities are divided by, for lengths 0 to ``length``; None is 1.
+    """Returns the divisors of log-probabilities for lengths 0 to ``length``; None is 1.
 
-    These are of :func:`.length_penalty`, in double precision and rounded once.
+    Computed by :func:`.length_penalty` in double precision and rounded once.
 
     Args:
         normalization: How scores are divided by length.
@@ -354,7 +354,7 @@ def penalty_table(
 
 
 def token_mask(tokens: Iterable[int], vocab: int) -> Bool[np.ndarray, " V"]:
-    """Returns which tokens of a vocabulary are among ``tokens``; others are passed over.
+    """Marks ``tokens`` in a vocabulary; tokens beyond it are ignored.
 
     Example:
         >>> token_mask((2, -1), 4).tolist()
@@ -367,7 +367,7 @@ def token_mask(tokens: Iterable[int], vocab: int) -> Bool[np.ndarray, " V"]:
 
 def _decay(config: GenerationConfig, length: int) -> Float32[np.ndarray, " T"]:
     start, base = config.exponential_decay_length_penalty or (0, 1.0)
-    with np.errstate(over="ignore"):  # far on, an end is as sure as float32 can say
+    with np.errstate(over="ignore"):  # clipped to the range of float32, where the end is certain
         decay = float(base) ** np.maximum(np.arange(length + 1.0) - start, 0) - 1
     return np.minimum(decay, np.finfo(np.float32).max / 1e4).astype(np.float32)
 

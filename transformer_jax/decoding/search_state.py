@@ -1,4 +1,4 @@
-"""The state of a search: its rows, its hypotheses, and the texts that come of it."""
+"""The state of a search: rows, hypotheses and resulting texts."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,14 +52,14 @@ class SearchRows(NamedTuple):
 
 
 class Hypotheses(NamedTuple):
-    """The hypotheses that stand; of a single beam the text itself, which has lengths alone."""
+    """The finished hypotheses; a single beam has lengths alone."""
 
     lengths: Int[Array, "B P"]  # 0 is none
     ended: Bool[Array, "B P"]  # by an end token
     # None of a single beam:
     scores: Any = None  # [B P]
     totals: Any = None  # [B P], the sums that scores are of
-    model: Any = None  # [B P], log-probabilities under the model, where they are others
+    model: Any = None  # [B P], log-probabilities under the model, if they differ
     beams: Any = None  # [B P], the beam that the last token follows
     last: Any = None  # [B P], that token
 
@@ -70,7 +70,7 @@ class SearchState(NamedTuple):
     t: Int[Array, ""]  # tokens written so far
     last: Int[Array, "B M"]
     total: Float[Array, "B M"]  # what ranks beams
-    model: Float[Array, "B M"] | None  # log-probability under the model, where that is another
+    model: Float[Array, "B M"] | None  # log-probability under the model, if it differs
     tokens: Int[Array, "T B M"]
     parents: Int[Array, "T B M"] | None  # of several beams
     text: Int[Array, "B M W"] | None  # prompt and text, for processors that read them
@@ -88,10 +88,10 @@ class SearchResult(NamedTuple):
     """The ``P`` best texts of each row, best first."""
 
     tokens: Int[Array, "B P T"]  # an end included, then padding
-    lengths: Int[Array, "B P"]  # tokens, an end included; 0 where there is no such text
+    lengths: Int[Array, "B P"]  # tokens, an end included; 0 if there is no text
     log_probs: Float[Array, "B P"]  # under the model, whatever was processed
     scores: Float[Array, "B P"]  # what ranks texts
-    ended: Bool[Array, "B P"]  # by an end token that search chose, not by the limit
+    ended: Bool[Array, "B P"]  # by an end token that the search chose, not by the limit
 
 
 def row_keys(key: Key[Array, ""], seeds: Int[Array, " B"]) -> Key[Array, " B"]:
@@ -121,7 +121,7 @@ def start_search(
     limits = jnp.full((B,), length, jnp.int32)
     if rows.limits is not None:
         limits = jnp.minimum(rows.limits, length).astype(jnp.int32)
-    # All beams start equal: only the first counts, or they would stay copies of one another.
+    # All beams start equal: only the first is live, or they would stay copies of one another.
     total = jnp.where(jnp.arange(M) == 0, 0.0, plan.nothing).astype(jnp.float32)
     zeros, text, parents, model = jnp.zeros((B, P), jnp.int32), None, None, None
     trail = jnp.full((length, B, M), values.pad, jnp.int32)
@@ -157,7 +157,7 @@ def start_search(
     )
 
 
-# Fields that are not one a row, and those whose rows are the second axis.
+# Fields without rows, and fields whose second axis is rows.
 _COMMON, _TRAILS = ("t", "cache"), ("tokens", "parents")
 
 
@@ -178,7 +178,7 @@ def take_rows(model: Any, state: SearchState, rows: Int[Array, " N"]) -> SearchS
 
 
 def put_rows(full: SearchState, state: SearchState, places: Int[Array, " N"]) -> SearchState:
-    """Returns ``whole`` with the state of its rows ``places``."""
+    """Returns ``full`` with its rows ``places`` replaced by ``state``."""
 
     def write(name: str, old: Any, new: Any) -> Any:
         if name in _TRAILS:

@@ -124,14 +124,10 @@ class Translation(Recipe):
     def start_model(self, run: Any, start: Any) -> Any:
         """Returns the model of the start; an encoder gets a decoder of the same kind."""
         has_decoder = start.family not in ENCODERS
-        log(
-            f"{run.init_from} is {start.name}: "
-            + (
-                "all of it is loaded"
-                if has_decoder
-                else "the encoder is loaded, and the decoder is new"
-            )
+        parts = (
+            "all of it is loaded" if has_decoder else "the encoder is loaded, the decoder is new"
         )
+        log(f"{run.init_from} is {start.name}: {parts}")
         if has_decoder:
             return None
         plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)

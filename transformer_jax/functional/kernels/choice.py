@@ -1,7 +1,7 @@
-"""The choice among the kernels of attention, which compute the same function.
+"""Selection of attention kernels, which all compute the same function.
 
-Kernels take heads-first arrays and :class:`.Scores`. Each gives the reason why it does not support
-a case, or None. An unsupported case runs on XLA instead, and the reason is logged once.
+Kernels take heads-first arrays and :class:`.Scores`. Each returns the reason why it does not
+support a case, or None. Unsupported cases run on XLA, and the reason is logged once.
 """
 
 import contextlib
@@ -50,19 +50,19 @@ log = logging.getLogger(__name__)
 
 
 class Kernel(NamedTuple):
-    """One way to compute attention.
+    """An implementation of attention.
 
-    ``run(q, k, v, scores)`` computes it, and ``supports(q, k, v, scores, parts)`` is the reason why
-    it cannot, or None, where the queries of a text are on ``parts`` devices.
+    ``run(q, k, v, scores)`` computes attention. ``supports(q, k, v, scores, parts)``, with the
+    queries of a text on ``parts`` devices, returns the reason why the kernel cannot, or None.
     """
 
     name: str
     run: Callable[..., Array]
     supports: Callable[..., str | None]
-    # Whether the compiler can divide it between devices; if not, each runs it on its own part.
+    # Whether the compiler can divide it between devices; if not, each device runs its part.
     partitioned: bool = True
-    # run_part(q, k, v, scores, index): the device's part of the queries, the index-th of equal
-    # ones, under the mask of all. None leaves it to the compiler.
+    # run_part(q, k, v, scores, index): the index-th of equal parts of the queries, under the mask
+    # of the whole text. None leaves it to the compiler.
     run_part: Callable[..., Array] | None = None
     gathers_keys: bool = True  # whether run_part needs all keys and values, or the device's part
 
@@ -74,13 +74,13 @@ KERNELS: dict[str, Kernel] = {
     "splash": Kernel(
         "splash", splash.run, splash.supports, partitioned=False, run_part=splash.run_part
     ),
-    # On one device the ring is that device's blocks.
+    # On one device, the ring is blocks of keys.
     "ring": Kernel("ring", chunked.run, ring.supports, run_part=ring.run_part, gathers_keys=False),
 }
 
 
 class Choice(NamedTuple):
-    """The kernel of one attention, and why it is another than the one that was asked for."""
+    """The kernel of an attention call, and why it differs from the configured one."""
 
     kernel: str
     why: str = ""
@@ -91,10 +91,10 @@ _choices: ContextVar[list[Choice] | None] = ContextVar("choices", default=None)
 # What auto runs for short sequences.
 XLA_IN_BLOCKS = KERNELS["xla"]._replace(run=functools.partial(xla.run, query_blocks=True))
 
-# Scores of more bytes than this in float32 are never held in a device's memory at once.
+# Larger scores, in bytes of float32, are never held in a device's memory at once.
 LARGE = 2**30
-# From this length on auto takes blocks of keys. There they are as fast on a CPU as blocks of
-# queries, and faster above, with and without a causal mask: benchmarks/results/kernels_cpu.json.
+# From this length on, auto takes blocks of keys. At this length they are as fast on a CPU as blocks
+# of queries, and faster above, with and without a causal mask: benchmarks/results/kernels_cpu.json.
 LONG = 512
 
 
@@ -122,7 +122,7 @@ def select_kernel(
     parts = _sequence_parts(q.shape[2], k.shape[2])
     case = (q, k, v, scores, parts)
     if implementation == "auto":
-        # Blocks of queries would be parts of what is on several devices.
+        # Blocks of queries would cut across the parts on several devices.
         short = KERNELS["xla"] if parts > 1 else XLA_IN_BLOCKS
         return _chosen(_by_length(case, short, LONG))
     if implementation not in KERNELS:
@@ -142,9 +142,10 @@ def select_kernel(
 
 @contextlib.contextmanager
 def recorded_choices() -> Iterator[list[Choice]]:
-    """The kernels of the attentions that are traced inside, in their order.
+    """Context manager: records the kernels of attention calls that are traced inside, in order.
 
-    They are traced on XLA, whose shapes are those of every kernel: devices need not be there.
+    The calls are traced with the XLA kernel, whose shapes equal those of every kernel, so no
+    devices are needed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -176,9 +177,9 @@ def resolve_implementation(
     head_dim: int,
     capability: float = 9.0,
 ) -> str:
-    """Returns the implementation to configure for the devices that a model runs on.
+    """Returns the implementation to configure for a model's devices.
 
-    ``auto`` becomes the fastest known. A kernel that these devices do not have becomes ``auto``,
+    ``auto`` becomes the fastest known one. A kernel that the devices do not have becomes ``auto``,
     which is logged once.
 
     Args:
@@ -268,7 +269,7 @@ def run_kernel(kernel: Kernel, q: Array, k: Array, v: Array, scores: Scores = AL
 
 
 def with_dropout(implementation: str, dropout: Dropout) -> Kernel:
-    """The kernel that drops weights: XLA.
+    """Returns the kernel with dropout of weights, which is XLA.
 
     Example:
         >>> with_dropout("splash", (0.1, jax.random.key(0))).name
@@ -280,7 +281,7 @@ def with_dropout(implementation: str, dropout: Dropout) -> Kernel:
 
 
 def divide_queries(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-    """Divides queries over the ``context`` axis of the mesh, whose devices have all keys.
+    """Divides queries over the ``context`` axis of the mesh; each device has all keys.
 
     Example:
         >>> import jax.numpy as jnp

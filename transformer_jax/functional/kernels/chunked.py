@@ -1,7 +1,7 @@
 """Attention by online softmax over blocks of keys: memory grows with ``T``, not with ``T S``.
 
-Queries are divided into a few blocks, so that keys which are masked for a whole block of queries
-are never read; over the rest a loop carries the sum, its normalizer and the largest score
+Queries are divided into a few blocks, so that keys that are masked for all queries of a block are
+never read; over the other keys, a loop carries the sum, its normalizer and the largest score
 (Milakov & Gimelshein 2018; Rabe & Staats 2021; Dao et al. 2022). The backward pass computes the
 weights again from the saved log-normalizers.
 """
@@ -102,7 +102,7 @@ def _attend(q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, block: i
 
 
 class Softmax(NamedTuple):
-    """The softmax of queries over the keys so far, as it is carried from block to block."""
+    """The running softmax of queries, over the keys of the blocks so far."""
 
     total: Float[Array, "B N T 1"]  # the normalizer, relative to ``top``
     top: Float[Array, "B N T 1"]  # the largest score
@@ -115,7 +115,7 @@ class Softmax(NamedTuple):
         return Softmax(row, row + MASK_VALUE, jnp.zeros((*q.shape[:3], U), jnp.float32))
 
     def finish(self, dtype: Any) -> tuple[Float[Array, "B N T U"], Float[Array, "B N T 1"]]:
-        """The output, and the logarithm of the normalizer; fully masked queries read zeros."""
+        """Returns the output and the log-normalizer; fully masked queries give zeros."""
         visible = self.top > FULLY_MASKED_THRESHOLD
         total = jnp.where(visible, self.total, 1.0)
         y = jnp.where(visible, self.y / total, 0.0).astype(dtype)
@@ -131,7 +131,7 @@ def add_keys(
     allowed: Bool[Array, "#B #N #T #s"] | None,
     score: ScaledDot,
 ) -> Softmax:
-    """The softmax over more keys and their values."""
+    """Returns the softmax extended by more keys and values."""
     s = _masked(score(q, k), allowed)
     top = jnp.maximum(so_far.top, s.max(-1, keepdims=True))
     e, shrink = jnp.exp(s - top), jnp.exp(so_far.top - top)
@@ -146,7 +146,7 @@ def gradients(
     allowed: Bool[Array, "#B #N #T #s"] | None,
     score: ScaledDot,
 ) -> tuple[Float[Array, "B N T H"], Float[Array, "B K s H"], Float[Array, "B K s U"]]:
-    """Gradients by queries, keys and values of one block; the first two lack the scale.
+    """Returns the gradients of queries, keys and values of a block; the first two lack the scale.
 
     Args:
         rows: Queries, the cotangent of the output, the logarithm of the normalizer, and the product

@@ -1,7 +1,7 @@
-"""Layers with backward passes of their own, behind the names of the formulas of :mod:`.layers`.
+"""Layers for XLA:CPU with hand-written backward passes, called by the formulas of :mod:`.layers`.
 
-They are what XLA:CPU needs to be fast, and made of the :mod:`.products` that it runs fastest, in
-reverse mode only. Each equals its formula in float64 to 1e-12: ``tests/functional/test_layers.py``.
+They are made of the :mod:`.products` that XLA:CPU runs fastest, and support reverse mode only. Each
+equals its formula in float64 to 1e-12: ``tests/functional/test_layers.py``.
 """
 
 import functools
@@ -93,8 +93,8 @@ def linear_transposed(
 def _standard(x, eps):
     """Rows at mean 0 and variance 1, their means, and the factors that scaled them.
 
-    The rounded mean of equal numbers is none of them, and their distance from it, divided by
-    ``√ε``, would be of order 1 for rows of 12345.6: the mean of the difference is subtracted too.
+    The rounded mean of equal numbers differs from them, and the difference, divided by ``√ε``,
+    would be of order 1 for rows of 12345.6. So the mean of the difference is subtracted too.
     """
     x = widen(x)
     mean = mean_of_rows(x)
@@ -224,7 +224,7 @@ def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 def _gelu_tanh_forward(x):
     wide = widen(x)
     p, flat = _near_normal(wide)
-    # The tanh is flat long before the square of x overflows, and nothing times infinity is none.
+    # The tanh is flat long before the square of x overflows, and 0 times infinity would be NaN.
     curve = 0.5 * _SLOPE * (1 + 3 * CUBIC * jnp.minimum(wide * wide, _FLAT))
     return _with_slope(x, wide * p, p + wide * flat * curve)
 

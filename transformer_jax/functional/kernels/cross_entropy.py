@@ -1,8 +1,8 @@
 """Cross-entropy with its own gradients, of logits and of an output projection.
 
-The fused form makes the gradients in the forward pass, while the logits of a chunk are at hand, so
-the backward pass only multiplies them by its cotangent. Where nothing is differentiated, only the
-loss is computed. Reverse mode only.
+The fused form computes the gradients in the forward pass, from the logits of each chunk, and the
+backward pass only multiplies them by its cotangent. Without differentiation, only the loss is
+computed. Reverse mode only.
 """
 
 import functools
@@ -33,7 +33,7 @@ from transformer_jax.functional.partitioning import (
 
 __all__ = ["LARGE", "linear_cross_entropy", "token_cross_entropy", "weighted"]
 
-LARGE = 2**30  # bytes of logits that a device holds at a time, unless a chunk is given
+LARGE = 2**30  # most bytes of logits on a device at a time, if no chunk is given
 
 
 def weighted(losses: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Array:
@@ -143,14 +143,14 @@ class _Head(NamedTuple):
         return z if self.split is None else self.split.masked(z)
 
     def table_gradient(self, x, d):
-        """The gradient of the trained rows, transposed, from that of the logits of a device.
+        """Returns the gradient of the trained rows, transposed, of a device's logits.
 
-        It stays transposed until it is whole: see :func:`kernel_gradient`.
+        It stays transposed until it is complete: see :func:`kernel_gradient`.
         """
         if self.trained is None:
             return transposed_matmul(x, d)
         ids = jnp.asarray(self.trained, jnp.int32)
-        if self.split is not None:  # those of other devices are beyond the columns of this one
+        if self.split is not None:  # tokens of other devices lie outside the columns of this one
             ids = ids - lax.axis_index(self.split.over) * d.shape[-1]
             ids = jnp.where(ids < 0, d.shape[-1], ids)
         return transposed_matmul(x, jnp.take(d, ids, axis=-1, mode="fill", fill_value=0))
@@ -236,10 +236,10 @@ def _total_and_gradients(head: _Head, x, table, bias, targets, weights):
 
 
 def _on_devices(function, head: _Head, x, table, bias, targets, weights):
-    """``function`` of each device's rows, and of its part of the vocabulary.
+    """Applies ``function`` to each device's rows and part of the vocabulary.
 
-    Sums are added up over the devices once, after all chunks; the gradient of the table lies as the
-    table is stored.
+    Sums are added up over the devices once, after all chunks. The gradient of the table has the
+    layout of the stored table.
     """
     flat = lambda a: a.reshape(-1, *a.shape[2:])
     mesh = current_mesh()

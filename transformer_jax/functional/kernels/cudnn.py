@@ -78,7 +78,7 @@ def run(
     attend: Any = jax.nn.dot_product_attention
     try:
         y = attend(q, k, v, implementation=implementation, **settings)
-    except RuntimeError as error:  # what JAX raises where it finds no cuDNN
+    except RuntimeError as error:  # JAX raises it if there is no cuDNN
         reason = "" if jax.devices()[0].platform == "gpu" else ", and there is no GPU"
         reason = reason or f", which JAX does not find ({error})"
         raise ArgumentError(

@@ -123,8 +123,8 @@ def _row_major_product(a, b):
 def kernel_gradient(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
     """The gradient of a kernel: :func:`transposed_matmul`, as fast as possible.
 
-    XLA:CPU multiplies by a transposed operand up to twice as fast if it is the narrower. So a wider
-    ``a`` makes this ``(bᵀ a)ᵀ`` there, behind a barrier without which XLA would put it back.
+    XLA:CPU multiplies by a transposed operand up to twice as fast if it is the narrower. So on CPU,
+    with a wider ``a``, this is ``(bᵀ a)ᵀ``; a barrier keeps XLA from undoing it.
 
     Example:
         >>> kernel_gradient(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]))
@@ -200,11 +200,11 @@ def _keys_first(q, k):
 def split_columns(
     x: Float[Array, "B T F"], ends: tuple[int, ...]
 ) -> tuple[Float[Array, "B T _"], ...]:
-    """Splits the last axis, of which each part but the last ends at one of ``ends``.
+    """Splits the last axis at ``ends``; the last part is the rest.
 
-    Slices a matrix: XLA:CPU turns three-dimensional slices into concatenations when it writes a
-    cache. Symbolic sizes, whose product may be inconclusive, and positions that a mesh divides,
-    which are no rows of one device, keep their axes.
+    Leading axes are merged, since XLA:CPU turns three-dimensional slices into concatenations when
+    it writes a cache. They are kept for symbolic sizes, whose product may be inconclusive, and for
+    positions that are split over a mesh.
 
     Example:
         >>> [part.shape for part in split_columns(jnp.ones((1, 2, 5)), (3,))]

@@ -1,9 +1,9 @@
-"""Ring attention: a text's queries, keys and values are on several devices, and the keys travel.
+"""Ring attention: a text is split over devices, and keys and values are passed around.
 
-Each device of the mesh axis ``context`` holds an equal part of the text. Keys and values go round
-these devices, and each device adds what has come to the softmax of its queries, as
-:mod:`.chunked` does block by block. No device ever holds the keys of two others. The backward pass
-sends them round again, together with the sums of their gradients (Liu et al. 2023, "Ring attention
+Each device of the mesh axis ``context`` holds an equal part of the text. Keys and values are passed
+around the devices, and each device adds the received block to the softmax of its queries, as
+:mod:`.chunked` does with blocks. No device ever holds the keys of two other devices. The backward
+pass sends them around again, with the sums of their gradients (Liu et al. 2023, "Ring attention
 with blockwise transformers for near-infinite context").
 """
 
@@ -43,7 +43,7 @@ def run_part(
     scores: Scores,
     index: Array,
 ) -> Float[Array, "B N t U"]:
-    """The output of this device's queries, which see the keys of all devices.
+    """Returns the output for this device's queries, which see the keys of all devices.
 
     Inside ``shard_map``, with an axis :data:`AXIS`.
 
@@ -100,7 +100,7 @@ def _backward(score: ScaledDot, saved: Any, g: Array) -> tuple[Array | None, ...
 
         dq, (dks, dvs) = lax.scan(body, dq, _blocks(k, v))
         dk, dv = dk + _whole(dks), dv + _whole(dvs)
-        # After the last step the sums are with the device whose keys they are of.
+        # After the last step the sums are on the device of their keys.
         return (dq, *_pass_on((k, v, dk, dv))), None
 
     wide = lambda x: jnp.zeros(x.shape, jnp.float32)
@@ -125,7 +125,7 @@ def _owner(index: Array, step: Array) -> Array:
 
 
 def _pass_on(tree: Any) -> Any:
-    """Every array to the next device of the ring."""
+    """Sends each array to the next device of the ring."""
     size = lax.axis_size(AXIS)
     return lax.ppermute(tree, AXIS, [(i, (i + 1) % size) for i in range(size)])
 

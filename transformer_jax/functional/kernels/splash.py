@@ -66,7 +66,7 @@ def run_part(
         return run(q, k, v, scores.part_of_queries(index, t), interpret)
     parts = lax.axis_size("context")
     kernel = _kernel((B, N, t * parts, H), k.shape[2], parts, mask, score, interpret)
-    # Of each table of blocks, the rows of this part.
+    # Each table of blocks keeps the rows of this part.
     axes = {"data_next": 1, "mask_next": 1, "block_mask": 1, "q_sequence": 0}
 
     def cut(info: Any) -> Any:
@@ -124,9 +124,9 @@ def segment_ids(
 ) -> tuple[Array, Array] | None:
     """Lengths and segments as ids ``[B T]`` and ``[B S]``, equal where a query sees a key.
 
-    The queries are those from ``start`` on. The kernel divides by zero in a fully masked row, so
-    its query gets the id of some key in reach: its own position's, or the first where positions do
-    not matter.
+    Queries begin at position ``start``. The kernel divides by zero in a fully masked row, so the
+    query of such a row gets the id of some key in reach: the key at its position, or the first key
+    if the mask has no positions.
     """
     mask = mask.part_of_queries(start, T)
     visible = mask.any_visible(T, S)

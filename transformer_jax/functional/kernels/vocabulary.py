@@ -1,4 +1,4 @@
-"""Output tables on a mesh: how they are stored, how a device uses them, and its share of logits."""
+"""Output tables on a mesh: storage, use on a device, and the device's share of the logits."""
 
 from typing import NamedTuple
 
@@ -32,12 +32,12 @@ class VocabularySplit(NamedTuple):
         return columns + lax.axis_index(self.over) * z.shape[-1]
 
     def masked(self, z: Array) -> Array:
-        """Logits whose padding has no probability."""
+        """Returns logits whose padding has probability 0."""
         padded = self.size < z.shape[-1] * lax.axis_size(self.over)
         return jnp.where(self.columns(z) < self.size, z, PADDING) if padded else z
 
     def sum(self, z: Array) -> Array:
-        """The sum over the vocabulary, of all devices."""
+        """Returns the sum over the vocabulary, on all devices."""
         return lax.psum(
             jnp.where(self.columns(z) < self.size, z, 0).sum(-1, keepdims=True), self.over
         )
@@ -87,7 +87,7 @@ class TableParts(NamedTuple):
         return table
 
     def store(self, gradient: Array) -> Array:
-        """Sums gradients of the used rows, ``[D V]``, to the gradient of the stored part."""
+        """Sums gradients of the used rows, ``[D V]``, into the gradient of the stored part."""
         if self.by_columns:
             gradient = lax.all_to_all(gradient, "tensor", 0, 1, tiled=True)[:, : self.size]
         if self.fsdp:
@@ -105,7 +105,7 @@ class TableParts(NamedTuple):
         return lax.dynamic_slice_in_dim(bias, lax.axis_index("tensor") * part, part)
 
     def store_bias(self, gradient: Array) -> Array:
-        """From the gradient of the used part of the bias to that of the stored part."""
+        """Returns the gradient of the stored part of the bias from that of the used part."""
         gradient = lax.psum(gradient, self.over)
         if not self.by_columns:
             return gradient

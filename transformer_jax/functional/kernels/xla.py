@@ -52,8 +52,8 @@ def run(
     """Computes ``softmax(score(q, k) + bias) v`` under the mask; zero in fully masked rows.
 
     In bfloat16, without bias and cap, the backward pass is written by hand (reverse mode only):
-    autodiff would multiply float32 slopes by bfloat16 numbers: up to 1.7 times as slow. In
-    float32 it is autodiff's: writing it by hand was not faster at any length measured.
+    autodiff would multiply float32 slopes by bfloat16 numbers, which is up to 1.7 times as slow. In
+    float32 it is autodiff's; a hand-written one was not faster at any measured length.
 
     Args:
         q: Queries.
@@ -154,7 +154,7 @@ def _backward(
 
 
 def _over_blocks(sums: list[Array], keys: int) -> Array:
-    """The sum over blocks, each of which covers the first so many of all ``keys``."""
+    """Returns the sum over blocks, each of which covers a prefix of all ``keys``."""
     parts = []
     for start, end in itertools.pairwise(sorted({0, keys, *(x.shape[2] for x in sums)})):
         covered = [x[:, :, start:end] for x in sums if x.shape[2] >= end]
