@@ -93,7 +93,7 @@ def load_command(name: str) -> Any:
 
 
 def with_flags() -> Iterator[tuple[str, Any]]:
-    """Yields commands whose flags are those of a dataclass, with it."""
+    """Yields commands with a dataclass of flags, and the dataclass."""
     for name in COMMANDS:
         if name not in PROGRAMS:
             yield name, load_command(name)

@@ -298,7 +298,7 @@ def search_settings(
 
     Args:
         config: The configuration.
-        special: End tokens, padding and suppressed tokens; None are those of ``config``.
+        special: End tokens, padding and suppressed tokens; None takes the tokens of ``config``.
         vocab: V, tokens that the model writes.
         length: T, most tokens of a text.
         sampled: Whether tokens are sampled, which takes a single beam.

@@ -37,7 +37,7 @@ def run_template(run: Any) -> ChatTemplate:
 
 
 def write_template(directory: "RunDirectory", template: ChatTemplate) -> None:
-    """Keeps a template with a run, as Hugging Face folders keep theirs."""
+    """Writes a template to a run directory, in the files of Hugging Face folders."""
     from transformer_jax.predictors.chats import special_names
 
     special = template.special

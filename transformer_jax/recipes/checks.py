@@ -59,7 +59,7 @@ def _parts(run: Any) -> int:
 
 
 def with_batch_multiple(run: Any) -> Any:
-    """Returns the run with batches whose rows divide over this mesh and those of later resumes."""
+    """Returns the run with batches whose rows divide over this mesh and over later ones."""
     training = run.training
     if not isinstance(training, TokenBatches):
         return run
@@ -125,7 +125,7 @@ def _check_word_vectors(run: Any) -> None:
     if start.init_from is not None:
         raise ConfigError(
             f"model.embedding.init {path} and {start.prefix}init_from {start.init_from}: "
-            f"embeddings begin with word vectors or with those of another run: leave one out"
+            f"embeddings start from word vectors or from another run: leave one out"
         )
     check_size(run.model)
 

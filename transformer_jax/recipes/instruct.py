@@ -161,7 +161,7 @@ class Instruct(Recipe):
         return itertools.islice(texts, _SAMPLED)
 
     def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
-        """Keeps the template with the run, as Hugging Face folders keep theirs."""
+        """Writes the template to the run directory, in the files of Hugging Face folders."""
         from transformer_jax.parallel.mesh import is_main_process  # imports JAX
 
         if is_main_process():
