@@ -59,7 +59,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "diversity": "Compare how much the texts of a model differ.",
         "complexity": "Compare attention with recurrence and convolution.",
         "glue": "Print GLUE's table, with the scores of runs.",
-        "report": "Print published figures beside those of own runs.",
+        "report": "Compare published figures with those of your runs.",
     },
     "this program": {
         "completion": "Print a script that completes commands in bash, zsh or fish.",
@@ -93,7 +93,7 @@ def load_command(name: str) -> Any:
 
 
 def with_flags() -> Iterator[tuple[str, Any]]:
-    """Yields commands with a dataclass of flags, and the dataclass."""
+    """Yields commands whose flags are a dataclass, with the dataclass."""
     for name in COMMANDS:
         if name not in PROGRAMS:
             yield name, load_command(name)

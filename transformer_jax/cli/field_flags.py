@@ -128,7 +128,7 @@ def _default(info: StructTypeInfo, field: "dataclasses.Field[Any]") -> Any:
 
 
 def _with_reader(kind: Any) -> Any:
-    """The type of a field with a reader of words; that of switches and groups as it is."""
+    """Returns a field's type with a parser of words; switches and groups keep theirs."""
     plain, marks = kind, ()
     if typing.get_origin(kind) is Annotated:
         plain, *rest = typing.get_args(kind)
@@ -151,7 +151,7 @@ def _with_reader(kind: Any) -> Any:
 
 
 def _alternatives(kind: Any) -> list[Any]:
-    """The types of a union, without their ranges."""
+    """Returns the types of a union, without their ranges."""
     if typing.get_origin(kind) is Annotated:
         return _alternatives(typing.get_args(kind)[0])
     if typing.get_origin(kind) in (typing.Union, types.UnionType):

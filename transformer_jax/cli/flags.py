@@ -36,7 +36,7 @@ def positional(field: "dataclasses.Field[Any]") -> bool:
 
 
 def flags_of(kind: type, prefix: str = "") -> list[str]:
-    """The flags of a dataclass without dashes; those of nested dataclasses are dotted.
+    """Returns the flags of a dataclass without dashes; flags of nested dataclasses are dotted.
 
     Example:
         >>> from transformer_jax.config import ComputeConfig

@@ -87,7 +87,7 @@ def kinds_help(program: str, kinds: Mapping[str, Any]) -> str:
 
 
 def _flags(kind: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The flags of a dataclass with their help; those of nested ones are dotted."""
+    """Returns the flags of a dataclass with their help; nested flags are dotted."""
     texts, kinds = field_help(kind), field_types(kind)
     for field in dataclasses.fields(kind):
         if positional(field):

@@ -89,10 +89,10 @@ class GenerationConfig(Configuration, group=""):
     num_beams: Beams = 1  # beam width; 1 is greedy search, or sampling
     # Number of returned texts: samples, or the best of beam search, at most the beam width.
     num_return_sequences: Texts = 1
-    # Whether a single beam is sampled; None: language models sample, and others do not.
+    # Whether a single beam is sampled; None: language models sample, other models do not.
     do_sample: bool | None = None
-    # When search of finishing hf ends: once num_beams hypotheses have ended (true), once none can
-    # be expected to get better (false), or none can get better at all (never).
+    # With finishing hf, search ends once num_beams hypotheses have ended (true), once none is
+    # expected to improve (false), or once none can improve (never).
     early_stopping: Literal[False, True, "never"] = False
     length_penalty: Exponent = 1.0  # exponent of the length penalty; 0 prefers short texts
     temperature: Temperature = 1.0  # sampling temperature; 0 is greedy
@@ -110,17 +110,17 @@ class GenerationConfig(Configuration, group=""):
     suppress_tokens: tuple[MaybeToken, ...] = ()  # tokens never written
     begin_suppress_tokens: tuple[MaybeToken, ...] = ()  # tokens never written first
     forced_bos_token_id: Token | None = None  # written first, after a prompt of one token
-    forced_eos_token_id: tuple[Token, ...] = ()  # one is written where the length runs out
+    forced_eos_token_id: tuple[Token, ...] = ()  # one is written at the length limit
     exponential_decay_length_penalty: Decay | None = None  # ends favoured: start, base
-    renormalize_logits: bool = False  # whether probabilities sum to 1 after all this
+    renormalize_logits: bool = False  # whether probabilities sum to 1 after all processors
     remove_invalid_values: bool = False  # whether infinite logits become finite
     eos_token_id: tuple[Token, ...] = ()  # each ends a text
     pad_token_id: MaybeToken | None = None  # follows an end; None is the first of eos_token_id
-    decoder_start_token_id: Token | None = None  # what a decoder beside an encoder starts from
+    decoder_start_token_id: Token | None = None  # first input of a decoder with an encoder
     # Not settings of Hugging Face.
     # optimal: search ends when no other hypothesis can be better; hf: by early_stopping.
     finishing: Literal["optimal", "hf"] = "optimal"
-    # A beam that meets its limit: the text stands there (cut), or pays for its end token (eos).
+    # At the length limit a beam is cut, or its end token is scored (eos).
     at_limit: Literal["cut", "eos"] = "cut"
     normalization: Normalization = "power"  # length normalization of scores
     max_len_a: PerToken = 0.0  # maximum length of a translation: this many tokens per source token
@@ -128,7 +128,7 @@ class GenerationConfig(Configuration, group=""):
     allow_unk: bool = True  # whether a translation may hold the unknown token
     stop: tuple[str, ...] = ()  # stop strings: the text ends before the first of them
     seed: Seed = 0  # random seed for sampling
-    adapter: str | None = None  # the adapter that computes it, by name; None is the model alone
+    adapter: str | None = None  # name of the adapter to use; None is the model alone
 
     def __post_init__(self) -> None:
         super().__post_init__()

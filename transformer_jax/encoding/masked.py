@@ -35,9 +35,9 @@ class TokenPrediction(NamedTuple):
 class MaskFiller:
     """The most probable tokens at each mask of a text (Devlin et al. 2019).
 
-    A word is hidden by ``[MASK]`` or the tokenizer's own token. Each mask is told with all others
-    still hidden. Probabilities are those of the softmax over the whole vocabulary; special tokens
-    are passed over.
+    A word is hidden by ``[MASK]`` or the tokenizer's own token. Each mask is predicted with the
+    other masks still hidden. Probabilities are of the softmax over the whole vocabulary; special
+    tokens are left out.
 
     Args:
         model: Graph and parameters of a ``EncoderForMaskedLM``.

@@ -117,7 +117,7 @@ def make_packed_inputs(
     Returns:
         ``tokens``, ``types`` and ``positions`` int32 ``[B T]``, positions counted within each text;
         ``segments`` int32 ``[B T]``, 1 for the first text of a row, and 0 for padding; ``starts``
-        and ``lengths`` int32 ``[B S]``, where each text stands.
+        and ``lengths`` int32 ``[B S]`` of each text.
 
     Example:
         >>> from transformer_jax.data.store import TokenStore

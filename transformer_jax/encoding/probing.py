@@ -29,7 +29,7 @@ def probe(
     valid: Float[np.ndarray, "m D"],
     answers: Int[np.ndarray, " m"],
 ) -> float:
-    """The share of ``answers`` that multinomial logistic regression tells from frozen vectors.
+    """Returns the accuracy of multinomial logistic regression on frozen vectors.
 
     Each number is standardised by its mean and deviation over the training vectors; Adam goes
     over all of them at once, from zeros, so that the result is a function of the vectors.

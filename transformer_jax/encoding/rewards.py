@@ -22,7 +22,7 @@ __all__ = ["RewardRunner", "Rewarded"]
 # A text; a prompt and a completion, by these names; or a conversation whose last message is the
 # answer that is rewarded.
 Rewarded: TypeAlias = str | Mapping[str, str] | Sequence[Message]
-# Start, what stands before what is rewarded, and that, with its end.
+# The start, the context, and the rewarded text with its end.
 _Parts: TypeAlias = tuple[list[int], list[int], list[int]]
 
 

@@ -62,7 +62,7 @@ class NoTokensError(UnreadTextError):
         return f"{name} {self._reason}"
 
 
-# What becomes of scores, by task: of others they are shares of 1.
+# The conversion of scores by task; scores of other tasks are fractions of 1.
 _SHARES = {
     "replaced": lambda scores: jnp.concatenate(
         [jax.nn.sigmoid(-scores), jax.nn.sigmoid(scores)], axis=-1

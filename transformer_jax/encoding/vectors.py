@@ -73,7 +73,7 @@ class WordVectors(NamedTuple):
         sentence: As it was read.
         start: Where in it the word begins.
         pieces: The tokens of the word.
-        static: The mean of their rows of the embedding table, whatever stands around them.
+        static: The mean of their rows of the embedding table, without context.
         layers: The mean of their vectors after each layer; layer 0 is the embeddings.
         words: All words of the sentence, as (start, end).
         reads: How much the word's tokens read from each of these, by layer: means over heads.
@@ -112,7 +112,7 @@ def cosine(
 
 
 class Embedder:
-    """Embeds texts of any number and length with an encoder.
+    """Embeds any number of texts of any length with an encoder.
 
     Args:
         model: Graph and parameters, of an encoder with any head or of an encoder-decoder, of

@@ -11,7 +11,7 @@ __all__ = ["is_hf_checkpoint"]
 
 
 def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a folder is a Hugging Face checkpoint rather than a run of ours.
+    """Returns whether a folder is a Hugging Face checkpoint rather than a run.
 
     It has weights, or a configuration that names its family.
 

@@ -48,8 +48,8 @@ class TaskConfig(StartConfig, group="task"):
     max_length: Annotated[int, Range(8)] = 128  # most tokens of an example, with [CLS] and [SEP]
     doc_stride: Count = 64  # qa: tokens that windows over a long context share
     labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
-    # Of a decoder: the factor of the language-modelling loss beside that of the task; None is 0.5
-    # (Radford et al. 2018), or 0 where the output layer is not the embedding table.
+    # For decoders: weight of the language-modelling loss, added to the task's loss; None is 0.5
+    # (Radford et al. 2018), or 0 if the output layer is not the embedding table.
     lm_loss_weight: NotNegative | None = None
 
     prefix: ClassVar[str] = "task."

@@ -32,7 +32,7 @@ _HEADS = [
     "head/", "labels/", "transform/", "transform_norm/", "next_sentence/", "decoder/table/",
 ]  # fmt: skip
 
-# What is trained itself beside adapters.
+# Parameters that are trained in addition to adapters.
 _NEW_HEADS = ("labels/", "pooler/", "value/")
 
 
@@ -99,8 +99,8 @@ def _layer_names(i: int) -> tuple[str, ...]:
 def partition_for(run: Any, tokenizer: Tokenizer) -> Partition:
     """The partition of a run, by its settings: adapters, or the parameters that are not frozen.
 
-    A new head, of labels with its pooler or of values, is trained itself beside adapters, and so
-    are the rows of ``trainable_tokens`` in tables that are frozen.
+    A new head, of labels with its pooler or of values, is trained in addition to adapters, and so
+    are the rows of ``trainable_tokens`` in frozen tables.
     """
     tokens = start_config(run).trainable_tokens
     return trainable_tokens(_without_tokens(run), [tokenizer.token_id(token) for token in tokens])

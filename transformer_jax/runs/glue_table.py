@@ -11,7 +11,7 @@ __all__ = ["glue"]
 
 
 def glue(pairs: Sequence[str]) -> str:
-    """The published rows (Devlin et al. 2019, table 1), and that of some runs, in percent.
+    """Returns the published rows (Devlin et al. 2019, table 1) and a row of runs, in percent.
 
     The column of a run is its score on its validation examples; the published rows are
     of GLUE's hidden test sets. The average is over all nine columns, and absent if one is.

@@ -299,7 +299,7 @@ def with_new_rows(
 def _changed(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any:
     """``base``, a nested dataclass, with the fields of ``asked`` that were given.
 
-    They differ from those of ``usual``, or a flag of the command gave the same value.
+    They differ from ``usual``, or a flag of the command gave the same value.
     """
     fields = {}
     for field in dataclasses.fields(base):
@@ -335,7 +335,7 @@ def _shapes(kind: Kind, config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _apart(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters by path, with those of scanned layers one by one.
+    """Returns parameters by path; scanned layers are split into single layers.
 
     Example:
         >>> found = _apart({"decoder/blocks/norm/gain": np.ones((2, 3)), "head/bias": np.ones(4)})

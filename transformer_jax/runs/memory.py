@@ -28,7 +28,7 @@ def memory(devices: list[Any]) -> int | None:
         except (ValueError, OSError, AttributeError):
             return None
         return pages * len({device.process_index for device in devices})
-    # A process knows its own devices only; the others count as equal.
+    # A process knows its own devices only; remote devices count as equal.
     here = jax.process_index()
     own = next((device for device in devices if device.process_index == here), None)
     limit = None if own is None else (own.memory_stats() or {}).get("bytes_limit")

@@ -180,7 +180,7 @@ def _step(run: Any, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower, int]:
 
 
 def _decoding(run: Any, mesh: Mesh) -> tuple[Lower, int]:
-    """The decoding of a run, and the bytes of what stays beside it: the state of training."""
+    """Returns the decoding program of a run, and the bytes of the training state next to it."""
     made = decoding_program(run, mesh)
     if made is None:
         raise ConfigError("--plan: this run generates no texts")

@@ -103,10 +103,10 @@ def mesh_on(run: Any, target: Target) -> Mesh | AbstractMesh:
 
 
 def check_planned(run: Any) -> None:
-    """Refuses settings that a plan does not follow.
+    """Refuses settings that a plan does not support.
 
     Raises:
-        ConfigError: A run under ``pmap``, or one whose model is that of another run.
+        ConfigError: A run under ``pmap``, or a run that takes its model from another run.
     """
     if run.training.mode != "jit":
         raise ConfigError(f"--plan: there is no plan with training.mode {run.training.mode}")

@@ -95,7 +95,7 @@ class StartConfig(Configuration, group=""):
             )
 
 
-# Settings that a command gave, also where they are those of the named run.
+# Settings that a command gave, even if they equal the named run's.
 _given: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
     "given", default=frozenset()
 )
@@ -144,6 +144,6 @@ def with_normalization(run: Kind, own: TextNormalization) -> Kind:
 
 
 def start_config(run: Any) -> StartConfig:
-    """The settings of a run about its start; those of an n-gram model start from nothing."""
+    """Returns the settings of a run about its start; n-gram models have no start."""
     own = getattr(run, "task", run)
     return own if isinstance(own, StartConfig) else StartConfig()

@@ -130,7 +130,7 @@ def with_defaults(
 ) -> dict[str, tuple[str, Any]]:
     """Named runs whose models have the vocabulary size of their tokenizer, or its maximum.
 
-    Their compute dtype is that of the platform.
+    Their compute dtype follows from the platform.
     """
 
     def completed(run: Any) -> Any:

@@ -35,7 +35,7 @@ class Calibration:
         self._program: Any = None
 
     def margins(self, model: Any) -> np.ndarray:
-        """The reward of the chosen completion minus that of the other, of each pair."""
+        """Returns the reward of the chosen completion minus the rejected one's, for each pair."""
         from flax import nnx
 
         graph, params = split(model)

@@ -45,9 +45,9 @@ def denoising(
     length: int = 128,
     cache: TokenCache = TokenCache(),
 ) -> Task:
-    """Pre-training of an encoder-decoder as BART or T5: it restores what noise has changed.
+    """Pre-training of an encoder-decoder as BART or T5: it restores noised text.
 
-    The objective is that of translation. Validation measures ``valid_loss`` with noise that stays
+    It has the objective of translation. Validation measures ``valid_loss`` with noise that stays
     the same.
 
     Args:

@@ -37,7 +37,7 @@ def instruction_tuning(
     *,
     rows: Rows,
 ) -> Task:
-    """Next-token prediction of answers by a decoder, given all that stands before them.
+    """Next-token prediction of answers by a decoder, given the messages before them.
 
     Validation measures ``valid_loss``, per token of the answers.
 

@@ -154,7 +154,7 @@ question_answering = functools.partial(labeled, kind="qa", length=384)
 
 
 def _loss_alone(objective: Objective) -> Objective:
-    """The loss, since other measures are those of what a trained model predicts."""
+    """Only the loss: the other metrics need predictions."""
 
     def loss(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
         return {"loss": objective(model, batch, key)["loss"]}

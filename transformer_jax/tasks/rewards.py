@@ -141,6 +141,6 @@ class PythonReward:
 
 
 def model_reward(model: Policies, samples: Samples) -> Float[Array, " B"]:
-    """The reward of each sample by the reward model beside the policies."""
+    """Returns the reward of each sample by the reward model."""
     found = model.reward(samples.tokens, samples.lengths)
     return found[:, 0]  # type: ignore[no-any-return]

@@ -31,7 +31,7 @@ def measure(
 ) -> dict[str, float]:
     """The measures of a task on labeled examples, from 0 to 1.
 
-    F1 is that of the second of two classes (GLUE's "1"), otherwise the mean over classes.
+    F1 is of the second of two classes (GLUE's "1"), otherwise the mean over classes.
 
     Args:
         predictor: Of the trained model.

@@ -135,7 +135,7 @@ def speech_recognition(
         order = batches.plan(kept.source_lengths, kept.target_lengths, shuffle=False)
         valid["valid"] = Data(order, _batches(kept, tokenizer.pad))
         if evaluation.sentences:
-            # All that the model can read, longer ones than those of training too.
+            # All sources that the model can read, even if longer than in training.
             most = config.max_length * config.features.stacked_frames
             read = np.flatnonzero(held.frames <= most)[: evaluation.sentences].tolist()
             evaluate = _ErrorRates(kept, data.valid, read, tokenizer, evaluation)

@@ -71,8 +71,8 @@ def summarization(
     """Summarization of texts by an encoder-decoder: translation into fewer words.
 
     Every reference is a target of training. Validation measures ``valid_loss`` without label
-    smoothing and ROUGE of greedy summaries; the best checkpoint is tested by beam search beside the
-    first sentences and the extractive oracle.
+    smoothing and ROUGE of greedy summaries; the best checkpoint is tested by beam search and
+    compared with the first sentences and the extractive oracle.
 
     Args:
         data: Texts and summaries for training, validation and tests.
@@ -181,7 +181,7 @@ def score_summaries(
     evaluation: SummaryEvaluation,
     search: GenerationConfig,
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """ROUGE of a model's summaries beside baselines, printed and returned, and the summaries.
+    """Prints ROUGE of a model's summaries and of baselines; returns the scores and the summaries.
 
     Args:
         model: The summarizer.

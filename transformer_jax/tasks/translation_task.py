@@ -224,7 +224,7 @@ class _Bleu:
 
 
 def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
-    """Log the first texts that a model wrote, beside their sources and references."""
+    """Logs the first texts that a model wrote, with their sources and references."""
     for i in range(min(count, len(texts))):
         for what, text in (
             ("source", pairs.sources[i]),

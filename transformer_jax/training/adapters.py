@@ -91,7 +91,7 @@ class Adapter:
 
 
 def is_adapter_run(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a run directory holds adapters beside a frozen base."""
+    """Returns whether a run directory holds adapters and a frozen base."""
     from transformer_jax.training.config_guard import latest_manifest
 
     how = (latest_manifest(Path(path)) or {}).get("merge")

@@ -329,7 +329,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def _is_lock(found: dict[str, Any]) -> bool:
-    """Returns whether the fields are those of a lock."""
+    """Returns whether the fields describe a lock."""
     return isinstance(found.get("token"), str)
 
 

@@ -136,7 +136,7 @@ def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
 def masked_lm(
     *, accuracy: bool = False, sentence_objective: Literal["nsp", "sop", "none"] = "nsp"
 ) -> Objective:
-    """Cross-entropy of masked tokens, plus that of sentence pairs, in nats (Devlin et al. 2019).
+    """Cross-entropy of masked tokens plus sentence pairs, in nats (Devlin et al. 2019).
 
     ``Σ_rows (Σ mlm + m · pair) / Σ m``, with ``m`` masked tokens in a row: the mean over masked
     tokens plus the mean over pairs, where weighting pairs by ``m`` makes the loss independent of

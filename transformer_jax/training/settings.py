@@ -128,7 +128,7 @@ class ScheduleConfig(Configuration, group="optimizer.schedule"):
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Configuration, group="optimizer"):
-    """The optimizer; the defaults are those of Vaswani et al. 2017, with clipping."""
+    """The optimizer; defaults as in Vaswani et al. 2017, with clipping."""
 
     # adamw, lion and muon take weight_decay apart from the gradient.
     name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"] = "adam"
@@ -142,7 +142,7 @@ class OptimizerConfig(Configuration, group="optimizer"):
     weight_decay: NotNegative = 0.0
     # Longest gradient, all parameters together; None is no limit.
     max_grad_norm: Annotated[float, Range(above=0, most=math.inf)] | None = 1.0
-    # The rate of each layer is so much times that of the layer above.
+    # Factor of the rate of each layer, relative to the layer above.
     layer_decay: Annotated[float, Range(above=0, most=1)] = 1.0
 
     def __post_init__(self) -> None:

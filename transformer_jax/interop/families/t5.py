@@ -97,7 +97,7 @@ def _activation(fields: ConfigReader, usual: str) -> tuple[Activation, bool]:
 
 
 def _alone(fields: ConfigReader) -> bool:
-    """Returns whether a configuration is that of an encoder without a decoder."""
+    """Returns whether a configuration has an encoder without a decoder."""
     names = fields.values.get("architectures")
     return isinstance(names, list) and any(str(name).endswith("EncoderModel") for name in names)
 
