@@ -14,8 +14,8 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.context import TextStart
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, convert
 from transformer_jax.predictors.chats import encoder_of, special_names
+from transformer_jax.predictors.generation_settings import text_start
 from transformer_jax.predictors.runs import load_language, open_directory
-from transformer_jax.predictors.text_starts import text_start
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 SPECIAL = ("<pad>", "</s>", "<unk>")

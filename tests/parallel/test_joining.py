@@ -54,7 +54,8 @@ def test_an_address_is_host_and_port(address):
 JOIN = (
     "import jax; jax.config.update('jax_platforms', 'cpu')\n"
     "from transformer_jax.cli.errors import guarded, leave\n"
-    "from transformer_jax.parallel.mesh import DistributedConfig, initialize\n"
+    "from transformer_jax.parallel.mesh import initialize\n"
+    "from transformer_jax.parallel.settings import DistributedConfig\n"
     "import sys; address, rank = sys.argv[1:]\n"
     "config = DistributedConfig(address, 2, int(rank), initialization_timeout_seconds=2)\n"
     "leave(guarded(lambda: initialize(config)))"

@@ -81,8 +81,8 @@ class Export(RunCommand):
             return export_peft(self.run, output, self.checkpoint)
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
+        from transformer_jax.predictors.generation_settings import text_start
         from transformer_jax.predictors.runs import family, load, open_directory
-        from transformer_jax.predictors.text_starts import text_start
 
         directory = open_directory(self.run)
         kind, fields = family(directory), directory.read_config()

@@ -46,7 +46,7 @@ class Transcribe(TranscriptionFlags, PredictionCommand):
         """Writes a line for each recording, in their order."""
         if not self.files:
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
-        from transformer_jax.predictors.length_limits import length_limit
+        from transformer_jax.predictors.generation_settings import length_limit
         from transformer_jax.predictors.speech import load_transcriber
         from transformer_jax.speech.features import read_features
         from transformer_jax.speech.transcriber import Recording

@@ -198,7 +198,7 @@ class Translate(TranslationFlags, EngineCommand):
     def options(self) -> tuple[GenerationConfig, "TranslationBatching"]:
         """Settings of beam search and of batches."""
         from transformer_jax.decoding.options import TranslationBatching
-        from transformer_jax.predictors.length_limits import length_limit
+        from transformer_jax.predictors.generation_settings import length_limit
 
         how: dict[str, Any] = length_limit(self.run, self.max_len_a, self.max_len_b)._asdict()
         if self.sample:

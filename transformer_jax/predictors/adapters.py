@@ -19,7 +19,6 @@ from transformer_jax.interop.hf_run_directory import HFRunDirectory, model_of
 from transformer_jax.interop.peft import is_peft_folder, read_peft
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.inference import mesh_of, shard_parameters
-from transformer_jax.predictors.checkpoint_names import of_training
 from transformer_jax.predictors.runs import (
     abstract_model,
     chosen_checkpoint,
@@ -27,6 +26,7 @@ from transformer_jax.predictors.runs import (
     is_ngram_run,
     load,
     model_config,
+    of_training,
     open_directory,
 )
 from transformer_jax.storage.copies import fetched

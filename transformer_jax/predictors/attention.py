@@ -17,9 +17,8 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.predictors.generation_settings import changes_of
+from transformer_jax.predictors.generation_settings import changes_of, text_start
 from transformer_jax.predictors.runs import open_directory
-from transformer_jax.predictors.text_starts import text_start
 from transformer_jax.visual.attention import (
     AttentionMaps,
     attention_html,

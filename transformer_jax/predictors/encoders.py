@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError, command
+from transformer_jax.predictors.generation_settings import first_token
 from transformer_jax.predictors.runs import (
     ENCODERS,
     FINE_TUNED,
@@ -19,7 +20,6 @@ from transformer_jax.predictors.runs import (
     source_as_trained,
     task_of,
 )
-from transformer_jax.predictors.text_starts import first_token
 from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.recurrent_config import RecurrentConfig
 

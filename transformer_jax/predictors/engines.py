@@ -18,6 +18,7 @@ from transformer_jax.interop.ctranslate2_language import CTranslate2LanguageMode
 from transformer_jax.interop.ctranslate2_translator import CTranslate2Translator
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.hf_run_directory import model_of
+from transformer_jax.predictors.generation_settings import text_start
 from transformer_jax.predictors.runs import (
     chosen_checkpoint,
     load,
@@ -25,7 +26,6 @@ from transformer_jax.predictors.runs import (
     refuse_others,
     text_format,
 )
-from transformer_jax.predictors.text_starts import text_start
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer

@@ -23,16 +23,18 @@ from transformer_jax.encoding.vectors import Layers, Pool
 from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.attention import DecoderAttention, TranslatorAttention
 from transformer_jax.predictors.base import Predictor, listed, truncation
+from transformer_jax.predictors.embedding import Embedding
 from transformer_jax.predictors.generation_settings import (
     ConfigChoice,
     changes_of,
     generated,
     is_hf,
+    length_limit,
     request_of,
     requests_of,
+    warn_if_limited,
 )
 from transformer_jax.predictors.hf_generation import HFTextGenerator
-from transformer_jax.predictors.length_limits import length_limit, warn_if_limited
 from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.predictors.runs import (
     as_trained,
@@ -43,7 +45,6 @@ from transformer_jax.predictors.runs import (
     open_directory,
     source_as_trained,
 )
-from transformer_jax.predictors.texts import Embedding
 from transformer_jax.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:

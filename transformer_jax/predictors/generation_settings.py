@@ -1,15 +1,36 @@
-"""Settings of text generation in Python, requests made of them, and results."""
+"""Settings of text generation: those of a call and of a run, requests, first tokens, limits."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeGuard
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.generation_config import GenerationConfig, LengthLimit
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.results import GeneratedText, with_alternatives
+from transformer_jax.predictors.runs import open_directory, text_format
 
-__all__ = ["ConfigChoice", "changes_of", "generated", "is_hf", "request_of", "requests_of"]
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.decoding.context import TextStart
+    from transformer_jax.decoding.line_translator import LineTranslator
+    from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = [
+    "ConfigChoice",
+    "changes_of",
+    "first_token",
+    "generated",
+    "is_hf",
+    "length_limit",
+    "request_of",
+    "requests_of",
+    "text_start",
+    "warn_if_limited",
+]
 
 # "hf" decodes as generate(do_sample=False) of Hugging Face transformers does, with the
 # checkpoint's generation config for each setting that is None.
@@ -101,3 +122,78 @@ def request_of(prompt: str, changes: Mapping[str, Any]) -> GenerationRequest:
 
 def _is_listed(adapter: Any) -> TypeGuard[Sequence[str | None]]:
     return isinstance(adapter, list | tuple)
+
+
+def length_limit(
+    path: str | os.PathLike[str], max_len_a: float | None = None, max_len_b: int | None = None
+) -> LengthLimit:
+    """The limit of a run, which follows from its training data unless its settings gave one.
+
+    A run without a limit, such as a Hugging Face folder or that of an earlier version, has
+    :class:`.LengthLimit`'s.
+
+    Args:
+        path: The run directory or Hugging Face folder.
+        max_len_a: Tokens for each source token; None is that of the run.
+        max_len_b: Tokens beside these; None is that of the run.
+
+    Raises:
+        CheckpointError: There is no such run, or its ``config.json`` is damaged.
+    """
+    fields = open_directory(path).read_config().get("evaluation")
+    evaluation = fields if isinstance(fields, dict) else {}
+    limit = LengthLimit()
+    if isinstance(longest := evaluation.get("max_length"), int):  # of summaries, any source
+        limit = LengthLimit(0.0, longest)
+    kept = (evaluation.get("max_len_a"), evaluation.get("max_len_b"))
+    return limit.changed(*kept).changed(max_len_a, max_len_b)
+
+
+@contextlib.contextmanager
+def warn_if_limited(translator: "LineTranslator", search: GenerationConfig) -> Iterator[None]:
+    """Warns afterwards if texts reached their length limit.
+
+    Args:
+        translator: Of the texts.
+        search: Of these texts.
+    """
+    before = translator.counts["limited"], translator.counts["lines"]
+    yield
+    limited, lines = (
+        translator.counts[name] - count
+        for name, count in zip(("limited", "lines"), before, strict=True)
+    )
+    if limited:
+        note = translator.limit_note(limited, lines, search.limit)
+        warnings.warn(f"{note}: raise max_len_a or max_len_b", stacklevel=4)
+
+
+def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
+    """The start token of the texts of a decoder.
+
+    A model that was published without one has the token that ends texts.
+    """
+    published = _reads_as_published(run)
+    first = text_format(run).first
+    if first == "newline":
+        [[line_end]] = tokenizer.encode_batch(["\n"])
+        return line_end
+    stands_in = published and "bos" not in tokenizer.roles
+    return tokenizer.eos if first == "eos" or stands_in else tokenizer.bos
+
+
+def text_start(run: "RunDirectory", tokenizer: "Tokenizer") -> "TextStart":
+    """Returns the tokens that a decoder reads before a text.
+
+    A model that was published reads what its tokenizer puts there, as in transformers, and a start
+    token only where it would read nothing; a model trained here has a start token.
+    """
+    from transformer_jax.decoding.context import TextStart
+
+    first = first_token(run, tokenizer)
+    published = _reads_as_published(run)
+    return TextStart(tokenizer.prefix_ids, first) if published else TextStart.of(first)
+
+
+def _reads_as_published(run: "RunDirectory") -> bool:
+    return bool(run.read_config().get("prompts") == "template")

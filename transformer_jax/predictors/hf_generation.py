@@ -19,12 +19,12 @@ from transformer_jax.decoding.text_generation import Found, Pending, TextGenerat
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.inference import mesh_of
+from transformer_jax.predictors.generation_settings import first_token
 from transformer_jax.predictors.runs import (
     as_trained,
     open_directory,
     source_as_trained,
 )
-from transformer_jax.predictors.text_starts import first_token
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer

@@ -1,26 +1,22 @@
 """``transformer_jax.load``: the predictor of any trained model."""
 
 import contextlib
+import importlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 from jax.sharding import Mesh
 
+from transformer_jax.config_fields import nearest
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.inference import loading_mesh, loading_on
 from transformer_jax.predictors.base import Predictor
-from transformer_jax.predictors.checkpoint_names import of_training
 from transformer_jax.predictors.runs import (
     chosen_checkpoint,
     family,
+    of_training,
     open_directory,
-)
-from transformer_jax.predictors.task_names import (
-    LoadOptions,
-    TranslatorName,
-    check_task,
-    check_task_name,
 )
 from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.storage.copies import fetched
@@ -43,7 +39,33 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
+TranslatorName = Literal["translation", "summarization", "denoising"]
+
+# The predictor of each task, as ``transformer_jax.tasks`` calls them.
+_PREDICTORS = {
+    **dict.fromkeys(("translation", "summarization", "denoising"), "generation.Translation"),
+    "speech_recognition": "speech.Speech",
+    "language_model": "generation.LanguageModel",
+    "masked_lm": "texts.Encoder",
+    "sequence_classification": "texts.Classification",
+    "regression": "texts.Regression",
+    "token_classification": "texts.Tagging",
+    "question_answering": "texts.QuestionAnswering",
+    "reward": "texts.Reward",
+    "images": "images.Image",
+}
 Place: TypeAlias = str | os.PathLike[str]
+
+
+class LoadOptions(TypedDict, total=False):
+    """The keywords of ``transformer_jax.load``."""
+
+    checkpoint: str | int
+    allow_changed_config: bool
+    mesh: Mesh | None
+    engine: str
+    compute: str | None
+    engine_cache: str | os.PathLike[str] | None
 
 
 @overload
@@ -130,7 +152,7 @@ def load(
             unknown, or the run trained another task.
     """
     if isinstance(task, str):
-        check_task_name(task)
+        _check_task_name(task)
     folder = fetched(path, of_training)
     if engine not in ("jax", "ctranslate2"):
         raise ConfigError(f"engine is {engine!r}: must be 'jax' or 'ctranslate2'")
@@ -153,7 +175,7 @@ def load(
         else:
             predictor = recipe_of(run).predictor(folder, str(checkpoint))
         if task is not None:
-            check_task(path, task, predictor)
+            _check_task(path, task, predictor)
         return predictor
 
 
@@ -200,3 +222,47 @@ def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
     if found.manifest.get("tokenizer") != tokenizer:
         raise CheckpointError(f"{path}: was trained with another tokenizer than the task's")
     return task.predictor(found.model, task.tokenizer)
+
+
+def _check_task_name(name: str) -> None:
+    """Refuses a name that no task has.
+
+    Raises:
+        ConfigError: It names the nearest.
+
+    Example:
+        >>> _check_task_name("translaton")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ConfigError: task is translaton: allowed are translation, ...
+    """
+    if name not in _PREDICTORS:
+        raise ConfigError(
+            f"task is {name}: allowed are {', '.join(_PREDICTORS)}{nearest(name, _PREDICTORS)}"
+        )
+
+
+def _check_task(path: str | os.PathLike[str], name: str, predictor: Predictor) -> None:
+    """Refuses a model that has another task than its caller names.
+
+    Args:
+        path: Where it is.
+        name: The task that was named.
+        predictor: What was loaded.
+
+    Raises:
+        ConfigError: It names the tasks of the model.
+    """
+    if isinstance(predictor, _class_of(name)):
+        return
+    own = [one for one in _PREDICTORS if type(predictor) is _class_of(one)]
+    raise ConfigError(
+        f"task is {name}: the model in {os.fspath(path)} is for {' or '.join(own)}: give that, "
+        f"or no task"
+    )
+
+
+def _class_of(name: str) -> Any:
+    module, _, kind = _PREDICTORS[name].partition(".")
+    found = importlib.import_module(f"transformer_jax.predictors.{module}")
+    return getattr(found, f"{kind}Predictor")

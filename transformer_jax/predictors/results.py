@@ -3,16 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from transformer_jax.encoding.masked import TokenPrediction
-from transformer_jax.encoding.task_runner import AnswerSpan
-
 __all__ = [
-    "AnswerSpan",
     "Classification",
     "GeneratedText",
     "MultiLabelClassification",
     "TaggedWord",
-    "TokenPrediction",
     "classification",
     "with_alternatives",
 ]

@@ -10,7 +10,6 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, command, plural
-from transformer_jax.predictors.checkpoint_names import chosen_checkpoint, of_training
 from transformer_jax.recipes.registry import recipe_name, recipe_of
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
@@ -35,6 +34,7 @@ __all__ = [
     "load",
     "load_language",
     "model_config",
+    "of_training",
     "open_directory",
     "preparation",
     "refuse_others",
@@ -69,6 +69,36 @@ _USE = {
     "image": ("an image model", "describe"),
 }
 FAMILY_NAMES = {found: name for found, (name, _) in _USE.items()}  # for messages
+
+
+def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
+    """The checkpoint that a name stands for, and the number of checkpoints to average.
+
+    Raises:
+        ConfigError: The name is none of ``best``, ``last``, a step, ``average:N``.
+
+    Example:
+        >>> chosen_checkpoint("best"), chosen_checkpoint("1200"), chosen_checkpoint("average:5")
+        (('best', 1), (1200, 1), ('last', 5))
+    """
+    kind, _, number = text.partition(":")
+    if text == "best":
+        return "best", 1
+    if text == "last":
+        return "last", 1
+    if text.isdecimal():
+        return int(text), 1
+    if kind == "average" and number.isdecimal() and int(number):
+        return "last", int(number)
+    raise ConfigError(
+        f"checkpoint {text}: must be best, last, a step (1200) or average:N, the mean of the last N"
+    )
+
+
+def of_training(name: str) -> bool:
+    """Returns whether a file of a run is needed to resume it, and not to use it."""
+    parts = name.split("/")
+    return len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "optimizer"
 
 
 def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
@@ -342,7 +372,7 @@ def load_language(
             raise CheckpointError(f"{path}: {error}") from None
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.interop.peft import is_peft_folder
-    from transformer_jax.predictors.text_starts import text_start
+    from transformer_jax.predictors.generation_settings import text_start
 
     model, tokenizer = loaded or load(path, checkpoint, kind="decoder", change=change)
     language = DecoderLanguageModel(

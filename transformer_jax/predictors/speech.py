@@ -18,8 +18,12 @@ from transformer_jax.predictors.attention import (
     translation_attention,
 )
 from transformer_jax.predictors.base import Predictor
-from transformer_jax.predictors.generation_settings import changes_of, generated
-from transformer_jax.predictors.length_limits import length_limit, warn_if_limited
+from transformer_jax.predictors.generation_settings import (
+    changes_of,
+    generated,
+    length_limit,
+    warn_if_limited,
+)
 from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.predictors.runs import as_trained, load, open_directory
 from transformer_jax.speech.audio import AudioConfig

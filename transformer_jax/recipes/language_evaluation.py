@@ -11,8 +11,8 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
 from transformer_jax.errors import ConfigError
+from transformer_jax.predictors.generation_settings import text_start
 from transformer_jax.predictors.runs import load_language, open_directory
-from transformer_jax.predictors.text_starts import text_start
 from transformer_jax.recipes.driver import read
 from transformer_jax.recipes.texts import open_texts_of, token_cache
 from transformer_jax.runs.language_report import Report, baselines, evaluate_texts

@@ -231,7 +231,7 @@ class OnPolicyLearning(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of learning from rewards."""
-        from transformer_jax.predictors.text_starts import first_token
+        from transformer_jax.predictors.generation_settings import first_token
         from transformer_jax.runs.freezing import partition_for
         from transformer_jax.runs.rewarding import reward_source
         from transformer_jax.tasks.on_policy_task import Learning, PromptRows, from_samples

@@ -278,7 +278,7 @@ def encode_data(
     run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
 ) -> "tuple[EncodedCompletions, CompletionRows]":
     """Returns the tokenized examples of a run, and the rules of batching."""
-    from transformer_jax.predictors.text_starts import first_token
+    from transformer_jax.predictors.generation_settings import first_token
     from transformer_jax.tasks.preference_task import CompletionRows, encode_splits
 
     first, length = first_token(directory, tokenizer), run.align.max_length or LONGEST

@@ -38,7 +38,7 @@ def validate(
     """
     from transformer_jax.parallel.inference import loading_mesh
     from transformer_jax.parallel.sharding import num_batch_shards
-    from transformer_jax.predictors.checkpoint_names import chosen_checkpoint
+    from transformer_jax.predictors.runs import chosen_checkpoint
     from transformer_jax.training.validation import validate_checkpoint
 
     mesh, unit = loading_mesh(), run.training.row_unit

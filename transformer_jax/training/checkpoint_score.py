@@ -5,11 +5,12 @@ happened to ``metrics.jsonl``.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from transformer_jax.training.task import Metric
+if TYPE_CHECKING:
+    from transformer_jax.training.task import Metric
 
 __all__ = ["PROGRESS", "CheckpointScore", "Standing", "score_of"]
 
@@ -69,16 +70,17 @@ class Standing(NamedTuple):
             return self._replace(best=score, best_step=step, since=0, evaluated=step)
         return self._replace(since=self.since + 1, evaluated=step)
 
-    def fields(self, metric: Metric) -> dict[str, Any]:
+    def fields(self, metric: "Metric") -> dict[str, Any]:
         """Returns the standing as a manifest holds it."""
         best = None if self.best is None else self.best.value
         return {"metric": metric.name, **self._asdict(), "best": best}
 
     @classmethod
-    def read(cls, manifest: Mapping[str, Any], metric: Metric) -> "Standing | None":
+    def read(cls, manifest: Mapping[str, Any], metric: "Metric") -> "Standing | None":
         """Returns the standing in a manifest; None without one for this metric.
 
         Example:
+            >>> from transformer_jax.training.task import Metric
             >>> metric = Metric("loss", better="lower")
             >>> standing = Standing().after(2, CheckpointScore("loss", 2.0))
             >>> Standing.read({PROGRESS: standing.fields(metric)}, metric) == standing
@@ -96,7 +98,7 @@ class Standing(NamedTuple):
         cls,
         history: Iterable[Mapping[str, Any]],
         scores: Mapping[int, CheckpointScore],
-        metric: Metric,
+        metric: "Metric",
     ) -> "Standing":
         """Returns the standing of a run of an earlier version, whose manifests lack it.
 
@@ -106,6 +108,7 @@ class Standing(NamedTuple):
             metric: The metric of the best checkpoint.
 
         Example:
+            >>> from transformer_jax.training.task import Metric
             >>> lines = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 3.0}]
             >>> Standing.of_earlier(lines, {}, Metric("loss", better="lower"))[1:]
             (1, 1, 2, 0)

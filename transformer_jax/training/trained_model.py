@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 from flax import nnx
@@ -18,8 +18,10 @@ from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.checkpoint_reader import load_parts
 from transformer_jax.training.partition import overlay
 from transformer_jax.training.state import abstract_parts
-from transformer_jax.training.task import Task
 from transformer_jax.training.trees import flatten_dict
+
+if TYPE_CHECKING:
+    from transformer_jax.training.task import Task
 
 __all__ = ["TrainedModel", "check_parameters", "load_model"]
 
@@ -33,7 +35,7 @@ class TrainedModel(NamedTuple):
 
 
 def load_model(
-    task: Task,
+    task: "Task",
     directory: str | os.PathLike[str],
     which: int | Literal["best", "last"] = "best",
     *,
