@@ -13,7 +13,7 @@ _MOST = 512 << 20  # bytes on disk
 
 
 def enable_compilation_cache() -> Path | None:
-    """Make JAX keep compiled programs on disk, whether it is imported yet or not; the folder.
+    """Makes JAX keep compiled programs on disk, imported or not; returns the folder.
 
     The folder is ``TRANSFORMER_JAX_CACHE``, else ``~/.cache/transformer_jax``. Each kind of
     processor has its own part, because programs are compiled for one. The oldest go where all take

@@ -154,13 +154,13 @@ class PositionConfig(Configuration, group="positions"):
 
     def _check_longrope(self, size: int) -> None:
         factors = {name: getattr(self, name) for name in ("rope_short_factor", "rope_long_factor")}
-        given = any(factors.values())
-        if given != (self.rope_original_max_length is not None):
+        any_factor = any(factors.values())
+        if any_factor != (self.rope_original_max_length is not None):
             raise ConfigError(
                 "positions.rope_short_factor, rope_long_factor and rope_original_max_length are "
                 "given together"
             )
-        for name, numbers in factors.items() if given else ():
+        for name, numbers in factors.items() if any_factor else ():
             if len(numbers) != size // 2:
                 raise ConfigError(
                     f"positions.{name} has {len(numbers)} factors: {size // 2} are needed"
@@ -237,7 +237,7 @@ class MixerConfig(Configuration, group="mixer"):
     kind: Literal["attention", "recurrent", "convolution"] = "attention"  # of every block
     cell: CellName = "lstm"  # of recurrent; an encoder's reads in both directions
     kernel_size: Annotated[int, Range(1, 1 << 16)] = 3  # of convolution, positions
-    # Of convolution: those of the layers, over and over.
+    # Dilations of convolution, repeated over the layers.
     dilations: tuple[Annotated[int, Range(1, 1 << 16)], ...] = (1,)
 
     def __post_init__(self) -> None:

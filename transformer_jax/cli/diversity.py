@@ -44,9 +44,9 @@ class DiversityCommand(PredictionCommand):
         ]
         | None
     ) = None  # fmt: skip
-    """How words are split, as by sacreBLEU: 13a, intl and none at blanks (self-BLEU: also
-    punctuation), zh, char, ja-mecab ... for scripts without. None follows from the script of the
-    texts."""
+    """Tokenizer of sacreBLEU that splits words: 13a, intl and none at blanks (self-BLEU: also
+    punctuation), zh, char, ja-mecab ... for scripts without blanks. None follows from the script of
+    the texts."""
     seed: Seed = 0
     """Random seed for sampling."""
     checkpoint: str = "best"

@@ -107,15 +107,15 @@ def _refuse_flags_of_others(path: str, recipe: Recipe, arguments: Sequence[str])
     """Refuses flags of other recipes; the message names these recipes and the valid flags."""
     known = flags_of(evaluation_flags(recipe.name))
     for flag in sorted(_flags_in(arguments) - {*known}):
-        others = [
+        titles = [
             other.title
             for other in map(get_recipe, RECIPES)
             if other.evaluation is not None and flag in flags_of(other.evaluation)
         ]
-        if others:
+        if titles:
             assert recipe.evaluation is not None
-            own = [f"--{one}" for one in flags_of(recipe.evaluation) if "no-" not in one[:3]]
+            valid = [f"--{one}" for one in flags_of(recipe.evaluation) if "no-" not in one[:3]]
             raise ConfigError(
-                f"--{flag} is for {' or '.join(dict.fromkeys(others))}, and {path} is the run of "
-                f"{recipe.title}: leave it out; there are {', '.join(own)}"
+                f"--{flag} is for {' or '.join(dict.fromkeys(titles))}, and {path} is the run of "
+                f"{recipe.title}: leave it out; there are {', '.join(valid)}"
             )

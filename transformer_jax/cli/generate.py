@@ -73,7 +73,7 @@ class Generate(TextFlags, EngineCommand):
     too_long: Literal["truncate", "error"] = "truncate"
     """Prompts longer than the context: truncate their start, or stop with an error."""
     on_full_context: Literal["slide", "stop"] = "slide"
-    """When the context is full: continue with its latter half (slide), or stop."""
+    """Action when the context is full: continue with its latter half (slide), or stop."""
     context: int | None = None
     """Context length in tokens; may exceed that of training where positions allow it."""
     rope_interpolation: bool = False

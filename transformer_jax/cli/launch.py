@@ -39,11 +39,11 @@ class Launch(Configuration, group="--"):
     devices_per_process: _Processes = 1
     """Devices of each process; emulated on a CPU."""
     rehearse: _Processes | None = None
-    """Instead of -n: as many processes, all on the CPU, to try a command for a cluster."""
+    """Instead of -n: number of processes on the CPU, to rehearse a command for a cluster."""
     restarts: Annotated[int, Range(0, 2**31 - 1)] = 0
-    """How often all processes start again after one of them crashed."""
+    """Number of restarts of all processes after one of them crashed."""
     grace: Annotated[float, Range(0, 86_400)] = 30.0
-    """Seconds that the others have to end after one failed; then SIGKILL."""
+    """Seconds that the other processes have to end after one failed; then SIGKILL."""
     all_output: bool = False
     """Show the output of all processes, not of process 0 alone."""
     log_dir: OutputPath = Path("launch-logs")
@@ -64,25 +64,25 @@ class Launch(Configuration, group="--"):
     tasks_per_node: int = 1
     """Processes of each machine: 1, or one for each GPU (slurm)."""
     partition: str | None = None
-    """Of slurm."""
+    """Partition (slurm)."""
     account: str | None = None
-    """Of slurm."""
+    """Account (slurm)."""
     qos: str | None = None
-    """Of slurm."""
+    """Quality of service (slurm)."""
     constraint: str | None = None
-    """Of slurm."""
+    """Constraint on nodes (slurm)."""
     image: str | None = None
     """Container image with this package (jobset)."""
     volume_claim: str | None = None
     """Claim of a volume that all pods mount, for run directories (jobset)."""
     zone: str | None = None
-    """Of tpu-vm, such as us-central1-a."""
+    """Zone, such as us-central1-a (tpu-vm)."""
     nfs: str | None = None
     """SERVER:/PATH of a disk that all machines mount, for run directories (tpu-vm)."""
     bucket: str | None = None
     """gs://BUCKET or s3://BUCKET, for run directories (skypilot)."""
     install: str | None = None
-    """What pip installs (tpu-vm, skypilot); None is this package for the devices."""
+    """Package that pip installs (tpu-vm, skypilot); None is this package for the devices."""
 
     def __call__(self) -> int:
         """Runs the command to its end, or prints a file; returns the exit code."""

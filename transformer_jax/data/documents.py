@@ -85,7 +85,7 @@ class TextSplits:
 
 
 def check(data: TextData) -> None:
-    """Refuse settings with two sources of data, or out of range.
+    """Refuses settings with two sources of data, or out of range.
 
     Raises:
         ConfigError: The settings are invalid; the message names them.

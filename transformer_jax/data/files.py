@@ -108,14 +108,14 @@ class _Begun(io.RawIOBase):
         return self._handle
 
     def readinto(self, buffer: Any) -> int:
-        """Read into ``buffer``; returns the number of bytes."""
+        """Reads into ``buffer``; returns the number of bytes."""
         taken = self._begun[: len(buffer)] or os.read(self._handle, len(buffer))
         self._begun = self._begun[len(taken) :]
         buffer[: len(taken)] = taken
         return len(taken)
 
     def close(self) -> None:
-        """Close the pipe."""
+        """Closes the pipe."""
         if not self.closed:
             os.close(self._handle)
         super().close()

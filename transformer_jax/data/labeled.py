@@ -69,7 +69,7 @@ class LabeledSplits:
 
 
 def check(data: LabeledData) -> None:
-    """Refuse settings with two sources of data, or out of range.
+    """Refuses settings with two sources of data, or out of range.
 
     Raises:
         ConfigError: The settings are invalid; the message names them.

@@ -87,7 +87,7 @@ class Splits:
 
 
 def check(data: PairData) -> None:
-    """Refuse settings with two sources of data, or with one side only.
+    """Refuses settings with two sources of data, or with one side only.
 
     Raises:
         ConfigError: The settings are invalid; the message names them.

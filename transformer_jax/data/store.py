@@ -226,7 +226,7 @@ def _open(folder: pathlib.Path) -> PairStore | None:
 
 
 def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, int]]) -> None:
-    """Write a folder under another name and rename it, so that it is always complete.
+    """Writes a folder under another name and renames it, so that it is always complete.
 
     Args:
         folder: Path of the folder.

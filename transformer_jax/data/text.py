@@ -192,7 +192,7 @@ def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
 
 
 def check_readable(path: str | pathlib.Path, flag: str = "") -> None:
-    """Refuse a file that cannot be read, or does not begin as text.
+    """Refuses a file that cannot be read, or does not begin as text.
 
     Input that can be read only once is not touched: pipes and terminals.
 

@@ -14,7 +14,7 @@ def check_vocabulary(
     exact: bool = False,
     where: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Refuse a tokenizer with ids that a model has no embedding for; more embeddings are usual.
+    """Refuses a tokenizer with ids that a model has no embedding for; more embeddings are usual.
 
     Args:
         tokenizer: Its ``vocab_size`` is one more than its largest id.

@@ -45,5 +45,5 @@ class KeptContext:
         return cache
 
     def hold(self, cache: Any, ids: list[int]) -> None:
-        """Keep a cache of these tokens."""
+        """Keeps a cache of these tokens."""
         self.cache, self.ids = cache, ids

@@ -8,7 +8,7 @@ __all__ = ["check_lengths"]
 
 
 def check_lengths(predictions: Sized, references: Sized) -> None:
-    """Refuse predictions that are not one per reference, and empty ones.
+    """Refuses predictions that are not one per reference, and empty ones.
 
     Raises:
         DataError: The numbers differ, or both are 0.

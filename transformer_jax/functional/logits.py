@@ -188,7 +188,7 @@ def temperature(logits: Float[Array, "B V"], t: Each) -> Float[Array, "B V"]:
 
 @real_arguments
 def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
-    """Top-k: keep the ``k`` largest logits of each row, the earlier ones of equals.
+    """Top-k: keeps the ``k`` largest logits of each row, the earlier ones of equals.
 
     Below 1 counts as 1, and above ``V`` as ``V``. Fan et al. 2018,
     https://arxiv.org/abs/1805.04833.
@@ -208,7 +208,7 @@ def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
 
 @real_arguments
 def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
-    """Top-p (nucleus): keep the fewest most probable tokens whose probabilities reach ``p``.
+    """Top-p (nucleus): keeps the fewest most probable tokens whose probabilities reach ``p``.
 
     The token that crosses ``p`` stays, so one always does; ``p = 1`` forbids nothing. A sum
     within one part in a million of ``p`` has reached it, whatever the rounding. Where equal, the
@@ -231,7 +231,7 @@ def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
 
 @real_arguments
 def min_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
-    """Min-p: keep tokens with at least ``p`` times the highest probability.
+    """Min-p: keeps tokens with at least ``p`` times the highest probability.
 
     Source: Nguyen et al. 2024, https://arxiv.org/abs/2407.01082.
 
@@ -250,7 +250,7 @@ def repetition_penalty(
     valid: Bool[Array, "B T"] | Int[Array, " B"],
     penalty: Each,
 ) -> Float[Array, "B V"]:
-    """Divide positive logits of earlier ``tokens`` by ``penalty``, multiply negative ones by it.
+    """Divides positive logits of earlier ``tokens`` by ``penalty``, multiplies negative ones by it.
 
     Source: Keskar et al. 2019, https://arxiv.org/abs/1909.05858, with the sign handled as in
     Hugging Face ``transformers``.
@@ -277,7 +277,7 @@ def repetition_penalty(
 def no_repeat_ngram(
     logits: Float[Array, "B V"], tokens: Int[Array, "B T"], length: EachInt, n: int
 ) -> Float[Array, "B V"]:
-    """Forbid tokens that would repeat an n-gram of ``tokens[:length]``.
+    """Forbids tokens that would repeat an n-gram of ``tokens[:length]``.
 
     Source: Paulus et al. 2017, https://arxiv.org/abs/1705.04304.
 
@@ -307,7 +307,7 @@ def no_repeat_ngram(
 def suppress_tokens(
     logits: Float[Array, "B V"], ids: Int[Array, " n"] | Int[Array, "B n"]
 ) -> Float[Array, "B V"]:
-    """Forbid the tokens ``ids``, for all rows or for each row; negative ids are skipped.
+    """Forbids the tokens ``ids``, for all rows or for each row; negative ids are skipped.
 
     Example:
         >>> suppress_tokens(jnp.zeros((1, 3)), jnp.array([1, -1]))
@@ -319,7 +319,7 @@ def suppress_tokens(
 
 @real_arguments
 def force_token(logits: Float[Array, "B V"], id: EachInt) -> Float[Array, "B V"]:
-    """Force the token ``id``, with logit 0; rows with a negative ``id`` stay as they are.
+    """Forces the token ``id``, with logit 0; rows with a negative ``id`` stay as they are.
 
     Example:
         >>> force_token(jnp.zeros((2, 3)), jnp.array([1, -1]))

@@ -202,7 +202,7 @@ def _recur_backward(cell, truncate, kept, gradients):
 
 
 def _kernel_gradient(cell: Cell, met: tuple[Array, ...], gradient: Array, kernel: Array) -> Array:
-    """That of the products of all positions: operands, transposed, times gradients of columns."""
+    """Returns the gradient of the kernel: transposed operands of all positions times gradients."""
     D = kernel.shape[0]
     widths, start, parts = _widths(cell), 0, []
     for operand, width in zip(met, widths, strict=True):

@@ -133,7 +133,7 @@ def name_problem(name: str) -> str | None:
 
 
 def check_cover(entries: Mapping[str, Entry], start: int, size: int) -> None:
-    """Check that tensors fill the file from the header to its end without gaps.
+    """Checks that tensors fill the file from the header to its end without gaps.
 
     Raises:
         ValueError: Two overlap, or bytes belong to none.

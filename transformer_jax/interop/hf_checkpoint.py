@@ -337,7 +337,7 @@ _COPIED = ("embedding/table", "decoder_embedding/table", "head/bias", "head/tabl
 
 
 def _check_sizes(model: Model, tensors: TensorFolder) -> None:
-    """Refuse sizes that the files cannot hold, before the model is described.
+    """Refuses sizes that the files cannot hold, before the model is described.
 
     Raises:
         ConfigError: A size is out of range.

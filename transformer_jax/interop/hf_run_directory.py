@@ -387,7 +387,7 @@ def convert(
 
 
 def save_converted(run: RunDirectory, params: Any, describe: Mapping[str, Any]) -> None:
-    """Write parameters as the only checkpoint of a run, step 0."""
+    """Writes parameters as the only checkpoint of a run, step 0."""
     from transformer_jax.training.checkpoint import Checkpointer
     from transformer_jax.training.state import TrainState
 

@@ -88,7 +88,7 @@ def _save(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Write a file under another name, and rename it once it is on disk."""
+    """Writes a file under another name, and renames it once it is on disk."""
     with draft_file(path) as draft:
         draft.touch()
         usual = draft.stat().st_mode

@@ -294,7 +294,7 @@ def _frame(
 
 
 def _mark(backend: tokenizers.Tokenizer, names: Iterable[str]) -> None:
-    """Mark the names in the vocabulary as special tokens."""
+    """Marks the names in the vocabulary as special tokens."""
     known = backend.get_vocab()
     backend.add_special_tokens([_token(name) for name in names if name in known])
 

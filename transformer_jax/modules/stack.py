@@ -193,7 +193,7 @@ class Stack(Summarized):
         return self.config.scores.window_of(layer)
 
     def run(self, x, mask, context: dict[str, Any], key, on_hidden: OnHidden | None = None):
-        """Run all blocks, as a scan unless there are callbacks."""
+        """Runs all blocks, as a scan unless there are callbacks."""
         keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
         watched = "on_weights" in context or on_hidden is not None
         if self.config.compute.scan_layers and self.layers and not watched:

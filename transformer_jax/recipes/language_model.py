@@ -61,7 +61,7 @@ class LanguageRun(Cached, Adapted, RunConfig):
     data: TextData = TextData()
     training: TextRows = TextRows()
     evaluation: LanguageEvaluation = LanguageEvaluation()
-    # What a text begins with: BOS; the end of the text before it; or, of a single text, a line end.
+    # First token of a text: BOS; the end of the text before it; or a line end, for a single text.
     first: Literal["auto", "bos", "eos", "newline"] = "auto"
 
     recipe: ClassVar[str] = "language_model"

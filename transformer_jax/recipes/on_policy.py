@@ -137,7 +137,7 @@ class PolicyRun(Adapted, RunConfig):
     model: TransformerConfig = PRESETS["gpt2_small"]
     data: PreferenceData = PreferenceData()
     training: PromptBatches = PromptBatches()
-    # What a text begins with; auto is as in the run that this one starts from.
+    # First token of a text; auto takes the setting of the run that this one starts from.
     first: First = "auto"
 
     recipe: ClassVar[str] = "on_policy"

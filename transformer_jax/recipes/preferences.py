@@ -70,11 +70,11 @@ class AlignConfig(Configuration, group="align"):
     beta: Positive | None = None
     # Dpo: probability that a preference is wrong; None is 0.
     label_smoothing: Annotated[float, Range(0, below=0.5)] | None = None
-    margin: float | None = None  # simpo: by how much the chosen one is to be better; None is 1
-    desirable_weight: NotNegative | None = None  # kto: of desirable completions; None is 1
-    undesirable_weight: NotNegative | None = None  # kto: of the others; None is 1
-    # Of dpo, ipo and kto: log-probabilities of the reference are computed once before the first
-    # step, or its parameters are kept and computed with in every step. None is precomputed.
+    margin: float | None = None  # simpo: target margin of the rewards; None is 1
+    desirable_weight: NotNegative | None = None  # kto: weight of desirable completions; None is 1
+    undesirable_weight: NotNegative | None = None  # kto: weight of undesirable ones; None is 1
+    # dpo, ipo and kto: the reference's log-probabilities are computed once before the first step
+    # (precomputed, the default), or by its frozen parameters in every step.
     reference: Literal["precomputed", "frozen"] | None = None
     # Most tokens of a prompt with its completion; None is what the model has positions for, up to
     # 512.
@@ -127,7 +127,7 @@ class PreferenceRun(Adapted, RunConfig):
     model: TransformerConfig = PRESETS["gpt2_small"]
     data: PreferenceData = PreferenceData()
     training: ExampleBatches = ExampleBatches()
-    # What a text begins with; auto is as in the run that this one starts from.
+    # First token of a text; auto takes the setting of the run that this one starts from.
     first: First = "auto"
 
     recipe: ClassVar[str] = "preferences"

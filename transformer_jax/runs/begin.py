@@ -64,7 +64,7 @@ def begin(
     vocab_given: bool,
     published: Callable[[Any], dict[str, Any] | None] = no_record,
 ) -> RunDirectory:
-    """Create a run directory with everything but the training state.
+    """Creates a run directory with everything but the training state.
 
     ``config.json`` holds the run with all settings.
 

@@ -105,7 +105,7 @@ class Report:
         self.rows: list[tuple[str, str, TextMetrics]] = []
 
     def add(self, model: str, found: Mapping[str, TextMetrics]) -> None:
-        """Add the metrics of a model on each text."""
+        """Adds the metrics of a model on each text."""
         self.rows += [(model, text, worth) for text, worth in found.items()]
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

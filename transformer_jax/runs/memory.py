@@ -36,7 +36,7 @@ def memory(devices: list[Any]) -> int | None:
 
 
 def check_room(run: Any) -> None:
-    """Refuse a run whose parameters and gradients, or whose batches, exceed all memory.
+    """Refuses a run whose parameters and gradients, or whose batches, exceed all memory.
 
     A run that passes may still be too large: this is a lower bound. Frozen parameters have no
     gradients.

@@ -156,7 +156,7 @@ def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparati
 
 
 def _check_there(path: str, where: str) -> None:
-    """Refuse a file of another kind, and a local one that is missing, before any is read."""
+    """Refuses a file of another kind, and a local one that is missing, before any is read."""
     if pathlib.PurePath(path).suffix.lower() not in SUFFIXES:
         raise DataError(f"{where}{path}: the name ends in none of {', '.join(SUFFIXES)}")
     if url_of(path) is None and not os.path.exists(path):

@@ -55,12 +55,12 @@ class Storage(Protocol):
         """The names at the top of what is kept."""
 
     def fetch(self) -> None:
-        """Make the folder equal to what is kept."""
+        """Makes the folder equal to the stored copy."""
 
     def publish(
         self, drafts: Mapping[str, Path] = {}, check: Callable[[], None] = _allowed
     ) -> None:
-        """Make what is kept equal to the folder, with drafts under their later names.
+        """Makes the stored copy equal to the folder, with drafts under their later names.
 
         Args:
             drafts: Complete folders by the names that they will have, below the folder.
@@ -111,7 +111,7 @@ class ObjectStorage:
         return {name.split("/")[0] for name in self._listed()}
 
     def fetch(self, omitted: Chosen = _none) -> None:
-        """Make the folder equal to the objects.
+        """Makes the folder equal to the objects.
 
         Args:
             omitted: Whether an object is not downloaded.
@@ -153,7 +153,7 @@ class ObjectStorage:
     def publish(
         self, drafts: Mapping[str, Path] = {}, check: Callable[[], None] = _allowed
     ) -> None:
-        """Make the objects equal to the files of the folder.
+        """Makes the objects equal to the files of the folder.
 
         What another writer has added since the last look stays: only objects that this folder
         once had are removed, and files of folders whose manifest is missing.

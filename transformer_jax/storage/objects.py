@@ -86,7 +86,7 @@ class Objects:
         }
 
     def check_bucket(self) -> None:
-        """Refuse a bucket that is missing or cannot be read."""
+        """Refuses a bucket that is missing or cannot be read."""
         bucket = self._root.partition("/")[0]
         with self._explained():
             if not self._files.exists(bucket):
@@ -108,12 +108,12 @@ class Objects:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace an object: readers find the earlier content or this one, never a part."""
+        """Replaces an object: readers find the earlier content or this one, never a part."""
         with self._written():
             self._files.pipe_file(self._at(name), content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write an object unless it exists; whether this call wrote it."""
+        """Writes an object unless it exists; returns whether this call wrote it."""
         try:
             with self._written():
                 self._files.pipe_file(self._at(name), content, mode="create")
@@ -122,7 +122,7 @@ class Objects:
         return True
 
     def upload(self, path: Path, name: str) -> None:
-        """Replace an object by a file, which may grow meanwhile."""
+        """Replaces an object by a file, which may grow meanwhile."""
         if path.stat().st_size <= _SMALL:
             self.write(name, path.read_bytes())
             return
@@ -130,7 +130,7 @@ class Objects:
             self._files.put_file(str(path), self._at(name))
 
     def download(self, name: str, path: Path) -> None:
-        """Replace a file by an object."""
+        """Replaces a file by an object."""
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_dead_drafts(path.parent, path.name)
         draft = draft_path(path)
@@ -142,12 +142,12 @@ class Objects:
             draft.unlink(missing_ok=True)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove objects, in this order; those that are missing are passed over."""
+        """Removes objects, in this order; missing ones are skipped."""
         for name in names:
             self.remove_one(name)
 
     def remove_one(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Removes an object, if it is there."""
         with contextlib.suppress(FileNotFoundError), self._explained():
             self._files.rm_file(self._at(name))
 

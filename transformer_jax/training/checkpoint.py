@@ -139,7 +139,7 @@ class Checkpointer:
         score: CheckpointScore | None = None,
         progress: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start to write ``state``; its buffers may be donated as soon as this returns.
+        """Starts to write ``state``; its buffers may be donated as soon as this returns.
 
         Args:
             step: Step of the state.
@@ -178,7 +178,7 @@ class Checkpointer:
     def set_score(
         self, step: int, score: CheckpointScore | None, progress: Mapping[str, Any] | None = None
     ) -> None:
-        """Add the score, and the evaluations so far, to a stored checkpoint; its arrays stay.
+        """Adds the score, and the evaluations so far, to a stored checkpoint; its arrays stay.
 
         Raises:
             CheckpointError: It is missing or damaged, or cannot be written.
@@ -211,7 +211,7 @@ class Checkpointer:
         self._storage.publish(drafts, check=lambda: check_lock(self.directory.parent))
 
     def wait(self) -> None:
-        """Wait until the last save is on disk, then remove checkpoints that are not kept.
+        """Waits until the last save is on disk, then removes checkpoints that are not kept.
 
         Raises:
             CheckpointError: The checkpoint could not be written.
@@ -360,7 +360,7 @@ class Checkpointer:
         return target
 
     def close(self) -> None:
-        """Wait for the last save and end Orbax's threads."""
+        """Waits for the last save and ends Orbax's threads."""
         try:
             self.wait()
         finally:

@@ -31,7 +31,7 @@ def describe(checkpointer: Checkpointer, frozen: PyTree, partition: Partition) -
 
 
 def write(run: Path, frozen: PyTree) -> None:
-    """Write the frozen parameters of a run, before its first step.
+    """Writes the frozen parameters of a run, before its first step.
 
     Raises:
         CheckpointError: It cannot be written.

@@ -52,7 +52,7 @@ class Lease(NoLease):
         self.url, self._stale, self._objects = url, stale, Objects(url)
 
     def take(self, token: str) -> None:
-        """Take the lease, or that of a writer that is gone.
+        """Takes the lease, also from a writer that is gone.
 
         Raises:
             CheckpointError: Another writer has it; the message names it.
@@ -73,7 +73,7 @@ class Lease(NoLease):
         raise CheckpointError(f"{self.url}: another process has just begun to write there")
 
     def check_free(self) -> None:
-        """Refuse to write if another process has the lease; no lease is allowed.
+        """Refuses to write if another process has the lease; a missing lease is allowed.
 
         Raises:
             CheckpointError: Another writer has it, or it cannot be read.
@@ -105,7 +105,7 @@ class Lease(NoLease):
         return (now.written - held.written).total_seconds()
 
     def renew(self, token: str) -> None:
-        """Write it again, if it is ours.
+        """Renews the lease, if this process holds it.
 
         Raises:
             OSError: The store cannot be written.
@@ -114,7 +114,7 @@ class Lease(NoLease):
             self._objects.write(_NAME, _content(token))
 
     def check(self, token: str) -> None:
-        """Refuse to write if another process has the lease by now.
+        """Refuses to write if another process has the lease by now.
 
         Raises:
             CheckpointError: It was lost, or cannot be read.
@@ -131,7 +131,7 @@ class Lease(NoLease):
             )
 
     def release(self, token: str) -> None:
-        """Remove it, if it is ours.
+        """Removes the lease, if this process holds it.
 
         Raises:
             OSError: The store cannot be written.

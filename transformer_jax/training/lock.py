@@ -183,7 +183,7 @@ class RunLock:
         raise CheckpointError(f"{self.path}: in use by {_who(found)}: {hint}")
 
     def _replace(self, found: dict[str, Any], draft: Path) -> None:
-        """Replace a dead lock by ours, unless another process replaces it first.
+        """Replaces a dead lock, unless another process replaces it first.
 
         A process creates a folder of a fixed name with the new lock in it, which is exclusive, and
         renames the lock out of it. This fails if another process removed the folder meanwhile.
@@ -210,7 +210,7 @@ class RunLock:
                 turn.rmdir()  # fails if it belongs to another process by now, as intended
 
     def _end_dead(self, turn: Path, draft: Path) -> None:
-        """Remove the folder of a replacement whose process has died."""
+        """Removes the folder of a replacement whose process has died."""
         gone = draft_path(self.file)
         with contextlib.suppress(OSError):
             draft.touch()
@@ -228,7 +228,7 @@ class RunLock:
 
 
 def check_lock(path: str | os.PathLike[str]) -> None:
-    """Refuse to write to a run that another process has locked; a missing lock is allowed.
+    """Refuses to write to a run that another process has locked; a missing lock is allowed.
 
     A lock that this process holds must still be there. A process that slept for minutes, as on a
     laptop whose lid was closed, counts as dead on other machines; the process that took its run

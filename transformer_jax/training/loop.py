@@ -190,7 +190,7 @@ class _TrainingLoop:
     def _wait_for(
         self, batch: dict[str, Any], state: TrainState, number: int, stop: StopSignals
     ) -> None:
-        """Wait until a step on ``batch`` can begin; ``number`` steps are done."""
+        """Waits until a step on ``batch`` can begin; ``number`` steps are done."""
         if self.step.wait(batch, lambda: True):
             return
         # Steps that are done are reported before the wait, not after it.
@@ -209,7 +209,7 @@ class _TrainingLoop:
             raise self._stopped(stop.received, number)
 
     def _tell_compiled(self) -> None:
-        """Print once that all programs are compiled."""
+        """Prints once that all programs are compiled."""
         shapes = self.step.announced
         if not self.reported_shapes and shapes and self.step.ready >= shapes:
             self.reported_shapes = True

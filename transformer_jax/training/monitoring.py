@@ -102,7 +102,7 @@ class Watchdog:
             self._began = None
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stops watching."""
         with self._lock:
             self._closed = True
             self._lock.notify()

@@ -96,7 +96,7 @@ class Progress:
             self._live.stop()
 
     def begin(self) -> None:
-        """Start the clock of the ETA."""
+        """Starts the clock of the ETA."""
         self._began = time.monotonic()
 
     def leave_out(self, seconds: float) -> None:
@@ -104,7 +104,7 @@ class Progress:
         self._began += seconds
 
     def step(self, record: Mapping[str, Any]) -> None:
-        """Show a step; off a terminal only the first, the last, and one per interval."""
+        """Shows a step; off a terminal only the first, the last, and one per interval."""
         now = time.monotonic()
         done = record["step"] - self._start
         left = (now - self._began) / done * (self._steps - record["step"]) if done > 1 else None
@@ -117,6 +117,6 @@ class Progress:
             self.say(line)
 
     def say(self, text: str) -> None:
-        """Print a permanent line."""
+        """Prints a permanent line."""
         self._console.print(visible(text), markup=False, soft_wrap=True)
         said()

@@ -70,7 +70,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> "RunDirectory":
-        """Create a run directory; a lock in it is kept.
+        """Creates a run directory; a lock in it is kept.
 
         Args:
             path: The directory; missing or empty.
@@ -146,7 +146,7 @@ class RunDirectory:
 
     @classmethod
     def check_free(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Refuse a directory that ``create`` would refuse.
+        """Refuses a directory that ``create`` would refuse.
 
         Raises:
             ConfigError: ``path`` is not free.
@@ -308,7 +308,7 @@ class RunDirectory:
         return fields
 
     def write(self, path: Path, fields: dict[str, Any]) -> None:
-        """Write a JSON file of the run atomically.
+        """Writes a JSON file of the run atomically.
 
         Raises:
             CheckpointError: It cannot be written, or another process has taken the run over.

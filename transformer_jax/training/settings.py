@@ -161,7 +161,7 @@ def _check(config: OptimizerConfig) -> None:
 
 
 def _check_schedule(schedule: ScheduleConfig, peak: float | None) -> None:
-    """Check that the values of a schedule and its peak go together.
+    """Checks that the values of a schedule and its peak go together.
 
     Args:
         schedule: Learning-rate schedule.
@@ -226,7 +226,7 @@ def num_warmup_steps(schedule: ScheduleConfig, total_steps: int) -> int:
 
 
 def check_warmup(schedule: ScheduleConfig, total_steps: int) -> None:
-    """Check that the warmup fits into a run of ``total_steps``.
+    """Checks that the warmup fits into a run of ``total_steps``.
 
     Cosine and linear schedules need at least one update after it, except in a run of one step.
 

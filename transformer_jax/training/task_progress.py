@@ -52,7 +52,7 @@ class Activity:
         self._began = time.monotonic()
 
     def update(self, by: int = 1) -> None:
-        """Count finished work."""
+        """Counts finished work."""
         self.done += by
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ def said() -> None:
 
 
 def log(text: str) -> None:
-    """Write a line to standard error, in process 0 only."""
+    """Writes a line to standard error, in process 0 only."""
     jax = sys.modules.get("jax")  # without JAX there is one process
     if jax is None or jax.process_index() == 0:
         print(visible(with_urls(text)), file=sys.stderr, flush=True)
@@ -121,7 +121,7 @@ def show_progress(
     console: Console | None = None,
     every: float = _EVERY,
 ) -> Iterator[Activity]:
-    """Show the progress of long work; it is erased from a terminal at the end.
+    """Shows the progress of long work; it is erased from a terminal at the end.
 
     Off a terminal, a line is written every ``every`` seconds. Only the innermost of nested
     activities is shown, in process 0 only.

@@ -154,7 +154,7 @@ class Trainer(Configuration, group="training"):
     # --- training --------------------------------------------------------------------------------
 
     def fit(self, *, steps: int | None = None, epochs: int | None = None) -> FitResult:
-        """Train from the newest checkpoint, or from step 0, up to a step.
+        """Trains from the newest checkpoint, or from step 0, up to a step.
 
         Writes ``results.json`` and ``curves.png``.
 
@@ -204,7 +204,7 @@ class Trainer(Configuration, group="training"):
         check_same(values, "every process must read the same files", DataError)
 
     def _begin(self) -> None:
-        """Write the files that describe the run, unless they exist."""
+        """Writes the files that describe the run, unless they exist."""
         run, task = self.run, self.task
         refuse_weights_alone(run.path)
         if is_main_process():

@@ -86,7 +86,7 @@ def vectors_of_tokens(path: str, tokenizer: Tokenizer) -> TokenVectors:
 
 
 def check_size(config: ModelConfig) -> None:
-    """Refuse a file whose vectors are not of the size of the model's embeddings.
+    """Refuses a file whose vectors are not of the size of the model's embeddings.
 
     Raises:
         DataError: The file cannot be read, or is no file of word vectors.

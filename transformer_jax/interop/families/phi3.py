@@ -48,7 +48,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def _refuse_factors_of_no_kind(fields: ConfigReader) -> None:
-    """Refuse scaling factors of an unscaled RoPE, which nothing would read."""
+    """Refuses scaling factors of an unscaled RoPE, which nothing would read."""
     group = rope_group(fields)
     if "long_factor" in group.values and all(
         group.values.get(name) is None for name in ("rope_type", "type")
