@@ -72,6 +72,9 @@ CASES = {
     "dropout": (layers.dropout, (rows,), {"rate": 0.5, "key": jax.random.key(0)}, rows),
     "soft_cap": (layers.soft_cap, (rows,), {"bound": 3.0}, rows),
     "soft_cap_slope": (layers.soft_cap_slope, (rows,), {"bound": 3.0}, rows),
+    "gather_positions": (
+        layers.gather_positions, (rows,), {"positions": TOKENS[:, :3]}, (B, 3, D),
+    ),
     **{name: (function, (rows,), {}, rows) for name, function in layers.ACTIVATIONS.items()},
     "token_cross_entropy": (
         losses.token_cross_entropy, ((B, T, V),), {"targets": TOKENS}, (B, T),

@@ -14,6 +14,7 @@ from flax import nnx
 from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, HeadConfig, NormConfig, PositionConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.functional.layers import gather_positions
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import (
@@ -21,7 +22,6 @@ from transformer_jax.models.heads import (
     EncoderForMaskedLM,
     SequenceClassifier,
     TokenClassifier,
-    gather_positions,
 )
 
 V, D, T = 20, 16, 6

@@ -16,8 +16,8 @@ from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.devices import device_of
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.functional.layers import gather_positions
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.heads import gather_positions
 from transformer_jax.modules.replace import with_attention_kernels
 
 __all__ = ["MASK", "MaskFiller", "TokenPrediction"]

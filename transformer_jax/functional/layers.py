@@ -1,4 +1,4 @@
-"""The maps of single vectors, as in the papers: linear, norms, activations, dropout.
+"""The maps of single vectors, as in the papers: linear, norms, activations, dropout, gathering.
 
 Functions marked ``computed_by`` are formulas: a function of the same name in :mod:`.kernels.cpu`
 computes them with a backward pass of its own, and tests compare the two.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Key, UInt32
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.kernels import cpu
@@ -22,6 +22,7 @@ __all__ = [
     "Dropout",
     "dropout",
     "dropout_mask",
+    "gather_positions",
     "gelu",
     "gelu_tanh",
     "layer_norm",
@@ -316,3 +317,17 @@ def _mix(h: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
     h = (h ^ (h >> 16)) * jnp.uint32(0x7FEB352D)
     h = (h ^ (h >> 15)) * jnp.uint32(0x846CA68B)
     return h ^ (h >> 16)
+
+
+@real_arguments
+def gather_positions(
+    hidden: Float[Array, "B T D"], positions: Int[Array, "B P"]
+) -> Float[Array, "B P D"]:
+    """The vectors at some positions of each row: ``hidden[b, positions[b]]``.
+
+    Example:
+        >>> gather_positions(jnp.arange(6.0).reshape(1, 3, 2), jnp.array([[2, 0]]))[0]
+        Array([[4., 5.],
+               [0., 1.]], dtype=float32)
+    """
+    return jnp.take_along_axis(hidden, positions[..., None], axis=1)

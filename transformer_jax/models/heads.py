@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.layers import ACTIVATIONS, dropout
+from transformer_jax.functional.layers import ACTIVATIONS, dropout, gather_positions
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.models.decoder import Decoder
@@ -21,21 +21,7 @@ __all__ = [
     "ReplacedTokenDetector",
     "SequenceClassifier",
     "TokenClassifier",
-    "gather_positions",
 ]
-
-
-def gather_positions(
-    hidden: Float[Array, "B T D"], positions: Int[Array, "B P"]
-) -> Float[Array, "B P D"]:
-    """The vectors at some positions of each row: ``hidden[b, positions[b]]``.
-
-    Example:
-        >>> gather_positions(jnp.arange(6.0).reshape(1, 3, 2), jnp.array([[2, 0]]))[0]
-        Array([[4., 5.],
-               [0., 1.]], dtype=float32)
-    """
-    return jnp.take_along_axis(hidden, positions[..., None], axis=1)
 
 
 class EncoderForMaskedLM(Encoder):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.functional.layers import gather_positions
 from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
-from transformer_jax.models.heads import gather_positions
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.training.step import Objective, Sums
 
