@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +50,7 @@ class Scripted:
     """A policy that writes given tokens, whatever it has read."""
 
     def __init__(self, rows, vocab_size):
-        self.rows, self.vocab_size = jnp.asarray(rows), vocab_size
+        self.rows, self.config = jnp.asarray(rows), SimpleNamespace(vocab_size=vocab_size)
 
     def init_cache(self, inputs, rows, size, *, beams=1):
         return jnp.int32(0)
@@ -58,7 +59,7 @@ class Scripted:
         return None, cache
 
     def step(self, tokens, cache):
-        return 1e4 * jax.nn.one_hot(self.rows[:, cache], self.vocab_size), cache + 1
+        return 1e4 * jax.nn.one_hot(self.rows[:, cache], self.config.vocab_size), cache + 1
 
     def reorder(self, cache, parents):
         return cache

@@ -77,6 +77,8 @@ class AnswerFinder:
             shown = self._renderer.render(part).text
             starts = self._starts_one_by_one(part, shown)
             numbers = _answers(chat, begin, end)
+            if known < 0 and not numbers:
+                return []  # nobody answers in the whole conversation
             if known < 0 and starts:
                 if not text.startswith(shown[: starts[0]]):
                     return None

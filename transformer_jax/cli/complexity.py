@@ -34,7 +34,7 @@ class Complexity(Configuration, group="--"):
     longest chain of products, and the layers it takes to connect all positions. One text, float32.
     """
 
-    lengths: tuple[Annotated[int, Range(1, 1_000_000)], ...] = (64, 128, 256, 512)
+    lengths: tuple[Annotated[int, Range(1, 16_384)], ...] = (64, 128, 256, 512)
     """Lengths n of the text."""
     sizes: tuple[Annotated[int, Range(1, 8_192)], ...] = (128,)
     """Sizes d of the vectors."""
