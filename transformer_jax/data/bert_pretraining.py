@@ -3,18 +3,19 @@
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from jaxtyping import Int
 
+from transformer_jax.config_fields import Configuration, Range
 from transformer_jax.data.masking import MLMMasking, mask_tokens
 from transformer_jax.data.plan import Batching, BatchShape, shuffled, uniform
 from transformer_jax.data.sentence_texts import SentenceTexts
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["BertPretrainingPlan", "PairBatch", "SentenceObjective"]
+__all__ = ["BertPretrainingPlan", "MaskingConfig", "PairBatch", "SentenceObjective"]
 
 SentenceObjective = Literal["nsp", "sop", "none"]
 
@@ -22,6 +23,16 @@ SentenceObjective = Literal["nsp", "sop", "none"]
 _LABELS, _DRAWS = 1 << 40, 1 << 41
 # Fingerprints of plans keep the names that earlier versions wrote; resume compares them.
 _FINGERPRINT_NAMES = {"nsp": "next", "sop": "order", "none": "none"}
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingConfig(Configuration, group="masking"):
+    """Settings of masking, and of predictions about sentence pairs."""
+
+    # Of the tokens of a text that are masked.
+    mlm_probability: Annotated[float, Range(above=0, below=1)] = 0.15
+    whole_word_mask: bool = False  # mask all tokens of a word together
+    sentence_objective: SentenceObjective = "nsp"  # the second one: NSP, SOP or none
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import numpy as np
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_fields import Configuration, Flag
+from transformer_jax.data.bert_pretraining import MaskingConfig
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.predictors.runs import ENCODERS
@@ -19,7 +20,6 @@ from transformer_jax.recipes.settings import Cached, RunConfig
 from transformer_jax.recipes.texts import LengthBatches, TextEvaluation, open_texts_of, token_cache
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
-from transformer_jax.tasks.masked_lm_task import MaskingConfig
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:

@@ -3,12 +3,11 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Configuration, Range
-from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PairBatch, SentenceObjective
+from transformer_jax.data.bert_pretraining import BertPretrainingPlan, MaskingConfig, PairBatch
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.masking import MLMMasking
@@ -29,7 +28,7 @@ from transformer_jax.training.task import Data, Metric, Task, fingerprint
 from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
-__all__ = ["MaskingConfig", "build_sentence_store", "masked_lm", "pretraining_plan"]
+__all__ = ["build_sentence_store", "masked_lm", "pretraining_plan"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +47,6 @@ class MaskedLMSettings:
     training: LengthSettings
 
     recipe: ClassVar[str] = "masked_lm"
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskingConfig(Configuration, group="masking"):
-    """Settings of masking, and of predictions about sentence pairs."""
-
-    # Of the tokens of a text that are masked.
-    mlm_probability: Annotated[float, Range(above=0, below=1)] = 0.15
-    whole_word_mask: bool = False  # mask all tokens of a word together
-    sentence_objective: SentenceObjective = "nsp"  # the second one: NSP, SOP or none
 
 
 def masked_lm(
