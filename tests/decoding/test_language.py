@@ -438,8 +438,8 @@ def test_a_tokenizer_of_another_model_is_refused():
         ({"number": 2**32}, "number is 4294967296: at most 4294967295"),
         ({"top_k": 2**31}, "top_k is 2147483648: at most"),
         ({"no_repeat_ngram_size": 2**31}, "no_repeat_ngram_size is 2147483648: at most"),
-        ({"temperature": 10**400}, "temperature is 1000"),
-        ({"repetition_penalty": 10**400}, "repetition_penalty is 1000"),
+        ({"temperature": 10**400}, "temperature is a number of 401 digits"),
+        ({"repetition_penalty": 10**400}, "repetition_penalty is a number of 401 digits"),
         (
             {"num_beams": 2, "num_return_sequences": 3},
             "allowed are 1 to num_beams, 2",

@@ -68,6 +68,7 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 from transformer_jax.parallel.mesh import *
+from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 port, process, asked = sys.argv[1:]
 assert initialize(DistributedConfig("127.0.0.1:" + port, 2, int(process)))
 import numpy as np

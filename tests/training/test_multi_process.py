@@ -45,6 +45,7 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
 from transformer_jax.parallel.mesh import *
+from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 port, process, here = sys.argv[1:]
 assert initialize(DistributedConfig("127.0.0.1:" + port, 2, int(process)))
 def load(name):
