@@ -259,12 +259,13 @@ class Configuration:
         check_fields(cls, {name: getattr(self, name) for name in field_types(cls)})
 
 
-def check_fields(cls: Any, values: Mapping[str, Any]) -> None:
+def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> None:
     """Refuses values that the fields of a configuration do not admit.
 
     Args:
         cls: A subclass of ``Configuration``.
         values: Values by the name of their field.
+        none: The name of None, ``null`` in JSON.
 
     Raises:
         FieldError: Names the field, its value and what is allowed.
@@ -277,7 +278,7 @@ def check_fields(cls: Any, values: Mapping[str, Any]) -> None:
         transformer_jax.config_fields.FieldError: norm.placement is prenorm: allowed are post, ...
     """
     for name, value in values.items():
-        if (found := misfit(value, field_types(cls)[name])) is not None:
+        if (found := misfit(value, field_types(cls)[name], none)) is not None:
             path = _path(cls.group, name)
             hint = "" if "did you mean" in found.allowed else nearest(value, (), path)
             shown = repr(value)[:80] if found.kind else _shown(value)

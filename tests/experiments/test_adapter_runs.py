@@ -388,7 +388,7 @@ WRONG = [
     (["um", "--adapter", "{run}", "--generation-config", "hf"], 2, "--adapter does not go with"),
     (["--requests", "{file}", "--adapter", "a={run}"], 3, "requests:1: adapter is b: --adapter na"),
     (["--requests", "{file}"], 3, "requests:1: adapter is b: no --adapter b=PATH is given"),
-    (["--requests", "{number}"], 3, "adapter is 3: text or None is needed"),
+    (["--requests", "{number}"], 3, "adapter is 3: text or null is needed"),
 ]
 
 

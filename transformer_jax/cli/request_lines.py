@@ -118,5 +118,5 @@ def _typed(name: str, value: Any) -> Any:
         check_text(name, value)
     from transformer_jax.decoding.requests import GenerationRequest
 
-    check_fields(GenerationRequest, {name: value})
+    check_fields(GenerationRequest, {name: value}, none="null")
     return value
