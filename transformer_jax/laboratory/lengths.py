@@ -215,7 +215,8 @@ def _scores(model: EncoderDecoder, settings: LengthSettings, seed: int) -> list[
     key = jax.random.fold_in(jax.random.key(seed), _TEST)
     make = jax.jit(lambda key, length: sentences(settings, key, length, max(settings.test_lengths)))
     batch = make(key, length)
-    written = _translated(model, batch["inputs"], batch["target"].shape[1])
+    vocab = FIRST + settings.words
+    written = _translated(model, batch["inputs"], vocab, batch["target"].shape[1])
     apart = functools.partial(np.split, indices_or_sections=len(settings.test_lengths))
     sides = zip(
         apart(written), apart(np.asarray(batch["target"])), settings.test_lengths, strict=True
@@ -223,7 +224,9 @@ def _scores(model: EncoderDecoder, settings: LengthSettings, seed: int) -> list[
     return [_measured(mine, wanted, T) for mine, wanted, T in sides]
 
 
-def _translated(model: EncoderDecoder, inputs: Any, longest: int) -> Int[np.ndarray, "B T"]:
+def _translated(
+    model: EncoderDecoder, inputs: Any, vocab: int, longest: int
+) -> Int[np.ndarray, "B T"]:
     """Translations by greedy search, of at most ``longest`` tokens with EOS."""
     graph, params = split(model)
     rows = len(inputs["source"])
@@ -235,7 +238,6 @@ def _translated(model: EncoderDecoder, inputs: Any, longest: int) -> Int[np.ndar
         )
         special = SpecialTokens(EOS, PAD, (PAD, BOS))
         model = nnx.merge(graph, params)
-        vocab = model.config.decoder_vocab_size or model.config.vocab_size
         settings = search_settings(GenerationConfig(), special, vocab=vocab, length=longest)
         return search_prompts(model, prompts, *settings, length=longest).tokens
 
