@@ -30,7 +30,7 @@ from benchmarks.harness import environment
 from benchmarks.kernel_cases import ATTENTION, LENGTHS, AttentionCase, Work, attention, others
 from benchmarks.kernel_timing import passes, repeated, timer
 from benchmarks.roofline import Peak
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.program_report import report
 from transformer_jax.parallel.target import DEVICES, Target, compile_only, find_target
 

@@ -1,6 +1,6 @@
 """Our cases: the library as its commands run it."""
 
-from transformer_jax import allocator
+from transformer_jax.core import allocator
 
 allocator.retain_freed_memory()
 

@@ -6,7 +6,7 @@ a linear map makes float32 of its matrix in the forward pass and again in the ba
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
 
-from transformer_jax import allocator
+from transformer_jax.core import allocator
 
 allocator.retain_freed_memory()
 

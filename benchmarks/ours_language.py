@@ -2,7 +2,7 @@
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
 
-from transformer_jax import allocator
+from transformer_jax.core import allocator
 
 allocator.retain_freed_memory()
 

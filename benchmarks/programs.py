@@ -18,7 +18,7 @@ from typing import Any, Literal
 import tyro
 
 from benchmarks.harness import environment
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.target import Target, find_target
 from transformer_jax.recipes.registry import named_runs

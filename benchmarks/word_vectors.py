@@ -20,7 +20,7 @@ from typing import Any
 import tyro
 
 from benchmarks.harness import TREE, Bench, Row, environment, table
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 
 __all__ = ["main"]
 

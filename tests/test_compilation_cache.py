@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_jax import compilation_cache
-from transformer_jax.compilation_cache import multiplies_bfloat16
 from transformer_jax.config import ComputeConfig
+from transformer_jax.core import compilation_cache
+from transformer_jax.core.compilation_cache import multiplies_bfloat16
 from transformer_jax.recipes.driver import advise
 
 
@@ -30,7 +30,7 @@ def test_a_second_start_finds_what_the_first_compiled(tmp_path, late):
     code = (
         f"{compiled_before}import os\n"
         "os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'\n"
-        "from transformer_jax.compilation_cache import enable_compilation_cache\n"
+        "from transformer_jax.core.compilation_cache import enable_compilation_cache\n"
         "folder = enable_compilation_cache()\n"
         "assert enable_compilation_cache() is None\n"
         "import jax\n"

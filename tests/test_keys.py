@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from transformer_jax.keys import Purpose, key_for, training_key
+from transformer_jax.core.keys import Purpose, key_for, training_key
 
 
 def data(key):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.output_files import (
+from transformer_jax.core.output_files import (
     Destination,
     draft_file,
     draft_folder,
@@ -19,12 +19,12 @@ from transformer_jax.output_files import (
     replace_folder,
     restore_folder,
 )
-from transformer_jax.processes import process_started
+from transformer_jax.core.processes import process_started
 
 LEAVE = """
 import os, signal
 from pathlib import Path
-from transformer_jax.output_files import Destination, draft_file, draft_folder
+from transformer_jax.core.output_files import Destination, draft_file, draft_folder
 os.chdir({folder!r})
 with draft_folder(Path("model")) as folder, draft_file(Path("text")) as file:
     (folder / "part").write_bytes(b"x" * 4096)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from transformer_jax.cli import plan as command
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import ProgramReport
 from transformer_jax.parallel.target import DEVICES, Target

@@ -10,7 +10,7 @@ from flax import nnx
 
 from tests.training import families
 from transformer_jax.accounting import count_parameters, decoding, model_cost
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.making import make_model
 from transformer_jax.recurrent_config import (
     RECURRENT_PRESETS,

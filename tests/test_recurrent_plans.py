@@ -12,7 +12,7 @@ from transformer_jax import activation_memory
 from transformer_jax.activation_memory import recurrence_bytes, residual_bytes, translator_bytes
 from transformer_jax.cli.plan import plan_run
 from transformer_jax.config import MixerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.recurrent import CELLS
 from transformer_jax.parallel.target import plan_target
 from transformer_jax.recipes.registry import named_runs

@@ -15,6 +15,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.hf_config import GenerationConfig
@@ -23,7 +24,6 @@ from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.encoding.vectors import Embedder
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import bert
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder

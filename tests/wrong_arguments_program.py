@@ -9,7 +9,7 @@ from flax import nnx
 
 import transformer_jax as tj
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ArgumentError, ConfigError
+from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.functional import spectrogram
 from transformer_jax.model_presets import bert, vit
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder

@@ -8,7 +8,6 @@ import dataclasses
 import math
 from typing import Annotated
 
-from transformer_jax.config_fields import Configuration, Range
 from transformer_jax.config_groups import (
     Activation,
     AttentionConfig,
@@ -24,7 +23,8 @@ from transformer_jax.config_groups import (
     PositionConfig,
     ScoreConfig,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import Configuration, Range
+from transformer_jax.core.errors import ConfigError
 
 __all__ = [
     "Activation",

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from transformer_jax.config_fields import (
+from transformer_jax.core.config_fields import (
     Amount,
     Configuration,
     Count,
@@ -12,7 +12,7 @@ from transformer_jax.config_fields import (
     Range,
     Rate,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 
 __all__ = [
     "Activation",

@@ -14,8 +14,8 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.config_fields import nearest
-from transformer_jax.errors import ArgumentError, ConfigError
+from transformer_jax.core.config_fields import nearest
+from transformer_jax.core.errors import ArgumentError, ConfigError
 
 __all__ = ["PRESETS", "Presets", "bert", "vit"]
 
@@ -29,7 +29,7 @@ class Presets(dict[str, Preset]):
         >>> Presets(base=1, big=2)["bas"]
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ArgumentError: no preset 'bas': there are base, big; did you ...
+        transformer_jax.core.errors.ArgumentError: no preset 'bas': there are base, big; did you ...
     """
 
     def __missing__(self, name: str) -> Preset:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.errors import plural
+from transformer_jax.core.errors import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Annotated, Any, Literal, TypeAlias
 
 from transformer_jax.config import CellName, ComputeConfig, FeatureConfig, TransformerConfig
-from transformer_jax.config_fields import Configuration, Range, Rate
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import Configuration, Range, Rate
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.model_presets import Presets
 
 __all__ = [

@@ -11,9 +11,9 @@ from tests.chat.test_template import conversation
 from tests.conftest import SWEEP_SEED
 from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.chat.template import ChatTemplate, built_in, named_template
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.backends import SPECIAL
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import ConfigError, DataError
 
 ENDS = ("<|im_start|>", "<|im_end|>", "<|end|>", "<|eot_id|>", "<end_of_turn>")
 WORDS = {"bos_token": "<bos>", "eos_token": "<eos>"}

@@ -20,7 +20,7 @@ from transformer_jax.chat.rendered_tokens import MarkedRenderer, PartTokenizer
 from transformer_jax.chat.session import fit_messages
 from transformer_jax.chat.store import build_chats
 from transformer_jax.chat.template import ChatTemplate, built_in, named_template
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 
 WORDS = {"bos_token": "<bos>", "eos_token": "<eos>"}
 # A template of each kind: special tokens around messages, or after answers alone.

@@ -14,7 +14,7 @@ import pytest
 
 from transformer_jax.chat import render_client, render_process
 from transformer_jax.chat.template import ChatTemplate
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[2]
 CHAT = [{"role": "user", "content": "Hi"}]
@@ -25,7 +25,7 @@ import os, resource, signal, sys, time
 from pathlib import Path
 from tests.chat.test_rendering import CHAT, ENDLESS, SHOW
 from transformer_jax.chat import render_client
-from transformer_jax.errors import UserError
+from transformer_jax.core.errors import UserError
 def pid():
     return render_client._process._child.pid
 """

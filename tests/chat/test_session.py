@@ -11,11 +11,11 @@ from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.chat.session import ChatModel, ChatSession, fit_messages
 from transformer_jax.chat.template import named_template
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, PositionConfig
+from transformer_jax.core.errors import DataError
 from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.options import BatchingConfig
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.errors import DataError
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 

@@ -19,7 +19,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.training.objectives import language_model
 

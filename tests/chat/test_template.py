@@ -13,7 +13,7 @@ from transformer_jax.chat.template import (
     find_template,
     named_template,
 )
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 CHAT = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.errors import ArgumentError, ConfigError, DataError
+from transformer_jax.core.errors import ArgumentError, ConfigError, DataError
 from transformer_jax.predictors.attention import one_text
 
 

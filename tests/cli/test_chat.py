@@ -7,8 +7,8 @@ import pytest
 
 from tests.cli.conftest import language_run
 from transformer_jax.chat.template import named_template
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import SPECIAL
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.predictors.loading import load
 
 ENDS = ("<|im_start|>", "<|im_end|>")

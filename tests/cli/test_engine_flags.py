@@ -18,8 +18,8 @@ from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.translate import Translate
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.errors import ConfigError
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.state import TrainState

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from transformer_jax.cli.errors import guarded, plain_warnings, run_log
-from transformer_jax.errors import (
+from transformer_jax.core.errors import (
     CheckpointError,
     ConfigError,
     DataError,

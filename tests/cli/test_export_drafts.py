@@ -5,7 +5,7 @@ import pytest
 from tests.parity import layouts
 from transformer_jax.cli.export import Export
 from transformer_jax.cli.main import main as command
-from transformer_jax.output_files import is_draft
+from transformer_jax.core.output_files import is_draft
 
 
 class Killed(BaseException):

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 import transformer_jax as tj
 from tests.parity import layouts
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.images import ImagePredictor
 
 NAMES = ("vit", "vit_bare")

@@ -9,12 +9,12 @@ import pytest
 import transformer_jax
 from tests.decoding.test_translator import Letters
 from transformer_jax.cli import seq2seq
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import LengthLimit
 from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.lengths import learn_length_limit
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.generation_settings import length_limit
 from transformer_jax.predictors.hf_generation import _continuation
 

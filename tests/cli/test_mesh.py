@@ -8,7 +8,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.cli.conftest import LESSON
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.inference import loading_on, mesh_of
 from transformer_jax.predictors.runs import load_language
 

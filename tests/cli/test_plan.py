@@ -9,9 +9,9 @@ import pytest
 
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.plan_flags import take_plan
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import ConfigError
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.instruct import ChatConfig
 from transformer_jax.recipes.registry import named_runs

@@ -18,10 +18,10 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.corpora.in_context import EXAMPLE
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.few_shot import Demonstrations, Template, accuracy
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.predictors.runs import load_language

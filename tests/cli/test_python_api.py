@@ -15,10 +15,10 @@ from flax import nnx
 
 import transformer_jax as tj
 from tests.parity import layouts
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.data.labeled import LabeledSplits
 from transformer_jax.data.labeled_files import Sentences
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.tasks.language_model_task import Rows
 

@@ -9,8 +9,8 @@ from safetensors.numpy import load_file, save_file
 
 import transformer_jax as tj
 from tests.parity import layouts
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.dense import copy_dense, read_dense
 from transformer_jax.interop.sentences import sentence_fields
 from transformer_jax.interop.tensor_files import open_tensors

@@ -15,8 +15,8 @@ from transformer_jax.cli import errors, streams
 from transformer_jax.cli.errors import guarded
 from transformer_jax.cli.main import main
 from transformer_jax.cli.output import escaped, say
-from transformer_jax.errors import UserError
-from transformer_jax.training.task_progress import log
+from transformer_jax.core.errors import UserError
+from transformer_jax.core.task_progress import log
 
 ROOT = Path(__file__).parents[2]
 FULL = "standard output cannot be written: No space left on device"

@@ -10,7 +10,7 @@ import pytest
 from transformer_jax.complexity.layers import GROWTH, KINDS, Layer
 from transformer_jax.complexity.measure import Clock, count_flops, measure, measured_path
 from transformer_jax.complexity.programs import function_of, inputs_of, recurrent_step
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.jacobian_paths import dependence
 from transformer_jax.functional.masks import Mask

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
-from transformer_jax.errors import ConfigError
 
 TEXTS = ["the cat sat on the mat", "a dog ran to the river"] * 4
 KINDS = ("bpe", "wordpiece", "unigram", "bytes", "characters")

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.masking import MLMMasking
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import SentenceStore
-from transformer_jax.errors import ConfigError, DataError
 
 PAD, UNK, CLS, SEP, MASK, FIRST = 0, 1, 2, 3, 4, 5
 LENGTHS = {

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.conversations import read_conversations
-from transformer_jax.errors import DataError
 
 USER, ANSWER = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.backends import SENTINEL, SPECIAL
 from transformer_jax.data.denoising import DenoisingPlan, NoiseConfig, check_tokenizer
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
@@ -13,7 +14,6 @@ from transformer_jax.data.noise import restore_spans
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import build_sentences
 from transformer_jax.data.tokenizer import Tokenizer, train_tokenizer
-from transformer_jax.errors import ConfigError
 
 DOCUMENTS = [
     " ".join(f"{'abcdefghij'[(d + s) % 10] * (1 + (d * s) % 7)} {d}-{s}." for s in range(1 + d % 6))

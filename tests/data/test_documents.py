@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tyro
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import document_stream
 from transformer_jax.data.corpora import in_context, python_docs
 from transformer_jax.data.document_stream import DocumentStream, TextChunk, ValidationSplit
 from transformer_jax.data.documents import TextData, TextOptions, open_texts, read_texts
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import ConfigError, DataError
 
 
 @pytest.fixture

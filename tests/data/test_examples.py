@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.examples import collate, default_template, encode_sentences
 from transformer_jax.data.question_examples import encode_questions, locate_answers
 from transformer_jax.data.squad import SquadAnswer
@@ -16,7 +17,6 @@ from transformer_jax.data.tokenizer import (
     Tokenizer,
     train_tokenizer,
 )
-from transformer_jax.errors import ConfigError
 
 TEXTS = [
     "The  schöner Hund saw 12 figs, didn't it?",

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.files import open_file, read_file
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import DataError
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.labeled import (
     LabeledData,
     LabeledOptions,
@@ -16,7 +17,6 @@ from transformer_jax.data.labeled import (
     open_labeled,
     read_labeled,
 )
-from transformer_jax.errors import ConfigError, DataError
 
 WORDS = """# sent_id = 1
 # text = I can't go

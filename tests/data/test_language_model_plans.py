@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.language_model_plans import ContiguousPlan, PackingPlan, make_rows
 from transformer_jax.data.loader import make_batch, prefetched
@@ -13,7 +14,6 @@ from transformer_jax.data.plan import BucketPlan
 from transformer_jax.data.store import PairStore, TokenStore
 from transformer_jax.data.token_file import build_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import ConfigError, DataError
 
 BOS, PAD, EOS = 1, 0, 3
 

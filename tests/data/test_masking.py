@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.masking import MLMMasking, mask_tokens
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.errors import ConfigError
 
 PAD, CLS, SEP, MASK, FIRST, V = 0, 2, 3, 4, 5, 1005
 PLAIN = np.arange(FIRST, V)

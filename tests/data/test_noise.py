@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.data.noise import (
     document_rotation,
     num_spans,
@@ -17,7 +18,6 @@ from transformer_jax.data.noise import (
     token_deletion,
     token_masking,
 )
-from transformer_jax.errors import ArgumentError
 
 MASK, FIRST = 4, 1000
 MILLION = np.arange(FIRST, FIRST + 1_000_000)

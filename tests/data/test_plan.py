@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.plan import BucketPlan, shuffled
 from transformer_jax.data.shapes import choose_shapes
-from transformer_jax.errors import ConfigError, DataError
 
 
 def captions(count, seed=0):

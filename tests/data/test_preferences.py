@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.plan import BatchPlan
 from transformer_jax.data.preference_examples import encode_preferences
 from transformer_jax.data.preferences import (
@@ -15,7 +16,6 @@ from transformer_jax.data.preferences import (
     read_preferences,
 )
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import ConfigError, DataError
 
 TOKENIZER = train_tokenizer("characters", ["abcdef"], 10)
 PAIR = {"prompt": "a", "chosen": "b", "rejected": "c"}

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data import document_stream, token_file
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.sentences import build_sentences, sentences
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.errors import DataError
 
 BYTES = train_tokenizer("bytes", [], special=BERT_SPECIAL)
 DOCUMENTS = [

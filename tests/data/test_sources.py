@@ -9,7 +9,9 @@ import re
 import pytest
 import tyro
 
-from transformer_jax.config_dict import from_dict
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.old_names import earlier_settings
 from transformer_jax.data.aligned import find_misalignment
 from transformer_jax.data.corpora import phrasebook
 from transformer_jax.data.sources import (
@@ -22,8 +24,6 @@ from transformer_jax.data.sources import (
     read_pairs,
 )
 from transformer_jax.data.summaries import SummaryData, SummaryOptions, load_summaries
-from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.old_names import earlier_settings
 from transformer_jax.recipes.driver import begin
 from transformer_jax.recipes.registry import named_runs
 

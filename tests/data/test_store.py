@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.sources import Pairs
 from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import DataError
 
 BYTES = train_tokenizer("bytes", [])
 

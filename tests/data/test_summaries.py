@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.summaries import (
     SummaryData,
     SummaryOptions,
     load_summaries,
     read_summaries,
 )
-from transformer_jax.errors import ConfigError, DataError
 
 
 def written(path, rows):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.text import decode_lines, read_lines
-from transformer_jax.errors import DataError
 
 # At each of these str.splitlines would cut; none of them ends a line here.
 SEPARATORS = {

@@ -10,10 +10,10 @@ import types
 
 import pytest
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import tfds
 from transformer_jax.data.sources import PairData, ReadOptions, load_splits
 from transformer_jax.data.tfds import find_prepared, open_translation
-from transformer_jax.errors import ConfigError, DataError
 
 pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("array_record.python.array_record_module")

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data import document_stream, token_file
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.documents import TextData, open_texts, read_texts
 from transformer_jax.data.token_file import build_tokens, sample_texts
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import DataError
 
 BYTES = train_tokenizer("bytes", [])
 DOCUMENTS = [f"número {i}:\n" + "Lucas mora  no Rio.\n\n" * (i % 9) for i in range(60)]

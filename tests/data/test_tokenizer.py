@@ -14,6 +14,7 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import (
     BERT_SPECIAL,
@@ -22,7 +23,6 @@ from transformer_jax.data.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
-from transformer_jax.errors import ConfigError, DataError
 
 # Row U1: two sentences of 13 and 15 words.
 ENGLISH = "UT Dallas is a rising public research university in the heart of DFW."

@@ -7,6 +7,7 @@ import pytest
 from tests.decoding.finding import SearchRows, find
 from tests.decoding.test_beam import random_trees, tree_reorder, tree_step
 from tests.decoding.test_language import FEW, model, parts, tokenizer
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generation_config import TRANSLATION
@@ -18,7 +19,6 @@ from transformer_jax.decoding.options import (
 )
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.search_state import Steps
-from transformer_jax.errors import DataError
 
 V, LENGTH = 4, 4
 SEVERAL = SpecialTokens(0, -1, end_tokens=(2,))

@@ -4,10 +4,10 @@ import math
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.exhaustive import exhaustive_search, num_sequences
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.errors import ConfigError
 
 
 def test_how_many_sequences_there_are():

@@ -13,6 +13,7 @@ from scipy import stats
 
 from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, NormConfig, PositionConfig
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.language import DecoderLanguageModel
@@ -20,7 +21,6 @@ from transformer_jax.decoding.layout import split_model
 from transformer_jax.decoding.options import BatchingConfig
 from transformer_jax.decoding.requests import GenerationRequest, numbered
 from transformer_jax.decoding.windows import windows
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.training.adapters import Adapter, merge_adapter, with_choice

@@ -11,10 +11,10 @@ import tokenizers
 from scipy import stats
 from tokenizers import decoders, models, pre_tokenizers
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import Tokenizer, train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel, process_probs, sample_token
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.errors import ConfigError
 from transformer_jax.models.ngram import AddK, NgramModel
 
 TEXTS = ["abcab", "abba", "cabc", "bca", "aab", "é c"] * 3

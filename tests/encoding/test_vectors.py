@@ -18,11 +18,11 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.probing import majority, probe, probe_layers
 from transformer_jax.encoding.saving import VectorFile
 from transformer_jax.encoding.vectors import Embedder, combine_layers, cosine, pool_hidden_states
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM

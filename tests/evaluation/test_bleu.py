@@ -3,7 +3,7 @@ import json
 import pytest
 import sacrebleu
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.bleu import translation_scores
 
 SAID = ["The dog is sleeping.", "Lucas will travel to Rio in December.", "A green bench!"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.evaluation.bleu_results import (
     DEVICE_FLOPS,
     TABLE,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.classification import (
     ClassScore,
     accuracy,

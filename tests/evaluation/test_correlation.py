@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.correlation import pearson, spearman
 
 BOTH = pytest.mark.parametrize("score", [pearson, spearman])

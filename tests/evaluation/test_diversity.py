@@ -6,7 +6,7 @@ import random
 import pytest
 import sacrebleu
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.evaluation.diversity import distinct_n, diversity, self_bleu
 
 TEXTS = ["the cat sat on the mat", "the cat sat on a mat", "a dog ran off with my shoe"]

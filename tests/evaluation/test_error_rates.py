@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.error_rates import (
     character_error_rate,
     edit_counts,

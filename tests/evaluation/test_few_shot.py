@@ -6,11 +6,11 @@ import math
 
 import pytest
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.corpora import in_context
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import Continuation, TextScore
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.answers import FewShotResult
 from transformer_jax.evaluation.few_shot import (
     Demonstrations,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.evaluation import glue
 from transformer_jax.evaluation.glue import COLUMNS, TABLE, TASKS, average, glue_metrics
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.sentences import sentences
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.rouge import check_installed, lead, oracle, rouge_scores
 
 WORDS = [

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.answers import SpanScore, squad_scores
 
 

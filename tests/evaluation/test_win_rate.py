@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from tests.conftest import SWEEP_SEED
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.win_rate import wilson_interval, win_rate
 
 

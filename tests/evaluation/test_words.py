@@ -9,8 +9,8 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.tokenizers import tokenizer_spm
 
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.answers import token_f1
 from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.diversity import diversity

@@ -16,7 +16,7 @@ import pytest
 
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
-from transformer_jax.config_dict import from_dict
+from transformer_jax.core.config_dict import from_dict
 from transformer_jax.data.tokenizer import load_tokenizer
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.predictors.runs import load_language

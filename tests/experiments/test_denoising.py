@@ -10,7 +10,7 @@ import pytest
 
 import transformer_jax
 from transformer_jax.cli import seq2seq
-from transformer_jax.config_dict import from_dict
+from transformer_jax.core.config_dict import from_dict
 from transformer_jax.data.denoising import NoiseConfig
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.denoising import DenoisingRun

@@ -11,7 +11,7 @@ from flax import nnx
 
 from transformer_jax.cli import encoder_only, seq2seq
 from transformer_jax.cli.main import main as command
-from transformer_jax.config_dict import from_dict
+from transformer_jax.core.config_dict import from_dict
 from transformer_jax.data.labeled import Sentences
 from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.evaluation.classification import f1, macro_f1

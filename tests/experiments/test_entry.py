@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq, training
 from transformer_jax.cli.run_flags import asked_run
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training import manifest

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_run_directory import model_of
 from transformer_jax.model_presets import PRESETS

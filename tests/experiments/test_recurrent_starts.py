@@ -13,8 +13,8 @@ import transformer_jax as tj
 from tests.experiments.language_runs import ALONE, LANGUAGE, SHORT, run_of, write_texts
 from tests.experiments.test_published_starts import history
 from transformer_jax.cli import decoder_only, seq2seq
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.runs import load
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.freezing import partition_of

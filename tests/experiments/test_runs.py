@@ -15,12 +15,12 @@ import optax
 import pytest
 from flax import nnx
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.documents import DocumentStream, TextChunk
 from transformer_jax.data.plan import ArrayPlan, BucketPlan
 from transformer_jax.data.sentences import build_sentences
 from transformer_jax.data.token_file import build_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.recipes.driver import keep_learned

@@ -17,9 +17,9 @@ from transformer_jax import __version__
 from transformer_jax.accounting import training_flops
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
-from transformer_jax.config_dict import from_dict
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.processes import machine, process_started
 from transformer_jax.predictors.runs import open_directory
-from transformer_jax.processes import machine, process_started
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.training import manifest, trainer

@@ -26,7 +26,7 @@ from tests.faults.conftest import READER, TRANSLATOR, WRITER
 from tests.faults.harness import DAMAGES, Case, Ended, changed, damaged, ended, verdict_of
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.main import main
-from transformer_jax.processes import this_process
+from transformer_jax.core.processes import this_process
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK
 
@@ -314,7 +314,7 @@ def living():
 
 
 def test_runs_that_another_process_writes_to(translator, copy, texts, living, tmp_path, capfd):
-    from transformer_jax.processes import process_started
+    from transformer_jax.core.processes import process_started
 
     data = ["--data.source", f"{texts}/a.pt", "--data.target", f"{texts}/a.en", *TRANSLATOR]
     text = ["--data.text", f"{texts}/a.txt"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from tests.drawing import normals
-from transformer_jax.errors import UserError
+from transformer_jax.core.errors import UserError
 from transformer_jax.functional import attention, masks
 from transformer_jax.functional.attention import check_shapes, dot_product_self_attention
 from transformer_jax.functional.scores import ScaledDot, Scores

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
-from transformer_jax.errors import UserError
+from transformer_jax.core.errors import UserError
 from transformer_jax.functional import masks
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.convolution import convolve, gated_linear_unit

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from tests.drawing import normals
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.convolution import convolve
 from transformer_jax.functional.jacobian_paths import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.jacobian_paths import dependence
 from transformer_jax.functional.local_attention import local_attention, local_blocks

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional import masks
 from transformer_jax.functional.attention import attend, attention_weights
 from transformer_jax.functional.masks import Mask

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import functional
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional import attention, layers, scores
 from transformer_jax.functional.kernels import products
 from transformer_jax.functional.losses import OutputTable

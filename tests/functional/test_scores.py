@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
-from transformer_jax.errors import UserError
+from transformer_jax.core.errors import UserError
 from transformer_jax.functional import masks
 from transformer_jax.functional.alignment_scores import (
     additive_scores,

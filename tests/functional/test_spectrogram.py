@@ -7,7 +7,7 @@ import pytest
 import scipy.signal
 
 from tests.drawing import normals
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.spectrogram import (
     count_frames,
     frame_signal,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.interop.cached_exports import cached_export, user_cache
 
 

@@ -22,10 +22,10 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.hf_generate import HFGenerator
-from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.ctranslate2 import never_written, vocabulary, write_ctranslate2
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint

@@ -17,8 +17,8 @@ from transformer_jax.config import (
     PositionConfig,
     ScoreConfig,
 )
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.export import hf_tensors, with_post_processor, write_folder
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from benchmarks.loading import begin_at
 from tests.parity import layouts
 from transformer_jax.cli.main import main
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.interop import tensor_files
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.export import write_folder

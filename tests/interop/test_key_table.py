@@ -5,7 +5,7 @@ import collections
 import pytest
 
 from tests.parity import layouts
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bart, bert, distilbert, gpt2, llama, opt, t5, vit
 from transformer_jax.interop.family import Tensors

@@ -11,12 +11,12 @@ from tests.interop.test_vocabularies import expected, marian, trained
 from tests.parity import layouts
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import CheckpointError
 from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.interop.vocabularies import find_target_tokenizer, find_tokenizer
 from transformer_jax.predictors.attention import translation_attention

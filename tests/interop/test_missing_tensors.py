@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.interop.test_hf_checkpoint import equal, folder_of, without
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 
 

@@ -14,14 +14,14 @@ from safetensors.numpy import save_file
 
 from tests.parity import layouts
 from transformer_jax.cli.main import main as command
+from transformer_jax.core.errors import CheckpointError, ConfigError, UserError
+from transformer_jax.core.output_files import is_draft
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError, UserError
 from transformer_jax.interop import hf_run_directory
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.interop.peft import CONFIG, WEIGHTS, read_peft
 from transformer_jax.interop.peft_modules import bare_name, linear_maps
-from transformer_jax.output_files import is_draft
 from transformer_jax.predictors.adapters import load_merged
 from transformer_jax.predictors.loading import load
 from transformer_jax.predictors.merging import write_with_adapter

@@ -31,8 +31,8 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.exported_functions import functions, portable
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model

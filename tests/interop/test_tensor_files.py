@@ -17,7 +17,7 @@ import safetensors
 from safetensors.numpy import load, load_file, save
 
 from benchmarks.loading import begin_at
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.interop import headers, tensor_files, tensor_writer
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, open_tensors
 from transformer_jax.interop.tensor_writer import write_tensors

@@ -12,8 +12,8 @@ import pytest
 import sentencepiece
 import tokenizers
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import DataError
 from transformer_jax.interop import tokenizer_settings
 from transformer_jax.interop.sentencepiece import parse_model, piece_tokenizer
 from transformer_jax.interop.vocabularies import find_tokenizer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.jacobian_paths import gradient_norms
 from transformer_jax.functional.recurrent import Cell, recur
 from transformer_jax.laboratory.gradients import gradients

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.laboratory.lengths import EOS, FIRST, lengths, make_translator, sentences
 from transformer_jax.laboratory.readers import nearest_sizes
 from transformer_jax.laboratory.settings import LengthSettings

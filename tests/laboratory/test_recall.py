@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.laboratory.fitting import FitProgress, Schedule, evaluated, fit
 from transformer_jax.laboratory.readers import nearest_size, nearest_sizes
 from transformer_jax.laboratory.recall import answers, cued_texts, make_reader, recall

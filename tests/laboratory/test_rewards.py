@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.laboratory.rewards import rewards
 from transformer_jax.laboratory.settings import RewardSettings
 

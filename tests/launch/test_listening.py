@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.launch.supervisor import Processes, child_environment
 from transformer_jax.parallel import coordinator
 from transformer_jax.parallel.coordinator import (

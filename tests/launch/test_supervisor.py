@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.launch.supervisor import Processes, child_environment, supervise
 from transformer_jax.parallel.launchers import find_launch
 

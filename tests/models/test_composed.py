@@ -18,9 +18,9 @@ from transformer_jax.config import (
     FeedForwardConfig,
     TransformerConfig,
 )
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import (
     EncoderDecoder,
     TransformerDecoder,

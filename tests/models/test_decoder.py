@@ -23,7 +23,7 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder

@@ -22,7 +22,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.models.encoder import Encoder

@@ -24,9 +24,9 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.corpora.phrasebook import L1_PAIRS
 from transformer_jax.decoding.layout import split_model
-from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder

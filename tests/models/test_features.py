@@ -22,7 +22,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.functional.spectrogram import stack_frames
 from transformer_jax.models.making import make_model
 from transformer_jax.modules.parameters import layer_depths, parameters

@@ -13,7 +13,7 @@ from flax import nnx
 
 from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, HeadConfig, NormConfig, PositionConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.models.encoder import Encoder

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.models import ngram, ngram_counts
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel, discounts
 from transformer_jax.models.ngram_counts import add_start_symbols, count_ngrams

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from tests.drawing import compiled, drawn, normals
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder

@@ -22,7 +22,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.patches import patchify
 from transformer_jax.model_presets import PRESETS, bert, vit
 from transformer_jax.models.encoder import Encoder

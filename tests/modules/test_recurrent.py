@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.drawing import drawn, normals
-from transformer_jax.errors import UserError
+from transformer_jax.core.errors import UserError
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.functional.recurrent import CELLS, recur, reverse_texts
 from transformer_jax.modules.parameters import parameters

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.agreement import check_same, first_difference, gather_json
 from transformer_jax.parallel.coordinator import wait_for_coordinator
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel import mesh
 from transformer_jax.parallel.mesh import (
     devices_of,

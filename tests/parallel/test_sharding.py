@@ -23,7 +23,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional import partitioning
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder

@@ -25,7 +25,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.interop import hf_checkpoint as published
 from transformer_jax.interop.export import hf_tensors, write_folder
 from transformer_jax.interop.export_plan import choose_family, unscan_layers

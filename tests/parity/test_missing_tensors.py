@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.parity import layouts
-from transformer_jax.errors import UserError
+from transformer_jax.core.errors import UserError
 from transformer_jax.interop import hf_checkpoint
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 

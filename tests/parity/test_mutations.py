@@ -9,7 +9,7 @@ import pytest
 
 from tests.parity import layouts
 from tests.parity.sweep.mutating import mutations
-from transformer_jax.errors import UserError
+from transformer_jax.core.errors import UserError
 from transformer_jax.interop import hf_checkpoint as folders
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]

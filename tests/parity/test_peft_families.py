@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.parity.ours import compute
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 from transformer_jax.interop.peft import read_peft
 from transformer_jax.interop.peft_modules import untied

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from transformer_jax.core.errors import UserError
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import UserError
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import CONFIG, read_peft, write_peft
 from transformer_jax.interop.peft_modules import untied

@@ -23,7 +23,7 @@ from transformer_jax.config import (
     NormConfig,
     TransformerConfig,
 )
-from transformer_jax.config_fields import Configuration, Count
+from transformer_jax.core.config_fields import Configuration, Count
 from transformer_jax.data.loader import pad_rows
 from transformer_jax.data.store import encode_texts
 from transformer_jax.decoding.generation_config import TRANSLATION

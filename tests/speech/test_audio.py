@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.functional.spectrogram import frame_signal, hann_window, log_mel
 from transformer_jax.speech.audio import AudioConfig, log_mel_frames, resampled
 from transformer_jax.speech.wav import read_wav

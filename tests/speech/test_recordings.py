@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.speech.test_audio import SIGNAL, SMALL, pcm
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.functional.spectrogram import stack_frames
 from transformer_jax.speech.features import FeatureStatistics, Normalization, read_features
 from transformer_jax.speech.recordings import (

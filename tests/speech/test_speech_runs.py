@@ -20,8 +20,8 @@ from tests.speech.test_audio import SIGNAL, pcm
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.config import FeatureConfig
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.predictors.runs import family, open_directory
 from transformer_jax.predictors.speech import load_transcriber
 from transformer_jax.recipes import driver

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.speech.test_audio import SIGNAL, SMALL, floating, pcm
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.speech.audio import AudioConfig, resampled
 from transformer_jax.speech.features import decode_features
 from transformer_jax.speech.wav import read_wav

@@ -82,7 +82,7 @@ def _serve_gs():
 @pytest.fixture
 def bucket(object_store, tmp_path, monkeypatch):
     """The URL of an empty bucket; this process and those that it starts find the server."""
-    from transformer_jax.storage.objects import Objects, _file_system
+    from transformer_jax.core.storage.objects import Objects, _file_system
 
     scheme, environment = object_store
     for name, value in environment.items():

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.core.processes import this_process
+from transformer_jax.core.storage.copies import ObjectStorage, fetched, storage_of
+from transformer_jax.core.storage.objects import Objects
+from transformer_jax.core.storage.urls import url_of, url_of_folder, with_urls, working_copy
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.predictors.loading import _in_engine
-from transformer_jax.processes import this_process
-from transformer_jax.storage.copies import ObjectStorage, fetched, storage_of
-from transformer_jax.storage.objects import Objects
-from transformer_jax.storage.urls import url_of, url_of_folder, with_urls, working_copy
 from transformer_jax.training.lease import Lease
 from transformer_jax.training.lock import RunLock, check_lock
 from transformer_jax.training.manifest import run_storage
@@ -315,7 +315,7 @@ def test_a_missing_bucket_is_told(bucket):
 
 @pytest.mark.slow
 def test_a_store_that_refuses_or_does_not_answer_is_told(bucket, object_store, monkeypatch):
-    from transformer_jax.storage.objects import _file_system
+    from transformer_jax.core.storage.objects import _file_system
 
     def refuse(*args, **kwargs):
         raise PermissionError("Access Denied")

@@ -15,9 +15,9 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.main import main
+from transformer_jax.core.storage.copies import fetched
+from transformer_jax.core.storage.objects import Objects
 from transformer_jax.data.corpora import phrasebook
-from transformer_jax.storage.copies import fetched
-from transformer_jax.storage.objects import Objects
 from transformer_jax.training.verification import verify
 
 ROOT = Path(__file__).parents[2]

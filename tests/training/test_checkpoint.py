@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import (
     Checkpointer,

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from transformer_jax import processes
-from transformer_jax.errors import CheckpointError
-from transformer_jax.processes import process_alive, process_started, this_process
+from transformer_jax.core import processes
+from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.processes import process_alive, process_started, this_process
 from transformer_jax.training import lock, metrics
 from transformer_jax.training.lock import LOCK, RunLock, check_lock
 from transformer_jax.training.metrics import MetricsLog

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.errors import CheckpointError, ConfigError, NumericsError, Stopped
+from transformer_jax.core.errors import CheckpointError, ConfigError, NumericsError, Stopped
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer, load_params, steps
 from transformer_jax.training.compilation import CompiledStep

@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 
 from transformer_jax.config import AttentionConfig, ComputeConfig, FeedForwardConfig
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.data.plan import ArrayPlan
-from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.making import make_model

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.errors import ConfigError, NumericsError
+from transformer_jax.core.errors import ConfigError, NumericsError
 from transformer_jax.parallel import health
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training import monitoring

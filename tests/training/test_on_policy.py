@@ -14,9 +14,9 @@ from flax import nnx
 
 from tests.drawing import compiled
 from tests.training.small_decoder import CONFIG, TOKENIZER
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.decoding.options import special_tokens
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.parallel.mesh import make_mesh

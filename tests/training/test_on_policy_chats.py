@@ -19,6 +19,7 @@ from tests.training.small_decoder import CONFIG
 from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.chat.session import ChatModel
 from transformer_jax.chat.template import ChatTemplate, built_in, named_template
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.backends import SPECIAL
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.data.tokenizer import train_tokenizer
@@ -26,7 +27,6 @@ from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.options import special_tokens
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.tasks import on_policy_task

@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 from tests.drawing import normals
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.modules.parameters import layer_depths, raise_depth
 from transformer_jax.training.optimizers import learning_rate, make_optimizer, weight_decay_mask
 from transformer_jax.training.partition import where

@@ -12,9 +12,9 @@ import pytest
 from flax import nnx
 
 from tests.training.small_decoder import CONFIG, TOKENIZER
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
-from transformer_jax.errors import ConfigError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.tasks import preference_task

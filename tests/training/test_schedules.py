@@ -7,7 +7,7 @@ import optax
 import optax.contrib
 import pytest
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.training.schedules import (
     constant,
     cosine,

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from transformer_jax.errors import RESTART, Stopped
+from transformer_jax.core.errors import RESTART, Stopped
 from transformer_jax.training import signals
 from transformer_jax.training.signals import StopSignals
 

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_jax.config import HeadConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import make_mesh

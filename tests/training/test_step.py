@@ -17,7 +17,7 @@ from transformer_jax.config import (
     FeedForwardConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import make_mesh, shard_batch
 from transformer_jax.parallel.settings import MeshConfig

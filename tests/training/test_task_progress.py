@@ -10,8 +10,8 @@ import jax
 import pytest
 from rich.console import Console
 
-from transformer_jax.training import task_progress
-from transformer_jax.training.task_progress import said, show_progress, tracked
+from transformer_jax.core import task_progress
+from transformer_jax.core.task_progress import said, show_progress, tracked
 
 
 def av_console(terminal=False):

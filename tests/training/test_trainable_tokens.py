@@ -18,7 +18,7 @@ from transformer_jax.config import (
     HeadConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.making import make_model
 from transformer_jax.modules.parameters import is_projection, layer_depths, parameters, values
 from transformer_jax.parallel.mesh import make_mesh, shard_batch

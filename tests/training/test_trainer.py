@@ -12,9 +12,9 @@ import optax
 import pytest
 from flax import nnx
 
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, Stopped
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError, DataError, Stopped
 from transformer_jax.interop.hf_run_directory import save_converted
 from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.parallel.mesh import make_mesh

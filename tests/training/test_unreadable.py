@@ -17,7 +17,7 @@ import pytest
 from tests.training.test_trainer import trainer
 from transformer_jax.cli.errors import guarded, terminated
 from transformer_jax.cli.main import main
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.training.checkpoint_reader import load_params, weights_digest
 from transformer_jax.training.config_guard import latest_manifest
 from transformer_jax.training.manifest import UnreadableError

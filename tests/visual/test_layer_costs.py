@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from transformer_jax.complexity.layers import Layer
 from transformer_jax.complexity.measure import Measured, Passes
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.visual import layer_costs
 from transformer_jax.visual.layer_costs import plot_layers
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.positions import sinusoidal
 from transformer_jax.visual.positions import plot_masks, plot_positions, visible

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.visual.word_map import plot_words, principal_components
 
 

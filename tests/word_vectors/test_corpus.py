@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.word_vectors.corpus import LINE_END, UNKNOWN, read_corpus
 from transformer_jax.word_vectors.phrases import join_phrases, no_overlap
 

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import (
     VECTORS,

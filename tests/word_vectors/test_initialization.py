@@ -21,8 +21,8 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.making import make_model
 from transformer_jax.predictors.runs import model_config, open_directory
 from transformer_jax.recipes import driver

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.word_vectors.planted import planted_accuracy, planted_text
-from transformer_jax.errors import CheckpointError, ConfigError, DataError, NumericsError
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, NumericsError
 from transformer_jax.word_vectors import run
 from transformer_jax.word_vectors.batches import Blocks, epoch_blocks
 from transformer_jax.word_vectors.corpus import LINE_END, Corpus

@@ -12,9 +12,9 @@ import numpy as np
 
 from transformer_jax.chat.rendered_tokens import MarkedRenderer, MarkedText, PartTokenizer
 from transformer_jax.chat.template import ChatTemplate
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.conversations import Message
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["AnswerFinder", "ChatEncoder", "EncodedChat"]
 

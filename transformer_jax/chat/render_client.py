@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import transformer_jax
 from transformer_jax.chat import render_process
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["RenderAnswer", "render_elsewhere"]
 

@@ -11,9 +11,9 @@ import numpy as np
 import tokenizers
 
 from transformer_jax.chat.template import ChatTemplate
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.conversations import Message
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import DataError
 
 __all__ = ["MarkedRenderer", "MarkedText", "PartTokenizer", "TextTokens"]
 

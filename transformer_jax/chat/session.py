@@ -5,13 +5,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.chat.encoding import ChatEncoder
+from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.conversations import Message
 from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import CausalTextGenerator
 from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
-from transformer_jax.errors import DataError, plural
 
 __all__ = ["ChatModel", "ChatSession", "fit_messages"]
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from transformer_jax.chat.encoding import ChatEncoder, EncodedChat
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.conversations import Conversation, read_conversations
 from transformer_jax.data.documents import file_identity
 from transformer_jax.data.language_model_plans import PackingPlan, RowBatch, make_rows
@@ -17,7 +18,6 @@ from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.text import local_data
-from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["ChatPlan", "ChatStore", "TooLong", "build_chats", "chat_rows", "split_chats"]
 

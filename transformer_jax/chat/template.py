@@ -15,8 +15,8 @@ from transformer_jax.chat.token_names import (
     token_names,
     tokens_of,
 )
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.conversations import Message
-from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "ChatTemplate",

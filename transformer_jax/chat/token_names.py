@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import ConfigError
 
 __all__ = ["TOKEN_NAMES", "read_object", "read_template", "token_names", "tokens_of"]
 

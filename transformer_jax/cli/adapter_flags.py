@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transformer_jax.cli.checks import check_value
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["check_choice", "chosen_for_all", "named_adapters"]
 
@@ -70,7 +70,7 @@ def check_choice(adapter: str | None, known: Mapping[str, str]) -> None:
         >>> check_choice("b", {"a": "runs/mine"})
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: adapter is b: --adapter names a, and null is the ...
+        transformer_jax.core.errors.ConfigError: adapter is b: --adapter names a, and null is ...
     """
     if adapter is None or adapter in known:
         return

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import tyro
 
 from transformer_jax.cli.output import check_file, note, tsv, writing, wrote
-from transformer_jax.config_fields import Configuration, Count, OutputPath
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.core.config_fields import Configuration, Count, OutputPath
+from transformer_jax.core.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.word_vectors.embeddings import WordEmbeddings

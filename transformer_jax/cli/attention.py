@@ -8,9 +8,9 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.config_fields import Count, OutputPath
+from transformer_jax.core.config_fields import Count, OutputPath
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.errors import ConfigError
 from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:

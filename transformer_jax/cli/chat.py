@@ -12,8 +12,8 @@ import tyro
 from transformer_jax.cli.generate import longer
 from transformer_jax.cli.output import appending, note, say, writing, wrote
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.core.errors import ConfigError, DataError, UserError, plural
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.errors import ConfigError, DataError, UserError, plural
 from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:

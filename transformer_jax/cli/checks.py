@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli.flags import positional
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["check_text", "check_value", "check_values"]
 

@@ -12,8 +12,8 @@ import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.config_fields import Range, Share
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.core.config_fields import Range, Share
+from transformer_jax.core.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.encoding.rewards import Rewarded, RewardRunner

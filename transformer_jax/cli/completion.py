@@ -9,7 +9,7 @@ import tyro
 
 from transformer_jax.cli.commands import COMMANDS, PROGRAMS, load_command
 from transformer_jax.cli.flags import flag_types, flags_of
-from transformer_jax.config_fields import Configuration
+from transformer_jax.core.config_fields import Configuration
 
 __all__ = ["Completion", "flag_choices"]
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from transformer_jax.cli.describe import plain_table, short
 from transformer_jax.cli.output import check_file, note, write_json, writing, wrote
-from transformer_jax.config_fields import Configuration, OutputPath, Range
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.config_fields import Configuration, OutputPath, Range
+from transformer_jax.core.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.complexity.layers import Kind, Layer
@@ -62,7 +62,7 @@ class Complexity(Configuration, group="--"):
         import jax
 
         from transformer_jax.complexity.measure import seconds_of_nothing
-        from transformer_jax.devices import default_device
+        from transformer_jax.core.devices import default_device
 
         device = default_device().device_kind
         print(_growth([layer.kind for layer in layers]), flush=True)
@@ -138,7 +138,7 @@ class Complexity(Configuration, group="--"):
     def measured(self, layers: "list[Layer]") -> "list[Measured]":
         """Counts and measures the layers."""
         from transformer_jax.complexity.measure import Clock, measure
-        from transformer_jax.training.task_progress import show_progress
+        from transformer_jax.core.task_progress import show_progress
 
         with show_progress("counting FLOPs and measuring paths", len(layers)) as activity:
             found = []

@@ -6,8 +6,8 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.config_fields import Configuration
-from transformer_jax.errors import plural
+from transformer_jax.core.config_fields import Configuration
+from transformer_jax.core.errors import plural
 
 __all__ = ["Convert"]
 
@@ -28,9 +28,9 @@ class Convert(Configuration, group="--"):
 
     def __call__(self) -> int:
         """Converts the checkpoint and prints a line about it."""
+        from transformer_jax.core.storage.copies import fetched
         from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
         from transformer_jax.interop.hf_run_directory import convert
-        from transformer_jax.storage.copies import fetched
 
         source = fetched(self.folder)
         folder = open_hf_checkpoint(source)

@@ -13,11 +13,11 @@ import tyro
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import OutputPath, Range
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.config_fields import OutputPath, Range
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.storage.urls import with_urls
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.recurrent_config import RECURRENT_PRESETS, ModelConfig, RecurrentConfig
-from transformer_jax.storage.urls import with_urls
 
 if TYPE_CHECKING:
     from transformer_jax.accounting import Decoding

@@ -10,8 +10,8 @@ import tyro
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, writing, wrote
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.config_fields import Amount, Count, Fraction, OutputPath, Range, Seed
-from transformer_jax.errors import DataError, plural
+from transformer_jax.core.config_fields import Amount, Count, Fraction, OutputPath, Range, Seed
+from transformer_jax.core.errors import DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.evaluation.diversity import Diversity

@@ -8,8 +8,8 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.config_fields import OutputPath, Range
-from transformer_jax.errors import DataError, plural
+from transformer_jax.core.config_fields import OutputPath, Range
+from transformer_jax.core.errors import DataError, plural
 
 __all__ = ["Embed"]
 

@@ -21,7 +21,7 @@ import tyro
 
 from transformer_jax.cli import training
 from transformer_jax.cli.run_flags import parse_flags
-from transformer_jax.config_fields import Configuration
+from transformer_jax.core.config_fields import Configuration
 
 __all__ = ["main"]
 

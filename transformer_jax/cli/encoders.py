@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.cli.output import waiting
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.encoding.vectors import Layers

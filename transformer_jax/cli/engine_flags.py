@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.config_fields import OutputPath
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import OutputPath
+from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.predictors.engines import EngineConfig

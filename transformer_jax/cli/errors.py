@@ -17,7 +17,7 @@ from typing import Any
 
 from transformer_jax.cli.output import say
 from transformer_jax.cli.streams import as_terminal, open_streams, silence
-from transformer_jax.errors import DataError, Stopped, UserError
+from transformer_jax.core.errors import DataError, Stopped, UserError
 
 __all__ = ["guarded", "leave", "plain_warnings", "run_and_leave", "run_log", "terminated"]
 

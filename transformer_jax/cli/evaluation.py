@@ -11,10 +11,10 @@ from transformer_jax.cli.flags import check_flags, flags_of
 from transformer_jax.cli.help import kinds_help
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
-from transformer_jax.errors import ConfigError, no_such_run
+from transformer_jax.core.errors import ConfigError, no_such_run
+from transformer_jax.core.storage.urls import url_of
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import RECIPES, get_recipe, recipe_of
-from transformer_jax.storage.urls import url_of
 
 __all__ = ["Evaluate", "evaluate", "evaluation_kinds"]
 

@@ -13,10 +13,10 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.config_fields import OutputPath, Range
-from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.output_files import draft_folder, replace_folder, restore_folder
-from transformer_jax.processes import process_started
+from transformer_jax.core.config_fields import OutputPath, Range
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.output_files import draft_folder, replace_folder, restore_folder
+from transformer_jax.core.processes import process_started
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.context import TextStart

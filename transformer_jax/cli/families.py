@@ -16,12 +16,12 @@ from transformer_jax.cli.errors import guarded
 from transformer_jax.cli.evaluation import evaluation_kinds
 from transformer_jax.cli.help import kinds_help, runs_help
 from transformer_jax.cli.run_flags import config_file, near
-from transformer_jax.errors import ConfigError, no_such_run
-from transformer_jax.errors import command as command_line
-from transformer_jax.old_names import RUNS
+from transformer_jax.core.errors import ConfigError, no_such_run
+from transformer_jax.core.errors import command as command_line
+from transformer_jax.core.old_names import RUNS
+from transformer_jax.core.storage.urls import url_of
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import named_runs, recipe_of
-from transformer_jax.storage.urls import url_of
 
 __all__ = ["COMMANDS", "flag_kinds", "main", "training_runs"]
 

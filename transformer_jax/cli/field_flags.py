@@ -17,9 +17,15 @@ from tyro.constructors import (
 )
 
 from transformer_jax.cli.flags import flags_of, in_one_line, own_flag, positional
-from transformer_jax.config_fields import Configuration, FieldError, Flag, check_fields, field_types
-from transformer_jax.config_help import field_help, range_of
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import (
+    Configuration,
+    FieldError,
+    Flag,
+    check_fields,
+    field_types,
+)
+from transformer_jax.core.config_help import field_help, range_of
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["parse", "read_words"]
 
@@ -56,7 +62,7 @@ def parse(
         >>> parse(NormConfig, "norm", ["--eps", "small"])
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: --eps is 'small': a number is needed
+        transformer_jax.core.errors.ConfigError: --eps is 'small': a number is needed
     """
     how: dict[str, Any] = {} if default is None else {"default": default}
     read = lambda: tyro.cli(

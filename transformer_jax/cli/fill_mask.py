@@ -7,8 +7,8 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.config_fields import Count
-from transformer_jax.errors import ConfigError, command
+from transformer_jax.core.config_fields import Count
+from transformer_jax.core.errors import ConfigError, command
 
 __all__ = ["FillMask"]
 

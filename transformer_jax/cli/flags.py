@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from transformer_jax.cli.streams import as_help
-from transformer_jax.config_fields import Flag, field_types
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import Flag, field_types
+from transformer_jax.core.errors import ConfigError
 
 __all__ = [
     "check_flags",
@@ -147,7 +147,7 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
         >>> check_flags("score", ["num-beams"], ["--num-beam", "4"], "transformer-jax score")
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: score has no flag --num-beam: did you mean ...
+        transformer_jax.core.errors.ConfigError: score has no flag --num-beam: did you mean ...
     """
     known = ["help", *allowed]
     # Arguments after a lone -- are positional.

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.cli.flags import flag_of, positional
-from transformer_jax.config_fields import field_types
-from transformer_jax.config_help import field_help
+from transformer_jax.core.config_fields import field_types
+from transformer_jax.core.config_help import field_help
 
 __all__ = ["columns", "kinds_help", "runs_help", "usual_help"]
 

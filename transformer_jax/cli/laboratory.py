@@ -28,8 +28,8 @@ from transformer_jax.cli import commands
 from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import check_file, say, write_json, writing, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
-from transformer_jax.config_fields import OutputPath
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import OutputPath
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.laboratory.settings import (
     GradientSettings,
     LengthSettings,
@@ -110,8 +110,8 @@ def _run(arguments: list[str], environment: Environment) -> int:
     check_file("--output", beside, (".json",))
     begun = time.monotonic()
     say(f"{name}: starting")
-    from transformer_jax.allocator import retain_freed_memory
-    from transformer_jax.compilation_cache import enable_compilation_cache
+    from transformer_jax.core.allocator import retain_freed_memory
+    from transformer_jax.core.compilation_cache import enable_compilation_cache
 
     retain_freed_memory()
     enable_compilation_cache()

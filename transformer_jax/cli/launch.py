@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import tyro
 
 from transformer_jax.cli.commands import COMMANDS
-from transformer_jax.config_fields import Configuration, OutputPath, Range
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import Configuration, OutputPath, Range
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["Launch"]
 

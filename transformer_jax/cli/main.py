@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from transformer_jax import __version__, old_names
+from transformer_jax import __version__
 from transformer_jax.cli.commands import COMMANDS, GROUPS, PROGRAM, PROGRAMS, load_command
 from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.help import columns
-from transformer_jax.errors import ConfigError
+from transformer_jax.core import old_names
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["main", "run_as_program"]
 
@@ -46,8 +47,8 @@ def _run(name: str | None, arguments: list[str]) -> int | None:
     from transformer_jax.cli.run_flags import parse_flags
 
     command = parse_flags(load_command(name), f"{PROGRAM} {name}", arguments[1:])
-    from transformer_jax.allocator import retain_freed_memory
-    from transformer_jax.compilation_cache import enable_compilation_cache
+    from transformer_jax.core.allocator import retain_freed_memory
+    from transformer_jax.core.compilation_cache import enable_compilation_cache
 
     retain_freed_memory()
     enable_compilation_cache()

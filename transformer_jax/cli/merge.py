@@ -7,8 +7,8 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.config_fields import OutputPath
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.config_fields import OutputPath
+from transformer_jax.core.errors import ConfigError, plural
 
 __all__ = ["Merge"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import tsv
-from transformer_jax.config_fields import Configuration, Count
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import Configuration, Count
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["MostSimilar"]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import ConfigError, plural, visible
-from transformer_jax.output_files import Destination
-from transformer_jax.storage.urls import with_urls
+from transformer_jax.core.errors import ConfigError, plural, visible
+from transformer_jax.core.output_files import Destination
+from transformer_jax.core.storage.urls import with_urls
 
 __all__ = [
     "TextOutput",

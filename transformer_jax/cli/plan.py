@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import say
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.errors import ConfigError, plural
 
 __all__ = ["plan_run"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["take_plan"]
 

@@ -12,8 +12,8 @@ import tyro
 
 from transformer_jax.cli.output import appending, note, writing
 from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
-from transformer_jax.config_fields import OutputPath
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.core.config_fields import OutputPath
+from transformer_jax.core.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.requests import Continuation, GenerationRequest

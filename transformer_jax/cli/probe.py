@@ -9,8 +9,8 @@ import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.config_fields import Flag, Range
-from transformer_jax.errors import DataError, UserError, plural
+from transformer_jax.core.config_fields import Flag, Range
+from transformer_jax.core.errors import DataError, UserError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled

@@ -13,8 +13,8 @@ import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.config_fields import Count, Range, Seed
-from transformer_jax.errors import ConfigError, DataError, plural, were
+from transformer_jax.core.config_fields import Count, Range, Seed
+from transformer_jax.core.errors import ConfigError, DataError, plural, were
 from transformer_jax.evaluation.few_shot import (
     Demonstrations,
     Example,

@@ -8,8 +8,8 @@ import tyro
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, note, write_json, writing, wrote
-from transformer_jax.config_fields import Configuration, OutputPath
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.config_fields import Configuration, OutputPath
+from transformer_jax.core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from transformer_jax.evaluation.bleu_results import OwnScore

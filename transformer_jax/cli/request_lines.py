@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.cli.checks import check_text
 from transformer_jax.cli.output import waiting
-from transformer_jax.config_fields import check_fields
-from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.old_names import REQUESTS, current_keys
+from transformer_jax.core.config_fields import check_fields
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.old_names import REQUESTS, current_keys
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.generation_config import GenerationConfig

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from transformer_jax.config_fields import Configuration, Count
+from transformer_jax.core.config_fields import Configuration, Count
 
 __all__ = ["MeshFlags", "PredictionCommand", "RunCommand"]
 

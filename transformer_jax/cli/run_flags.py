@@ -12,9 +12,9 @@ from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.field_flags import parse
 from transformer_jax.cli.flags import check_flags, flags_of, together
 from transformer_jax.cli.help import runs_help, usual_help
-from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.errors import command as command_line
-from transformer_jax.old_names import RUNS, current_flags
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import command as command_line
+from transformer_jax.core.old_names import RUNS, current_flags
 from transformer_jax.recipes.registry import get_recipe
 
 __all__ = ["NOTE", "AskedRun", "asked_run", "config_file", "near", "parse_flags"]

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import tyro
 
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.config_fields import Flag
+from transformer_jax.core.config_fields import Flag
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.requests import TextScore, perplexity
-from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["Score", "row"]
 

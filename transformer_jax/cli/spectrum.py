@@ -7,7 +7,7 @@ import tyro
 
 from transformer_jax.cli.output import check_file, writing, wrote
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.config_fields import OutputPath
+from transformer_jax.core.config_fields import OutputPath
 
 __all__ = ["Spectrum"]
 

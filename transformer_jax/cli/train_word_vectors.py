@@ -14,8 +14,8 @@ from transformer_jax.cli import commands
 from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import say, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
-from transformer_jax.config_fields import Configuration, OutputPath
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import Configuration, OutputPath
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def _run(given: list[str]) -> int:
         raise ConfigError(f"unknown command {given[0]}: {near(given[0], COMMANDS)}")
     command = parse_flags(COMMANDS[given[0]], f"{PROGRAM} {given[0]}", given[1:])
     _one_thread()
-    from transformer_jax.allocator import retain_freed_memory
-    from transformer_jax.compilation_cache import enable_compilation_cache
+    from transformer_jax.core.allocator import retain_freed_memory
+    from transformer_jax.core.compilation_cache import enable_compilation_cache
 
     retain_freed_memory()
     enable_compilation_cache()
@@ -135,7 +135,7 @@ class _Progress:
         self._shown = 0.0
 
     def __call__(self, report: "EpochReport", corpus: "Corpus") -> None:
-        from transformer_jax.training.task_progress import duration
+        from transformer_jax.core.task_progress import duration
 
         now = time.monotonic()
         if self._began is None:

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import tyro
 
 from transformer_jax import __version__
-from transformer_jax.allocator import retain_freed_memory
 from transformer_jax.cli.errors import guarded, run_and_leave, run_log, terminated
 from transformer_jax.cli.evaluation import evaluate
 from transformer_jax.cli.flags import flags_of
 from transformer_jax.cli.plan_flags import take_plan
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
-from transformer_jax.compilation_cache import enable_compilation_cache
-from transformer_jax.errors import ConfigError
-from transformer_jax.errors import command as command_line
-from transformer_jax.old_names import current_flags
+from transformer_jax.core.allocator import retain_freed_memory
+from transformer_jax.core.compilation_cache import enable_compilation_cache
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import command as command_line
+from transformer_jax.core.old_names import current_flags
+from transformer_jax.core.storage.urls import working_copy
 from transformer_jax.recipes.registry import get_recipe, named_runs
-from transformer_jax.storage.urls import working_copy
 
 __all__ = ["Command", "TrainingProgram", "main", "resume_flags", "run_as_program"]
 
@@ -136,10 +136,10 @@ def _check_output(run: Any) -> None:
 @contextlib.contextmanager
 def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Context that holds the lock of a run directory in process 0; ``check`` runs first."""
+    from transformer_jax.core.task_progress import log
     from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
     from transformer_jax.training.lock import RunLock, is_locked
     from transformer_jax.training.shared_directory import check_shared
-    from transformer_jax.training.task_progress import log
 
     folder = working_copy(path)
     with contextlib.ExitStack() as held:

@@ -8,9 +8,9 @@ import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.config_fields import OutputPath, Range
+from transformer_jax.core.config_fields import OutputPath, Range
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.errors import ConfigError
 from transformer_jax.recipes.generation_flags import generation_flags
 
 __all__ = ["Transcribe"]
@@ -46,11 +46,11 @@ class Transcribe(TranscriptionFlags, PredictionCommand):
         """Writes a line for each recording, in their order."""
         if not self.files:
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
+        from transformer_jax.core.task_progress import show_progress, tracked
         from transformer_jax.predictors.generation_settings import length_limit
         from transformer_jax.predictors.speech import load_transcriber
         from transformer_jax.speech.features import read_features
         from transformer_jax.speech.transcriber import Recording
-        from transformer_jax.training.task_progress import show_progress, tracked
 
         search = self.generation(**length_limit(self.run, self.max_len_a, self.max_len_b)._asdict())
         transcriber, audio = load_transcriber(self.run, self.checkpoint, search=search)

@@ -12,9 +12,9 @@ import tyro
 
 from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import TextOutput, note, tsv, waiting
-from transformer_jax.config_fields import OutputPath
+from transformer_jax.core.config_fields import OutputPath
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.errors import ConfigError, plural
 from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:

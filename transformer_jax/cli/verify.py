@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from transformer_jax.config_fields import Configuration
-from transformer_jax.errors import CheckpointError, plural
+from transformer_jax.core.config_fields import Configuration
+from transformer_jax.core.errors import CheckpointError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.interop.hf_run_directory import HFRunDirectory
@@ -34,9 +34,9 @@ class Verify(Configuration, group="--"):
 
         Checkpoints are in order from the newest. An n-gram model has one file instead of them.
         """
+        from transformer_jax.core.storage.copies import fetched
         from transformer_jax.interop.hf_folders import is_hf_checkpoint
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
-        from transformer_jax.storage.copies import fetched
         from transformer_jax.training.manifest import exists
         from transformer_jax.training.run_directory import RunDirectory
 

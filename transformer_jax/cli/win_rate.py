@@ -10,8 +10,8 @@ import tyro
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
 from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
-from transformer_jax.config_fields import Amount, OutputPath, Range
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.core.config_fields import Amount, OutputPath, Range
+from transformer_jax.core.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import Prompt

@@ -8,7 +8,7 @@ Attention is ``softmax(q kᵀ / √d) v`` of one head: the table counts no proje
 import dataclasses
 from typing import Literal, NamedTuple
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.local_attention import local_blocks
 
 __all__ = ["GROWTH", "KINDS", "Growth", "Kind", "Layer"]

@@ -15,7 +15,7 @@ from jaxtyping import Bool
 
 from transformer_jax.complexity.layers import ATTENTION, Layer
 from transformer_jax.complexity.programs import Program, function_of, inputs_of, recurrent_step
-from transformer_jax.devices import default_device
+from transformer_jax.core.devices import default_device
 from transformer_jax.functional.jacobian_paths import (
     copies_needed,
     dependence,

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Sequence
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["add_tokens", "has_token"]
 

@@ -5,8 +5,8 @@ import pathlib
 
 import numpy as np
 
+from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import DataError, plural
 
 __all__ = ["find_misalignment", "read_aligned"]
 

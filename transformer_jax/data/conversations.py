@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import flaw_of, read_lines
-from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "ROLES",
@@ -85,7 +85,7 @@ def check_asked(messages: Any) -> list[Message]:
         >>> check_asked([{"role": "assistant", "content": "Yes?"}])
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: the last message is of the assistant: there is ...
+        transformer_jax.core.errors.ConfigError: the last message is of the assistant: there is ...
     """
     checked = check_messages(messages)
     if checked[-1]["role"] == "assistant":
@@ -103,7 +103,7 @@ def check_answered(messages: Any) -> list[Message]:
         >>> check_answered([{"role": "user", "content": "Why?"}])
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: the last message is of the user, and one of the ...
+        transformer_jax.core.errors.ConfigError: the last message is of the user, and one of the ...
     """
     checked = check_messages(messages)
     if (role := checked[-1]["role"]) != "assistant":
@@ -127,7 +127,7 @@ def check_messages(messages: Any) -> list[Message]:
         >>> check_messages([{"role": "users", "content": "Hi"}])
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: message 1: role 'users': allowed are system, user, ...
+        transformer_jax.core.errors.ConfigError: message 1: role 'users': allowed are system, ...
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ConfigError(f"messages is {type(messages).__name__}, and a list is wanted")

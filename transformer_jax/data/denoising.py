@@ -7,14 +7,14 @@ from typing import Annotated
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.config_fields import Configuration, Range, Share
+from transformer_jax.core.config_fields import Configuration, Range, Share
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data import noise as noises
 from transformer_jax.data.loader import Batch
 from transformer_jax.data.plan import Batching, BatchShape
 from transformer_jax.data.sentence_texts import SentenceTexts
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["DenoisingPlan", "NoiseConfig", "NoisyBatch", "check_tokenizer", "num_sentinels"]
 

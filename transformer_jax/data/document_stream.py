@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.text import open_bytes, read_lines
-from transformer_jax.errors import DataError
 
 __all__ = ["DocumentStream", "TextChunk", "ValidationSplit", "read_blocks"]
 

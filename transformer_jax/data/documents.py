@@ -10,7 +10,8 @@ import stat
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from transformer_jax.config_fields import Configuration, Count, Range
+from transformer_jax.core.config_fields import Configuration, Count, Range
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import tfds
 from transformer_jax.data.document_stream import (
     DocumentStream,
@@ -21,7 +22,6 @@ from transformer_jax.data.document_stream import (
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, table_format, text_field
 from transformer_jax.data.text import local_data, read_lines
-from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "DocumentStream",

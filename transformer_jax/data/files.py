@@ -8,7 +8,7 @@ import stat
 import time
 from typing import Any
 
-from transformer_jax.storage.copies import local_file
+from transformer_jax.core.storage.copies import local_file
 
 __all__ = ["open_file", "read_file"]
 

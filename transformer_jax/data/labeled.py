@@ -5,7 +5,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from transformer_jax.config_fields import Configuration
+from transformer_jax.core.config_fields import Configuration
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data import tfds
 from transformer_jax.data.labeled_files import (
     LabeledOptions,
@@ -20,7 +21,6 @@ from transformer_jax.data.labeled_files import (
 )
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.squad import Questions, SquadAnswer, read_questions
-from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "Labeled",

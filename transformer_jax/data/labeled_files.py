@@ -6,11 +6,11 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
-from transformer_jax.config_fields import Configuration, Range
+from transformer_jax.core.config_fields import Configuration, Range
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "LabeledOptions",

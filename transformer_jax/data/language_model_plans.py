@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Int
 
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.plan import BatchShape, shuffled
 from transformer_jax.data.store import TokenStore
-from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["ContiguousPlan", "PackingPlan", "RowBatch", "make_rows"]
 

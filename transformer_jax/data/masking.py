@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import uniform
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError
 
 __all__ = ["MLMMasking", "MaskedTokens", "mask_tokens"]
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.errors import ArgumentError, plural
+from transformer_jax.core.errors import ArgumentError, plural
 
 __all__ = [
     "SpanCorruption",

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Literal, SupportsIndex
 
+from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.errors import DataError, plural
 
 __all__ = [
     "Grouping",

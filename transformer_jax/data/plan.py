@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int, UInt64
 
-from transformer_jax.config_fields import Amount, Configuration, Count
+from transformer_jax.core.config_fields import Amount, Configuration, Count
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.shapes import choose_shapes
-from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "ArrayPlan",

@@ -7,12 +7,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.plan import BatchPlan
 from transformer_jax.data.preferences import Preferences, Prompt
 from transformer_jax.data.ragged import ragged_indices, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "CompletionStore",

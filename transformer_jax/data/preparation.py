@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from transformer_jax.config_fields import Configuration
+from transformer_jax.core.config_fields import Configuration
 
 __all__ = ["Preparation", "TextNormalization", "compose"]
 

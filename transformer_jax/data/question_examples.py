@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.examples import (
     TEXTS_AT_ONCE,
     EncodedExamples,
@@ -18,7 +19,6 @@ from transformer_jax.data.ragged import Slices, flatten, ragged_indices
 from transformer_jax.data.squad import SquadAnswer
 from transformer_jax.data.store import id_dtype
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
-from transformer_jax.errors import ConfigError
 
 __all__ = ["SpanExamples", "encode_questions", "locate_answers"]
 

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from transformer_jax.config_fields import Amount, Configuration, Count, Range
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Range
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import aligned, tables
 from transformer_jax.data.pairs import (
     Grouping,
@@ -15,7 +16,6 @@ from transformer_jax.data.pairs import (
     hold_out,
 )
 from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "Files",

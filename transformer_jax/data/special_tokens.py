@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import tokenizers
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.backends import SENTINEL
-from transformer_jax.errors import DataError
 
 __all__ = ["ROLES", "SpecialNames", "end_ids", "plain_end", "role_ids", "sentinel_ids"]
 

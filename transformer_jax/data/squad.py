@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import DataError, plural
 
 __all__ = ["Questions", "SquadAnswer", "lowered", "read_questions"]
 

@@ -13,12 +13,12 @@ from typing import Literal, SupportsIndex, TypeAlias
 import numpy as np
 from jaxtyping import Int, Integer
 
+from transformer_jax.core.errors import DataError
+from transformer_jax.core.output_files import draft_folder
 from transformer_jax.data.files import open_file, read_file
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import DataError
-from transformer_jax.output_files import draft_folder
 
 __all__ = [
     "PairStore",

@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Annotated
 
-from transformer_jax.config_fields import Amount, Configuration, Range
+from transformer_jax.core.config_fields import Amount, Configuration, Range
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.pairs import Grouping, Pairs, choose_held, describe_held, describe_overlap
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.sentences import sentences
 from transformer_jax.data.tables import parse_object, texts_field
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "Summaries",

@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Literal
 
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.text import flaw_of, read_lines
-from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "parse_object",

@@ -9,9 +9,9 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator
 
+from transformer_jax.core.errors import CheckpointError, DataError
+from transformer_jax.core.storage.copies import fetched
 from transformer_jax.data.files import open_file
-from transformer_jax.errors import CheckpointError, DataError
-from transformer_jax.storage.copies import fetched
 
 __all__ = ["check_readable", "decode_lines", "flaw_of", "open_bytes", "read_lines"]
 
@@ -42,7 +42,7 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         >>> list(decode_lines([b"caf\xe9\n"], "menu.txt"))
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.DataError: menu.txt:1: not UTF-8 (byte 0xe9 at column 4): ...
+        transformer_jax.core.errors.DataError: menu.txt:1: not UTF-8 (byte 0xe9 at column 4): ...
     """
     number = 1
     for block in _blocks(lines, name) if isinstance(lines, io.BufferedIOBase) else lines:

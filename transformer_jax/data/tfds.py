@@ -12,8 +12,8 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from transformer_jax.core.errors import ConfigError, DataError, install, plural
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import ConfigError, DataError, install, plural
 
 __all__ = [
     "LabeledReader",

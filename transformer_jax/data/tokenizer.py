@@ -13,6 +13,8 @@ import tokenizers
 from jaxtyping import Bool
 from tokenizers import normalizers
 
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.output_files import draft_file
 from transformer_jax.data import backends
 from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.byte_tokens import repair_byte_runs, skipped_ids
@@ -34,8 +36,6 @@ from transformer_jax.data.tokenizer_parts import (
     text_normalization,
     trimmed,
 )
-from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.output_files import draft_file
 
 __all__ = [
     "BERT_SPECIAL",

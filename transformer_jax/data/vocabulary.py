@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 
 __all__ = ["check_vocabulary"]
 
@@ -33,8 +33,7 @@ def check_vocabulary(
         >>> check_vocabulary(tokenizer, 64, 6)
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: the tokenizer has 7 tokens but the model 6: use the \
-tokenizer it was trained with
+        transformer_jax.core.errors.ConfigError: the tokenizer has 7 tokens but the model 6: ...
     """
     ids, known = tokenizer.vocab_size, min(vocabs)
     if ids == known or (ids < known and not exact):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.store import TokenStore
 from transformer_jax.decoding.batching import batch_by_length
 from transformer_jax.decoding.options import BatchingConfig
@@ -14,7 +15,6 @@ from transformer_jax.decoding.requests import TextScore
 from transformer_jax.decoding.text_generation import CausalTextGenerator
 from transformer_jax.decoding.windows import Window, windows
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.modules.embedding import check_indices
 
 __all__ = ["ContextTextGenerator", "TextStart"]

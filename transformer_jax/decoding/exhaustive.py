@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["ExactHypothesis", "exhaustive_search", "num_sequences"]
 
@@ -39,8 +39,7 @@ def num_sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
         625
         >>> num_sequences(37_000, 25)
         Traceback (most recent call last):
-        transformer_jax.errors.ConfigError: exhaustive search over 37,000 tokens and 25 steps has
-        37000^25 = 10^114.2 sequences: at most 1000000 are searched; use beam search
+        transformer_jax.core.errors.ConfigError: exhaustive search over 37,000 tokens and 25 ...
     """
     digits = length * math.log10(vocab)
     if digits > 300 or vocab**length > limit:

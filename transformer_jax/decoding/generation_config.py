@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from transformer_jax.config_fields import (
+from transformer_jax.core.config_fields import (
     Configuration,
     Range,
     Seed,
@@ -16,7 +16,7 @@ from transformer_jax.config_fields import (
     field_types,
     nearest,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 
 __all__ = [
     "MOST_BEAMS",
@@ -169,7 +169,7 @@ class GenerationConfig(Configuration, group=""):
             >>> GenerationConfig().changed(num_beam=2)
             Traceback (most recent call last):
             ...
-            transformer_jax.errors.ConfigError: num_beam is no setting of generation; did you ...
+            transformer_jax.core.errors.ConfigError: num_beam is no setting of generation; did ...
         """
         cls: Any = type(self)
         kinds = field_types(cls)
@@ -194,7 +194,7 @@ class GenerationConfig(Configuration, group=""):
             >>> GenerationConfig(min_p=0.1).refuse_settings(["top_p"], "unknown: leave it out")
             Traceback (most recent call last):
             ...
-            transformer_jax.errors.ConfigError: min_p: unknown: leave it out
+            transformer_jax.core.errors.ConfigError: min_p: unknown: leave it out
         """
         known = {*taken}
         for field in dataclasses.fields(GenerationConfig):

@@ -5,9 +5,9 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from transformer_jax.config_fields import field_types
+from transformer_jax.core.config_fields import field_types
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.errors import ConfigError
 
 __all__ = ["from_generation_config"]
 

@@ -10,6 +10,8 @@ import jax
 import numpy as np
 from flax import nnx
 
+from transformer_jax.core.devices import device_of
+from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import is_plain, left_pad, row_settings, sampling_keys
 from transformer_jax.decoding.context import ContextTextGenerator, TextStart
@@ -26,10 +28,8 @@ from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.devices import device_of
 from transformer_jax.modules.embedding import check_indices
 from transformer_jax.modules.lora import choose_rows
-from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.parallel.inference import round_up_rows
 
 __all__ = ["DecoderLanguageModel"]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer_jax.devices import device_of
+from transformer_jax.core.devices import device_of
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.modules.replace import prepare_for_decoding, with_attention_kernels
 from transformer_jax.parallel.inference import mesh_of, shard_parameters

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
@@ -14,7 +15,6 @@ from transformer_jax.decoding.text_generation import TextGenerator
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.recurrent_config import ModelConfig
 
 __all__ = ["LineTranslator", "sampled"]

@@ -4,9 +4,9 @@ import dataclasses
 import itertools
 from typing import Literal, NamedTuple
 
-from transformer_jax.config_fields import Amount, Configuration, Count
+from transformer_jax.core.config_fields import Amount, Configuration, Count
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
-from transformer_jax.errors import ConfigError
 
 __all__ = [
     "BatchingConfig",

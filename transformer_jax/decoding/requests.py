@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
-from transformer_jax.config_fields import Range
+from transformer_jax.core.config_fields import Range
 from transformer_jax.decoding.generation_config import GenerationConfig
 
 __all__ = [

@@ -8,6 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from transformer_jax.core.devices import device_of
+from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.keys import key_for
+from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.layout import prepared, split_model
@@ -20,10 +24,6 @@ from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.devices import device_of
-from transformer_jax.errors import DataError, plural
-from transformer_jax.keys import key_for
-from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.parallel.inference import mesh_of, round_up_rows
 
 __all__ = ["Translator", "compaction_sizes"]

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.data.examples import EncodedExamples, collate
-from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.parallel.inference import MeshProgram, round_up_rows
 
 __all__ = ["Batches", "length_buckets"]

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from transformer_jax.core.devices import device_of
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.examples import EncodedExamples, default_template
 from transformer_jax.data.ragged import flatten, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.devices import device_of
 from transformer_jax.encoding.batching import Batches
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.modules.replace import with_attention_kernels

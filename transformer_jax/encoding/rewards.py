@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.chat.encoding import ChatEncoder
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.conversations import Message, check_answered
 from transformer_jax.data.examples import EncodedExamples
 from transformer_jax.data.preference_examples import completion_rows
@@ -15,7 +16,6 @@ from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.text import flaw_of
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.encoding.task_runner import TaskRunner, UnreadTextError
-from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["RewardRunner", "Rewarded"]
 

@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from transformer_jax.errors import ConfigError
-from transformer_jax.output_files import Destination, draft_path
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.output_files import Destination, draft_path
 
 __all__ = ["ENDINGS", "VectorFile"]
 

@@ -9,13 +9,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.examples import EncodedExamples, encode_sentences
 from transformer_jax.data.question_examples import SpanExamples, encode_questions
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import Batches
-from transformer_jax.errors import DataError
 from transformer_jax.models.making import TaskKind
 from transformer_jax.training.objectives import encoder_inputs
 

@@ -10,6 +10,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.core.devices import device_of
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.numerics import refuse_nonfinite, unit_rows
 from transformer_jax.data.examples import (
     EncodedExamples,
     collate,
@@ -20,7 +23,6 @@ from transformer_jax.data.ragged import ragged_indices
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.devices import device_of
 from transformer_jax.encoding.batching import length_buckets
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
 from transformer_jax.encoding.pooling import (
@@ -30,12 +32,10 @@ from transformer_jax.encoding.pooling import (
     combine_layers,
     pool_hidden_states,
 )
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.replace import with_attention_kernels
-from transformer_jax.numerics import refuse_nonfinite, unit_rows
 from transformer_jax.parallel.inference import MeshProgram
 
 __all__ = [

@@ -6,7 +6,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.words import split_characters
 
 __all__ = [

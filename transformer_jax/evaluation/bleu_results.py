@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.core.errors import CheckpointError, DataError, plural
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError, DataError, plural
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.lengths import check_lengths
 
 __all__ = [

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.evaluation.words import choose_tokenize, make_bleu, split_words
 
 __all__ = ["Diversity", "distinct_n", "diversity", "self_bleu"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from transformer_jax.errors import DataError, plural
+from transformer_jax.core.errors import DataError, plural
 from transformer_jax.evaluation.words import split_words
 
 __all__ = ["ErrorRate", "character_error_rate", "edit_counts", "word_error_rate"]

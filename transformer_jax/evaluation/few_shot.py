@@ -7,8 +7,8 @@ import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, TextScore
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.answers import FewShotResult, score_answers
 
 __all__ = [

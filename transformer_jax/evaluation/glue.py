@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from jaxtyping import Real
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.evaluation.classification import accuracy, f1, matthews_corrcoef
 from transformer_jax.evaluation.correlation import pearson, spearman
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sized
 
-from transformer_jax.errors import DataError, plural
+from transformer_jax.core.errors import DataError, plural
 
 __all__ = ["check_lengths"]
 

@@ -8,8 +8,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from transformer_jax.core.errors import ConfigError, DataError, install, plural
 from transformer_jax.data.sentences import sentences
-from transformer_jax.errors import ConfigError, DataError, install, plural
 from transformer_jax.evaluation.words import choose_tokenize, main_script, make_bleu
 
 __all__ = ["RougeScores", "check_installed", "choose_words", "lead", "oracle", "rouge_scores"]

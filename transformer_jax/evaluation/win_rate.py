@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 
 __all__ = ["WinRate", "wilson_interval", "win_rate"]
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from transformer_jax.errors import ConfigError, pasted
+from transformer_jax.core.errors import ConfigError, pasted
 
 if TYPE_CHECKING:
     from sacrebleu.metrics import BLEU

@@ -9,7 +9,7 @@ Arrays are heads-first; a translator of one recurrent state has one head. As the
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional import layers
 from transformer_jax.functional.kernels import choice
 from transformer_jax.functional.layers import Dropout
@@ -176,7 +176,7 @@ def check_shapes(
         >>> check_shapes("attend", (1, 8, 5, 64), (1, 8, 5, 32), (1, 8, 5, 32))
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ArgumentError: attend: k has head size 32, q has 64
+        transformer_jax.core.errors.ArgumentError: attend: k has head size 32, q has 64
     """
     (B, N, _, H), (_, K, S, J) = q, k
     for wrong, problem in (

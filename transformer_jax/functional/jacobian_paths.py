@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["copies_needed", "dependence", "gradient_norms", "path_length", "sequential_depth"]

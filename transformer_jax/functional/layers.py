@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.kernels import cpu
 from transformer_jax.functional.partitioning import Axes
 from transformer_jax.functional.real_arguments import computed_by, real_arguments

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.partitioning import axis_size, current_mesh, partition_spec
 from transformer_jax.functional.real_arguments import real_arguments
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
-from transformer_jax.errors import ArgumentError, plural
+from transformer_jax.core.errors import ArgumentError, plural
 
 __all__ = [
     "Mask",

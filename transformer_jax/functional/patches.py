@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 
 __all__ = ["patchify"]
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 
 __all__ = ["as_real", "computed_by", "real_arguments"]
 
@@ -38,7 +38,7 @@ def real_arguments(function: Function) -> Function:
         >>> halves(jnp.array([[1, 2]]))
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ArgumentError: halves: x has shape (1, 2): [T] is needed
+        transformer_jax.core.errors.ArgumentError: halves: x has shape (1, 2): [T] is needed
     """
     signature = inspect.signature(function)
     parameters = signature.parameters

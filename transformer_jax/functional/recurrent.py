@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["CELLS", "Add", "Cell", "State", "recur", "reverse_texts"]

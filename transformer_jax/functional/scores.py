@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.kernels import products
 from transformer_jax.functional.layers import soft_cap, soft_cap_slope
 from transformer_jax.functional.masks import Mask

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.real_arguments import as_real, real_arguments
 
 __all__ = [

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from transformer_jax.errors import CheckpointError
-from transformer_jax.output_files import (
+from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.output_files import (
     draft_folder,
     draft_path,
     flush_directory,

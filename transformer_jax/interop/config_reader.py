@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import CheckpointError, UserError
+from transformer_jax.core.errors import CheckpointError, UserError
 from transformer_jax.interop.tensor_files import inside
 
 __all__ = ["ConfigReader", "diagnose_config", "read_config"]

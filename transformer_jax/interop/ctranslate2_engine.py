@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.ctranslate2 import import_ctranslate2, vocabulary
 from transformer_jax.interop.family import Model
-from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["CTranslate2Engine", "check_compute", "check_settings"]
 
@@ -42,7 +42,7 @@ def check_settings(config: GenerationConfig, kind: Literal["translator", "langua
         >>> check_settings(GenerationConfig(min_p=0.1), "translator")
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: min_p: CTranslate2 has no such setting: leave it out...
+        transformer_jax.core.errors.ConfigError: min_p: CTranslate2 has no such setting: leave ...
     """
     reason = "CTranslate2 has no such setting: leave it out, or use the engine jax"
     config.refuse_settings(SETTINGS[kind], reason)

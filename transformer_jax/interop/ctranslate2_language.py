@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import batch_by_length
@@ -23,7 +24,6 @@ from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending
 from transformer_jax.decoding.windows import Window
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.errors import ConfigError
 from transformer_jax.interop.ctranslate2_engine import (
     CTranslate2Engine,
     check_settings,

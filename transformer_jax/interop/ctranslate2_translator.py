@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.core.keys import key_for
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.lengths import length_penalty
@@ -17,7 +18,6 @@ from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.text_generation import Found, Pending
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.interop.ctranslate2_engine import CTranslate2Engine, check_settings
-from transformer_jax.keys import key_for
 
 __all__ = ["CTranslate2Translator"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.numerics import all_finite
 from transformer_jax.interop.headers import FLOATS
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, inside, open_tensors
 from transformer_jax.interop.tensor_writer import write_tensors
-from transformer_jax.numerics import all_finite
 
 __all__ = [
     "Dense",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.config import HeadConfig, PositionConfig, TransformerConfig
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.functional.positions import sinusoidal
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import Model, ModelFamily, Tensors

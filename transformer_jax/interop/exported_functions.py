@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import jaxtyping
 from flax import nnx
 
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens, special_tokens
 from transformer_jax.decoding.search import search
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import SearchRows
-from transformer_jax.errors import ConfigError, plural
 from transformer_jax.interop.ctranslate2 import never_written
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model

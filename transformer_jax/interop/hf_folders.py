@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.interop.config_reader import read_config
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS
 

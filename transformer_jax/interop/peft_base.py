@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 
 __all__ = ["as_of_unchanged_base", "first_factors", "largest_rank"]
 

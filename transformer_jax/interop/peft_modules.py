@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.peft_config import PeftConfig
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.numerics import all_finite
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.peft_base import as_of_unchanged_base, largest_rank
 from transformer_jax.interop.peft_config import CONFIG, PeftConfig, read_peft_config
@@ -29,7 +30,6 @@ from transformer_jax.interop.peft_modules import (
 from transformer_jax.interop.peft_tables import Leaves, TableChanges
 from transformer_jax.interop.peft_tokens import BEFORE, read_rows
 from transformer_jax.interop.tensor_layouts import from_hf
-from transformer_jax.numerics import all_finite
 from transformer_jax.training.adapters import Adapter
 from transformer_jax.training.lora import not_finite
 

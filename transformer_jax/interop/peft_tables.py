@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.functional.low_rank import low_rank_kernel
 from transformer_jax.interop.peft_base import first_factors
 from transformer_jax.interop.peft_config import PeftConfig

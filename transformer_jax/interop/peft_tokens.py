@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.peft_config import INDICES, PeftConfig
 from transformer_jax.interop.peft_modules import BaseModules, bare_name

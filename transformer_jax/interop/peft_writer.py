@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.peft_config import CONFIG, INDICES
 from transformer_jax.interop.peft_modules import BaseModules, linear_maps, untied

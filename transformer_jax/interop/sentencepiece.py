@@ -9,7 +9,7 @@ from typing import NamedTuple
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 
 __all__ = ["BLANK", "PieceModel", "SentencePiece", "parse_model", "piece_tokenizer"]
 

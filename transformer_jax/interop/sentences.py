@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.tensor_files import WEIGHTS
 from transformer_jax.interop.tokenizer_settings import read_json

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from jax import export
 
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, install
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError, ConfigError, DataError, install
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer

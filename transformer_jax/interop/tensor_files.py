@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from transformer_jax.errors import CheckpointError, no_such_run
+from transformer_jax.core.errors import CheckpointError, no_such_run
 from transformer_jax.interop.bounded_json import Cursor
 from transformer_jax.interop.headers import (
     LARGEST_HEADER,

@@ -9,10 +9,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.output_files import draft_file
 from transformer_jax.interop.headers import TYPES, name_problem
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS
-from transformer_jax.output_files import draft_file
 
 __all__ = ["write_tensors"]
 

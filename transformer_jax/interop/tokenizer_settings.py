@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.interop.bounded_json import Cursor
 from transformer_jax.interop.tensor_files import inside
 

@@ -9,8 +9,8 @@ from typing import Literal
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.tokenizer import target_file
-from transformer_jax.errors import DataError
 from transformer_jax.interop.sentencepiece import PieceModel, parse_model, piece_tokenizer
 from transformer_jax.interop.tokenizer_settings import (
     Settings,

@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.functional.jacobian_paths import gradient_norms
 from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels

@@ -20,7 +20,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.laboratory.settings import ReaderName
 from transformer_jax.modules.embedding import Embed
 from transformer_jax.modules.layers import Linear

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from transformer_jax.config_fields import Amount, Configuration, Count, Positive, Range
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Positive, Range
+from transformer_jax.core.errors import ConfigError
 
 __all__ = [
     "GradientSettings",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.target import DEVICES
 
 __all__ = ["KINDS", "Cluster", "render"]

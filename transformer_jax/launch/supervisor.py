@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from transformer_jax.errors import RESTART, ConfigError, plural
+from transformer_jax.core.errors import RESTART, ConfigError, plural
 
 __all__ = ["Processes", "child_environment", "supervise"]
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# Mistakes of a user, which a restart does not mend; see transformer_jax.errors.
+# Mistakes of a user, which a restart does not mend; see transformer_jax.core.errors.
 _FINAL = (2, 3, 4, 5)
 _LAST_LINES = 10  # of a process that failed, where its output is not shown
 _LONGEST_PAUSE = 30.0  # seconds before a restart

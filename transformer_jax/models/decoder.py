@@ -6,7 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.attention import stack_weights

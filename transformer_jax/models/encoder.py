@@ -5,7 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.modules.attention import stack_weights

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Float, Int, Integer
 
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.core.numpy_files import load_arrays
+from transformer_jax.core.output_files import draft_file
 from transformer_jax.models.ngram_counts import CHUNK, NgramCounts, add_start_symbols, count_ngrams
-from transformer_jax.numpy_files import load_arrays
-from transformer_jax.output_files import draft_file
 
 __all__ = ["AddK", "KneserNey", "NgramModel", "Smoothing", "discounts"]
 

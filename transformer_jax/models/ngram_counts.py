@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from jaxtyping import Int, Integer
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 
 __all__ = ["CHUNK", "NgramCounts", "add_start_symbols", "count_ngrams"]
 

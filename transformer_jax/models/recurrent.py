@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.recurrent import State, reverse_texts
 from transformer_jax.models.protocol import Encoded

@@ -9,7 +9,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.attention import attend, attention_weights
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.losses import OutputTable

@@ -5,7 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Float32, Key
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.patches import patchify
 from transformer_jax.modules.embedding import Embed

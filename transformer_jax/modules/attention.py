@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Key
 
 from transformer_jax.config import PositionConfig, TransformerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.attention import attend_heads_first
 from transformer_jax.functional.kernels.products import split_columns
 from transformer_jax.functional.layers import linear

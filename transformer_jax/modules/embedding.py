@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.config import FeatureConfig, TransformerConfig
-from transformer_jax.errors import ArgumentError, DataError
+from transformer_jax.core.errors import ArgumentError, DataError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.functional.trained_rows import put_rows, replace_taken
@@ -204,7 +204,7 @@ def check_indices(indices: Any, rows: int, what: str = "index") -> None:
         >>> check_indices(np.array([[3, 10]]), 10, "token")
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.DataError: token 10: allowed are 0 to 9
+        transformer_jax.core.errors.DataError: token 10: allowed are 0 to 9
     """
     if isinstance(indices, jax.core.Tracer) or not getattr(indices, "is_fully_addressable", True):
         return
@@ -224,7 +224,7 @@ def check_tokens(tokens: Any, name: str = "tokens") -> None:
         >>> check_tokens(jnp.ones((3,), int))
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ArgumentError: tokens have shape (3,): [B T] is needed
+        transformer_jax.core.errors.ArgumentError: tokens have shape (3,): [B T] is needed
     """
     if tokens.ndim != 2:
         raise ArgumentError(f"{name} have shape {tokens.shape}: [B T] is needed")

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from transformer_jax.config import NormConfig, TransformerConfig
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.layers import (
     ACTIVATIONS,
     dropout,
@@ -119,7 +119,7 @@ def initial_key(rngs: Any) -> Any:
         >>> initial_key(0)
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ArgumentError: rngs is 0: random streams are needed, flax.nnx.Rngs(0)
+        transformer_jax.core.errors.ArgumentError: rngs is 0: random streams are needed, ...
     """
     if not isinstance(rngs, nnx.Rngs | nnx.RngStream):
         seed = rngs if isinstance(rngs, int) else 0

@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.convolution import convolve, gated_linear_unit
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import unshard_fsdp

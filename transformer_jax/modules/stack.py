@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ArgumentError, ConfigError
+from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.functional import positions as positional
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.masks import Mask

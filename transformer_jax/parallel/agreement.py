@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.core.errors import ConfigError, UserError
 
 __all__ = ["check_same", "first_difference", "gather_json"]
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.core.errors import ConfigError, UserError
 
 __all__ = [
     "bind_address",

@@ -9,7 +9,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from transformer_jax.errors import NumericsError, plural
+from transformer_jax.core.errors import NumericsError, plural
 from transformer_jax.parallel.mesh import gather_to_host
 
 __all__ = ["check_devices"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["ProcessLaunch", "find_launch"]
 

@@ -14,7 +14,7 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.parallel.coordinator import (
     bind_address,
     check_port,

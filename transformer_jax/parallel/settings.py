@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from transformer_jax.config_fields import Amount, Configuration, Count
+from transformer_jax.core.config_fields import Amount, Configuration, Count
 
 __all__ = ["DistributedConfig", "MeshConfig"]
 

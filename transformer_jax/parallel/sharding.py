@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.partitioning import LOGICAL_AXIS_RULES, MeshAxes, partition_spec
 from transformer_jax.modules.parameters import Parameters
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jax.experimental import topologies
 
-from transformer_jax.errors import ConfigError, install
+from transformer_jax.core.errors import ConfigError, install
 
 __all__ = ["DEVICES", "DeviceType", "Target", "compile_only", "find_target", "plan_target"]
 

@@ -11,8 +11,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
-from transformer_jax.devices import default_device
-from transformer_jax.errors import CheckpointError, ConfigError, command, plural
+from transformer_jax.core.devices import default_device
+from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
+from transformer_jax.core.storage.copies import fetched
 from transformer_jax.interop.export_plan import choose_family, unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, model_of
@@ -29,7 +30,6 @@ from transformer_jax.predictors.runs import (
     of_training,
     open_directory,
 )
-from transformer_jax.storage.copies import fetched
 from transformer_jax.training.adapters import (
     Adapter,
     check_base,

@@ -11,11 +11,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from transformer_jax.core.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.predictors.generation_settings import changes_of, text_start
 from transformer_jax.predictors.runs import open_directory

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
-from transformer_jax.errors import ArgumentError, plural, were
+from transformer_jax.core.errors import ArgumentError, plural, were
 
 __all__ = ["Predictor", "listed", "several", "truncation"]
 
@@ -42,7 +42,7 @@ def listed(texts: Any) -> list[str]:
         >>> listed(5)
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ArgumentError: 5 is int: a text or a list of texts is needed
+        transformer_jax.core.errors.ArgumentError: 5 is int: a text or a list of texts is needed
     """
     found = [texts] if isinstance(texts, str) else several(texts)
     for i, text in enumerate(found):

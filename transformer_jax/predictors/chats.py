@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.errors import ConfigError, command
+from transformer_jax.core.errors import ConfigError, command
 from transformer_jax.predictors.runs import load_language, open_directory, refuse_others
 
 if TYPE_CHECKING:

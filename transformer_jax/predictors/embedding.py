@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.encoding.vectors import Layers, Pool, Pools
-from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.attention import TextAttention, encoder_attention, one_text
 from transformer_jax.predictors.base import listed, truncation
 from transformer_jax.predictors.encoders import (

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import CheckpointError, ConfigError, command
+from transformer_jax.core.errors import CheckpointError, ConfigError, command
 from transformer_jax.predictors.generation_settings import first_token
 from transformer_jax.predictors.runs import (
     ENCODERS,

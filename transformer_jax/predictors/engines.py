@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import transformer_jax
 from transformer_jax.config import TransformerConfig
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
-from transformer_jax.errors import ConfigError
 from transformer_jax.interop.cached_exports import cached_export, user_cache
 from transformer_jax.interop.ctranslate2 import check_ctranslate2, write_ctranslate2
 from transformer_jax.interop.ctranslate2_engine import CTranslate2Engine, check_compute

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.line_translator import LineTranslator
 from transformer_jax.decoding.ngram import NgramLanguageModel
@@ -20,7 +21,6 @@ from transformer_jax.decoding.requests import (
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.encoding.vectors import Layers, Pool
-from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.attention import DecoderAttention, TranslatorAttention
 from transformer_jax.predictors.base import Predictor, listed, truncation
 from transformer_jax.predictors.embedding import Embedding

@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import GenerationConfig, LengthLimit
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
-from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.results import GeneratedText, with_alternatives
 from transformer_jax.predictors.runs import open_directory, text_format
 

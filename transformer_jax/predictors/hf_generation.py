@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from flax import nnx
 
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending, TextGenerator
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.predictors.generation_settings import first_token
 from transformer_jax.predictors.runs import (

@@ -9,9 +9,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
-from transformer_jax.errors import ArgumentError, ConfigError
+from transformer_jax.core.errors import ArgumentError, ConfigError
+from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.models.vision import VisionEncoder
-from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.parallel.inference import MeshProgram
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.results import classification
@@ -110,11 +110,11 @@ def pixels_of(images: Any) -> np.ndarray:
         >>> pixels_of("cat.png")
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ArgumentError: images is str: an array of pixels [B, height, ...
+        transformer_jax.core.errors.ArgumentError: images is str: an array of pixels [B, height, ...
         >>> pixels_of(np.full((2, 2, 1), 256)).shape
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ArgumentError: images hold integers from 256 to 256: pixels are 0 ...
+        transformer_jax.core.errors.ArgumentError: images hold integers from 256 to 256: pixels ...
     """
     form = "[B, height, width, channels] or [height, width, channels]"
     if isinstance(images, list | tuple):

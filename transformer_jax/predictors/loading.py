@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ov
 
 from jax.sharding import Mesh
 
-from transformer_jax.config_fields import nearest
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.config_fields import nearest
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.storage.copies import fetched
+from transformer_jax.core.storage.urls import url_of
 from transformer_jax.parallel.inference import loading_mesh, loading_on
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.runs import (
@@ -19,8 +21,6 @@ from transformer_jax.predictors.runs import (
     open_directory,
 )
 from transformer_jax.recipes.registry import recipe_of
-from transformer_jax.storage.copies import fetched
-from transformer_jax.storage.urls import url_of
 from transformer_jax.training.config_guard import changed_config
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _check_task_name(name: str) -> None:
         >>> _check_task_name("translaton")
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: task is translaton: allowed are translation, ...
+        transformer_jax.core.errors.ConfigError: task is translaton: allowed are translation, ...
     """
     if name not in _PREDICTORS:
         raise ConfigError(

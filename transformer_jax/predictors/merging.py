@@ -13,8 +13,8 @@ from jaxtyping import PyTree
 
 from transformer_jax.chat.template import ChatTemplate, find_template
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_dict import from_dict
-from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_dict import from_dict
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, command, plural
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.errors import CheckpointError, ConfigError, DataError, command, plural
 from transformer_jax.recipes.registry import recipe_name, recipe_of
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
@@ -107,8 +107,8 @@ def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
     Raises:
         CheckpointError: The path is neither.
     """
+    from transformer_jax.core.storage.copies import fetched
     from transformer_jax.interop.hf_folders import is_hf_checkpoint
-    from transformer_jax.storage.copies import fetched
     from transformer_jax.training.run_directory import RunDirectory
 
     path = fetched(path, of_training)
@@ -269,8 +269,8 @@ def load(
     import jax
     from flax import nnx
 
+    from transformer_jax.core.devices import default_device
     from transformer_jax.data.vocabulary import check_vocabulary
-    from transformer_jax.devices import default_device
     from transformer_jax.modules.replace import with_attention_kernels
     from transformer_jax.parallel.inference import loading_mesh, shard_parameters
     from transformer_jax.training.trained_model import check_parameters

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from transformer_jax.config_dict import from_dict
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import TranslationBatching
-from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.attention import (
     TextAttention,
     one_text,

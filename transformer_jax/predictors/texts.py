@@ -8,12 +8,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.conversations import check_answered
 from transformer_jax.data.squad import lowered
 from transformer_jax.encoding.masked import MaskFiller, TokenPrediction
 from transformer_jax.encoding.rewards import Rewarded, RewardRunner
 from transformer_jax.encoding.task_runner import AnswerSpan
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.predictors.attention import TextAttention
 from transformer_jax.predictors.base import Predictor, listed, several, truncation
 from transformer_jax.predictors.embedding import Embedding

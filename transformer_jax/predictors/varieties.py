@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.requests import (
     Continuation,
@@ -12,9 +14,7 @@ from transformer_jax.decoding.requests import (
     numbered,
 )
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import plural
 from transformer_jax.predictors.runs import load, load_language, open_directory, refuse_others
-from transformer_jax.training.task_progress import log, show_progress
 
 __all__ = ["write_varieties"]
 

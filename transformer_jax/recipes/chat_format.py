@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.chat.template import ChatTemplate, built_in, find_template, named_template
 from transformer_jax.chat.token_names import token_names
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.training.manifest import atomic_write
 
 if TYPE_CHECKING:

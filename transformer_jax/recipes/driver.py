@@ -3,11 +3,13 @@
 import dataclasses
 from typing import Any
 
-from transformer_jax.compilation_cache import multiplies_bfloat16
 from transformer_jax.config import ComputeConfig
-from transformer_jax.config_dict import from_dict
+from transformer_jax.core.compilation_cache import multiplies_bfloat16
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.storage.urls import with_urls
+from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.recipes import checks
 from transformer_jax.recipes.recipe import Recipe
@@ -18,14 +20,12 @@ from transformer_jax.runs.freezing import check_layers, initial_of, partition_fo
 from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.runs.settings import start_config
 from transformer_jax.runs.sizing import changed_settings, from_size
-from transformer_jax.storage.urls import with_urls
 from transformer_jax.tasks.fit import allowing
 from transformer_jax.training.config_guard import latest_manifest
 from transformer_jax.training.partition import EVERYTHING
 from transformer_jax.training.run_directory import RunDirectory, describe_run
 from transformer_jax.training.settings import check_warmup
 from transformer_jax.training.task import Task
-from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.training.trainer import Trainer
 
 __all__ = [

@@ -6,8 +6,8 @@ import types
 import typing
 from typing import Annotated, Any
 
-from transformer_jax.config_fields import Configuration, field_types
-from transformer_jax.config_help import field_help
+from transformer_jax.core.config_fields import Configuration, field_types
+from transformer_jax.core.config_help import field_help
 from transformer_jax.decoding.generation_config import GenerationConfig
 
 __all__ = ["generation_flags"]

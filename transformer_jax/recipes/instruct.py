@@ -24,11 +24,12 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.config_fields import Amount, Configuration, Count, Range
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Range
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.conversations import Message, read_conversations
 from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.recipes.chat_format import run_template, write_template
 from transformer_jax.recipes.language_model import TextRows
@@ -40,7 +41,6 @@ from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
-from transformer_jax.training.task_progress import log
 
 if TYPE_CHECKING:
     from transformer_jax.chat.encoding import ChatEncoder

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits, read_texts
 from transformer_jax.data.token_file import TextStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
-from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.generation_settings import text_start
 from transformer_jax.predictors.runs import load_language, open_directory
 from transformer_jax.recipes.driver import read

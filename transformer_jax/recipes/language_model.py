@@ -15,7 +15,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.config_fields import Amount, Configuration, Count, Flag
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag
 from transformer_jax.data.documents import TextData
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.recipes.recipe import Named, Recipe

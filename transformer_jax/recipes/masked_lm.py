@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Configuration, Flag
+from transformer_jax.core.config_fields import Configuration, Flag
 from transformer_jax.data.bert_pretraining import MaskingConfig
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.model_presets import PRESETS, bert

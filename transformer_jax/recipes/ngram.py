@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from transformer_jax.config_fields import Configuration, Count, NotNegative
+from transformer_jax.core.config_fields import Configuration, Count, NotNegative
 from transformer_jax.data.documents import TextData
 from transformer_jax.parallel.settings import DistributedConfig
 from transformer_jax.recipes.language_model import EvaluateLanguageModels, LanguageEvaluation

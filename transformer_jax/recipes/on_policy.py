@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import (
+from transformer_jax.core.config_fields import (
     Configuration,
     Count,
     Flag,
@@ -17,8 +17,9 @@ from transformer_jax.config_fields import (
     Positive,
     Share,
 )
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.preferences import PreferenceData, open_preferences
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.recipes.posttraining import (
     STARTS,
@@ -46,7 +47,6 @@ from transformer_jax.runs.settings import was_given
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.training.on_policy import KLControl, OnPolicy
 from transformer_jax.training.settings import LoopConfig, ScheduleConfig
-from transformer_jax.training.task_progress import log
 
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import PreferenceSplits

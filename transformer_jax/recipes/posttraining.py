@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from transformer_jax.chat.template import copy_template, find_template
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:

@@ -158,7 +158,7 @@ class Recipe:
 
     def describe_batches(self, run: Any, plan: Any) -> str:
         """Describes the batches, for the line about the run."""
-        from transformer_jax.errors import plural
+        from transformer_jax.core.errors import plural
 
         return (
             f"{run.training.size} a batch, {plural(len(plan.shapes), 'bucket shape')}, "

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.recipes.inferred import infer_recipe
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.task_progress import log
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.errors import ConfigError
 from transformer_jax.recipes.generation_flags import generation_flags
-from transformer_jax.training.task_progress import log
 
 __all__ = ["SearchFlags", "beam_search", "choose_words", "required", "write_lines"]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.config import FeatureConfig
-from transformer_jax.config_fields import Flag
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.config_fields import Flag
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.task_progress import show_progress
 from transformer_jax.evaluation.words import Tokenize
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.scored_texts import (
@@ -23,7 +24,6 @@ from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.recordings import SpeechData
-from transformer_jax.training.task_progress import show_progress
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -170,6 +170,7 @@ class Speech(Recipe):
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the scores of the transcripts of a manifest's recordings."""
+        from transformer_jax.core.task_progress import tracked
         from transformer_jax.predictors.runs import preparation
         from transformer_jax.predictors.speech import load_transcriber
         from transformer_jax.recipes.driver import read
@@ -177,7 +178,6 @@ class Speech(Recipe):
         from transformer_jax.speech.transcriber import Recording
         from transformer_jax.tasks.fit import log_scored
         from transformer_jax.tasks.speech_task import score_recordings, shown_scores
-        from transformer_jax.training.task_progress import tracked
 
         [manifest] = required(request, self.title, "manifest")
         search, prepare = beam_search(request), preparation(directory)

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from transformer_jax.config_fields import Flag
+from transformer_jax.core.config_fields import Flag
 from transformer_jax.data.summaries import SummaryData, load_summaries
 from transformer_jax.evaluation.rouge import check_installed
 from transformer_jax.evaluation.words import Tokenize

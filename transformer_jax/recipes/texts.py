@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformer_jax.config_fields import Configuration, Count
+from transformer_jax.core.config_fields import Configuration, Count
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.documents import TextSplits, open_texts
-from transformer_jax.errors import plural
 from transformer_jax.recipes.settings import TokenBatches
 from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.task_progress import log
 
 __all__ = ["LengthBatches", "TextEvaluation", "open_texts_of", "token_cache"]
 

@@ -15,9 +15,10 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.config_fields import Flag, Rate
+from transformer_jax.core.config_fields import Flag, Rate
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.sources import PairData, ReadOptions, load_splits, with_languages
-from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.words import Tokenize, check_tokenize
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.predictors.runs import ENCODERS
@@ -35,7 +36,6 @@ from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.settings import EvaluationConfig
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
-from transformer_jax.training.task_progress import log
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer

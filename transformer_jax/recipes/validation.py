@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from transformer_jax.config_fields import Configuration, Flag
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.config_fields import Configuration, Flag
+from transformer_jax.core.errors import ConfigError, plural
 
 __all__ = ["ValidationFlags", "answer_scores", "plain_scores", "print_scores", "validate"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from flax import nnx
 
+from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.models.making import make_model
 from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, abstract_model
 from transformer_jax.recipes.registry import get_recipe

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.evaluation.glue import COLUMNS, TABLE, TASKS, average
 from transformer_jax.predictors.runs import open_directory
 from transformer_jax.tasks.scores import aligned

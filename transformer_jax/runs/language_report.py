@@ -7,12 +7,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from transformer_jax.core.errors import plural
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.token_file import TextStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import perplexity
-from transformer_jax.errors import plural
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel
 from transformer_jax.recipes.language_model import LanguageEvaluation
 from transformer_jax.recipes.ngram import NgramConfig

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.parallel.program_report import ProgramReport, report

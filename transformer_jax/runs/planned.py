@@ -11,9 +11,9 @@ import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import rows_within
 from transformer_jax.data.shapes import padded_length
-from transformer_jax.errors import ConfigError
 from transformer_jax.models.making import Kind, make_model
 from transformer_jax.parallel.mesh import make_mesh, mesh_shape
 from transformer_jax.parallel.sharding import batch_sharding

@@ -8,13 +8,14 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from transformer_jax.core.errors import DataError
+from transformer_jax.core.keys import key_for
+from transformer_jax.core.numpy_files import load_arrays
+from transformer_jax.core.output_files import draft_file
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.preference_examples import CompletionStore
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import DataError
-from transformer_jax.keys import key_for
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.numpy_files import load_arrays
-from transformer_jax.output_files import draft_file
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.recipes.checks import mesh_of
 from transformer_jax.recipes.posttraining import STARTS
@@ -25,7 +26,6 @@ from transformer_jax.tasks.preference_task import (
     reference_log_probs,
 )
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.task_progress import log
 
 __all__ = ["compute_reference", "kept_reference"]
 

@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from transformer_jax.chat.template import find_template
+from transformer_jax.core.errors import ConfigError, command, plural
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.preferences import Preferences, PreferenceSplits, answer_text
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, command, plural
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.predictors.runs import (
     FINE_TUNED,

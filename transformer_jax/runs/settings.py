@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from transformer_jax.config_fields import Amount, Configuration, Count, Flag
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.preparation import TextNormalization
-from transformer_jax.errors import ConfigError
 
 __all__ = [
     "StartConfig",

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from transformer_jax.config_fields import Configuration, NotNegative, Range
-from transformer_jax.errors import ArgumentError, ConfigError, DataError, plural
+from transformer_jax.core.config_fields import Configuration, NotNegative, Range
+from transformer_jax.core.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.functional import spectrogram
 
 __all__ = ["AudioConfig", "log_mel_frames", "resampled"]

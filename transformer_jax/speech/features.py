@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32, Float64
 
+from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.numpy_files import load_arrays
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import DataError, plural
-from transformer_jax.numpy_files import load_arrays
 from transformer_jax.speech.audio import AudioConfig, log_mel_frames, resampled
 from transformer_jax.speech.wav import read_wav
 
@@ -154,7 +154,7 @@ def check_features(features: np.ndarray, name: str) -> Float32[np.ndarray, "T F"
         >>> check_features(np.zeros((0, 80)), "a.npy")
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.DataError: a.npy: no frames: it is empty: leave it out
+        transformer_jax.core.errors.DataError: a.npy: no frames: it is empty: leave it out
     """
     real = np.issubdtype(features.dtype, np.floating) or np.issubdtype(features.dtype, np.integer)
     if features.ndim != 2 or not real or not features.shape[1]:

@@ -10,14 +10,17 @@ from typing import Annotated, Any
 import numpy as np
 from jaxtyping import Float32, Int, UInt8
 
-from transformer_jax.config_fields import Amount, Configuration, Range
+from transformer_jax.core.config_fields import Amount, Configuration, Range
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.storage.copies import local_file
+from transformer_jax.core.storage.urls import url_of
+from transformer_jax.core.task_progress import log, tracked
 from transformer_jax.data.pairs import Pairs, describe_overlap, hold_out
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import open_arrays, write_arrays
 from transformer_jax.data.tables import read_jsonl, read_tsv
 from transformer_jax.data.token_file import write_ids
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.speech.audio import AudioConfig
 from transformer_jax.speech.features import (
     SUFFIXES,
@@ -25,9 +28,6 @@ from transformer_jax.speech.features import (
     Normalization,
     read_features,
 )
-from transformer_jax.storage.copies import local_file
-from transformer_jax.storage.urls import url_of
-from transformer_jax.training.task_progress import log, tracked
 
 __all__ = [
     "FeatureStore",

@@ -7,12 +7,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float32
 
+from transformer_jax.core.errors import DataError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.layout import split_model
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import DataError, plural
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.store import fill_positions
 

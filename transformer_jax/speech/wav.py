@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 
 __all__ = ["Waveform", "read_wav"]
 

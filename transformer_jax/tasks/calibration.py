@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.core.task_progress import tracked
 from transformer_jax.data.plan import BatchPlan
 from transformer_jax.functional.calibration import (
     Reliability,
@@ -16,7 +17,6 @@ from transformer_jax.tasks.scores import aligned
 from transformer_jax.training.preference_objectives import rewards
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data
-from transformer_jax.training.task_progress import tracked
 
 __all__ = ["Calibration", "reliability_table"]
 

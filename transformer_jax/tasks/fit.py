@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Integer
 
+from transformer_jax.core.errors import DataError
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import DataError
 from transformer_jax.evaluation.words import main_script
-from transformer_jax.training.task_progress import log
 
 __all__ = ["Side", "allowing", "check_restored", "describe_unknown", "log_scored", "unknown_share"]
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.examples import (
     EncodedExamples,
     collate,
@@ -23,7 +25,6 @@ from transformer_jax.data.question_examples import encode_questions, locate_answ
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.encoding.task_runner import TaskRunner
-from transformer_jax.errors import plural
 from transformer_jax.models.heads import (
     DecoderSequenceClassifier,
     SequenceClassifier,
@@ -36,7 +37,6 @@ from transformer_jax.training import objectives
 from transformer_jax.training.state import split
 from transformer_jax.training.step import Objective, Sums
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
-from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = [

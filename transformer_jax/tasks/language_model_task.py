@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Amount, Configuration, Count
+from transformer_jax.core.config_fields import Amount, Configuration, Count
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.language_model_plans import (
@@ -20,7 +22,6 @@ from transformer_jax.data.language_model_plans import (
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.token_file import TextStore, build_tokens
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.tasks.batching import TokenCache, has_dropout
@@ -28,7 +29,6 @@ from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.training import objectives
 from transformer_jax.training.step import Objective, Sums
 from transformer_jax.training.task import Data, Task, fingerprint
-from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan, MaskingConfig, PairBatch
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits
@@ -15,7 +17,6 @@ from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import SentenceStore, build_sentences
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import plural
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.tasks.batching import TokenCache, has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown
@@ -25,7 +26,6 @@ from transformer_jax.tasks.settings import (
 )
 from transformer_jax.training import objectives
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
-from transformer_jax.training.task_progress import log
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["build_sentence_store", "masked_lm", "pretraining_plan"]

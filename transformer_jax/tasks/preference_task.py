@@ -13,7 +13,9 @@ from jaxtyping import Float, PyTree
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_fields import Configuration
+from transformer_jax.core.config_fields import Configuration
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.task_progress import log, tracked
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.preference_examples import (
     CompletionStore,
@@ -23,7 +25,6 @@ from transformer_jax.data.preference_examples import (
 )
 from transformer_jax.data.preferences import Preferences, PreferenceSplits, prompt_text
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.modules.parameters import parameters
@@ -37,7 +38,6 @@ from transformer_jax.training.batches import put_batch
 from transformer_jax.training.partition import EVERYTHING, Partition, merging
 from transformer_jax.training.step import compile_eval
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
-from transformer_jax.training.task_progress import log, tracked
 
 __all__ = [
     "CompletionRows",

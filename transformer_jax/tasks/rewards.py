@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.writing import continuation_text
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.functional.partitioning import current_mesh
 from transformer_jax.training.on_policy import Samples
 from transformer_jax.training.preference_objectives import Policies

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.labeled import Labeled, Questions, Sentences, Tagged
 from transformer_jax.encoding.task_runner import TaskRunner
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.answers import squad_scores
 from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews_corrcoef
 from transformer_jax.evaluation.correlation import pearson, spearman

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from transformer_jax.config_fields import Amount, Configuration, Count, NotNegative
+from transformer_jax.core.config_fields import Amount, Configuration, Count, NotNegative
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.evaluation.words import Tokenize, choose_tokenize
 

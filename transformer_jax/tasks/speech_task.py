@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.lengths import learn_length_limit
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
 from transformer_jax.evaluation.words import choose_tokenize, split_words
@@ -39,7 +40,6 @@ from transformer_jax.tasks.translation_task import (
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
-from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["score_recordings", "shown_scores", "speech_recognition"]

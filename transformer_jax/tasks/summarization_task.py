@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import show_progress
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sources import ReadOptions, Splits
 from transformer_jax.data.store import encode_targets
@@ -13,7 +15,6 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.lengths import learn_longest
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import plural
 from transformer_jax.evaluation.rouge import (
     RougeScores,
     choose_words,
@@ -31,7 +32,6 @@ from transformer_jax.tasks.settings import (
 from transformer_jax.tasks.translation_task import decode_texts, show, translation
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Metric, Task
-from transformer_jax.training.task_progress import show_progress
 
 __all__ = ["SummaryEvaluation", "score_summaries", "summarization"]
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transformer_jax.accounting import training_flops
+from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.loader import make_batch
 from transformer_jax.data.pairs import collect
 from transformer_jax.data.plan import Batching, BatchPlan
@@ -17,7 +19,6 @@ from transformer_jax.data.sources import Pairs, ReadOptions, Splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.lengths import learn_length_limit
-from transformer_jax.errors import DataError, plural
 from transformer_jax.models.making import make_model
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.tasks.batching import has_dropout
@@ -26,7 +27,6 @@ from transformer_jax.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
-from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.training import trees
 
 __all__ = [

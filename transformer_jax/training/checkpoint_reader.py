@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from transformer_jax.errors import CheckpointError, ConfigError, plural
-from transformer_jax.numerics import all_finite
+from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.numerics import all_finite
 from transformer_jax.training import manifest, trees
 from transformer_jax.training.checkpoint_items import explained, read_item
 from transformer_jax.training.checkpoint_score import CheckpointScore, score_of

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.training import manifest
 

@@ -9,7 +9,7 @@ import optax
 from jax.sharding import NamedSharding
 from jaxtyping import PyTree
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.parallel.sharding import replicated
 from transformer_jax.training.checkpoint import Checkpointer, Restored

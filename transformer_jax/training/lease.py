@@ -9,10 +9,10 @@ import json
 import time
 from typing import Any
 
-from transformer_jax.errors import CheckpointError, command
-from transformer_jax.processes import process_alive, this_process
-from transformer_jax.storage.objects import Objects
-from transformer_jax.storage.urls import url_of_folder
+from transformer_jax.core.errors import CheckpointError, command
+from transformer_jax.core.processes import process_alive, this_process
+from transformer_jax.core.storage.objects import Objects
+from transformer_jax.core.storage.urls import url_of_folder
 
 __all__ = ["Lease", "NoLease", "lease_of"]
 

@@ -22,11 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.core.errors import CheckpointError, command
+from transformer_jax.core.output_files import draft_path, remove_dead_drafts
+from transformer_jax.core.processes import machine, process_alive, this_process
+from transformer_jax.core.storage.urls import with_urls, working_copy
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError, command
-from transformer_jax.output_files import draft_path, remove_dead_drafts
-from transformer_jax.processes import machine, process_alive, this_process
-from transformer_jax.storage.urls import with_urls, working_copy
 from transformer_jax.training.lease import lease_of
 from transformer_jax.training.manifest import run_storage
 

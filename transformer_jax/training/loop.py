@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer_jax.errors import NumericsError, Stopped, command, plural
+from transformer_jax.core.errors import NumericsError, Stopped, command, plural
+from transformer_jax.core.task_progress import show_progress
 from transformer_jax.training.checkpoint import Checkpointer, CheckpointScore
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.metrics import MetricsLog
@@ -25,7 +26,6 @@ from transformer_jax.training.settings import LoopConfig, profile_window
 from transformer_jax.training.signals import StopSignals
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.task import Metric
-from transformer_jax.training.task_progress import show_progress
 
 __all__ = ["FitResult", "Loop", "fit"]
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.core.errors import CheckpointError, no_such_run, plural
+from transformer_jax.core.old_names import ITEMS, current_settings
+from transformer_jax.core.output_files import draft_file
+from transformer_jax.core.storage.copies import EXPORTS, Storage, storage_of
 from transformer_jax.data.files import open_file, read_file
-from transformer_jax.errors import CheckpointError, no_such_run, plural
-from transformer_jax.old_names import ITEMS, current_settings
-from transformer_jax.output_files import draft_file
-from transformer_jax.storage.copies import EXPORTS, Storage, storage_of
 
 __all__ = [
     "DAMAGED",

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from transformer_jax.core.errors import CheckpointError, ConfigError, install, plural
+from transformer_jax.core.old_names import current_metrics, current_settings
+from transformer_jax.core.output_files import draft_file
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError, ConfigError, install, plural
-from transformer_jax.old_names import current_metrics, current_settings
-from transformer_jax.output_files import draft_file
 from transformer_jax.training.lock import check_lock
 
 __all__ = ["MetricsLog", "read_metrics"]

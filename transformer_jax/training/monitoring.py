@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.task_progress import duration, log
 from transformer_jax.parallel.target import DEVICES
-from transformer_jax.training.task_progress import duration, log
 
 __all__ = [
     "Profiler",

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
 from transformer_jax.models.protocol import Scorer

@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from transformer_jax.config_fields import Configuration, Count, NotNegative, Positive, Share
+from transformer_jax.core.config_fields import Configuration, Count, NotNegative, Positive, Share
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import SearchPrompts, search_prompts
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import row_keys
-from transformer_jax.errors import ConfigError
 from transformer_jax.functional import policy_gradients as gradients
 from transformer_jax.functional.partitioning import constrain_rows
 from transformer_jax.training.preference_objectives import Policies, token_log_probs

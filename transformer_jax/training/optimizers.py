@@ -10,7 +10,7 @@ import optax
 import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.modules.parameters import (
     Parameters,
     is_matrix,

@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional import preference_losses as losses
 from transformer_jax.functional.kernels.cross_entropy import LARGE
 from transformer_jax.functional.kernels.vocabulary import PADDING

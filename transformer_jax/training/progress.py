@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from transformer_jax.errors import visible
-from transformer_jax.training.task_progress import duration, said, shown_by
+from transformer_jax.core.errors import visible
+from transformer_jax.core.task_progress import duration, said, shown_by
 
 __all__ = ["Progress", "duration", "progress_line"]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from transformer_jax.core.errors import CheckpointError, ConfigError, command, no_such_run
+from transformer_jax.core.old_names import current_settings, earlier_settings
+from transformer_jax.core.output_files import draft_folder, is_draft, replace_folder, restore_folder
+from transformer_jax.core.storage.urls import draft_place, with_urls, working_copy
 from transformer_jax.data.files import read_file
-from transformer_jax.errors import CheckpointError, ConfigError, command, no_such_run
-from transformer_jax.old_names import current_settings, earlier_settings
-from transformer_jax.output_files import draft_folder, is_draft, replace_folder, restore_folder
-from transformer_jax.storage.urls import draft_place, with_urls, working_copy
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK, check_lock, of_a_lock
 from transformer_jax.training.manifest import run_storage
@@ -50,7 +50,7 @@ class RunDirectory:
     """The paths of the files of a run; of a URL, those of its working copy on this machine.
 
     Raises:
-        ConfigError: As :func:`transformer_jax.storage.urls.url_of`.
+        ConfigError: As :func:`transformer_jax.core.storage.urls.url_of`.
 
     Example:
         >>> RunDirectory("runs/base").metrics.name

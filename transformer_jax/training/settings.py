@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from transformer_jax.config_fields import (
+from transformer_jax.core.config_fields import (
     Amount,
     Configuration,
     Count,
@@ -15,7 +15,7 @@ from transformer_jax.config_fields import (
     Rate,
     Share,
 )
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.errors import ConfigError, plural
 
 __all__ = [
     "FALLING",

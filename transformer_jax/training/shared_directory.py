@@ -4,7 +4,7 @@ import os
 import socket
 import time
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.parallel.agreement import gather_json
 from transformer_jax.parallel.mesh import broadcast_json
 from transformer_jax.training.lock import held_token, lock_token

@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.parallel.sharding import (
     batch_sharding,

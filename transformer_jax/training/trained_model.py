@@ -10,8 +10,8 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from transformer_jax.devices import default_device
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.devices import default_device
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.modules.parameters import values
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.sharding import shardings

@@ -14,9 +14,10 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from transformer_jax.config_fields import Amount, Configuration, Count, Rate
-from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
-from transformer_jax.keys import SCHEME, key_for, training_key
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Rate
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, plural
+from transformer_jax.core.keys import SCHEME, key_for, training_key
+from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.modules.parameters import Parameters
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.agreement import check_same
@@ -50,7 +51,6 @@ from transformer_jax.training.step import (
     compile_step,
 )
 from transformer_jax.training.task import Metric, Task
-from transformer_jax.training.task_progress import log, show_progress
 from transformer_jax.training.trained_model import load_model
 from transformer_jax.training.validation import make_validation
 

@@ -8,7 +8,8 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from transformer_jax.devices import default_device
+from transformer_jax.core.devices import default_device
+from transformer_jax.core.task_progress import tracked
 from transformer_jax.modules.parameters import values
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.mesh import (
@@ -25,7 +26,6 @@ from transformer_jax.training.partition import Merge
 from transformer_jax.training.state import TrainState, abstract_parts
 from transformer_jax.training.step import add_sums, compile_eval, make_eval_step
 from transformer_jax.training.task import Task
-from transformer_jax.training.task_progress import tracked
 from transformer_jax.training.trained_model import check_parameters
 from transformer_jax.training.trees import flatten_dict, with_leaves
 

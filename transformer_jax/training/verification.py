@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.training.checkpoint_reader import not_finite
 from transformer_jax.training.checkpoint_score import PROGRESS
 from transformer_jax.training.manifest import (

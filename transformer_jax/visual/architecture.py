@@ -2,7 +2,7 @@
 
 from transformer_jax.accounting import components as parts_of
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import plural
+from transformer_jax.core.errors import plural
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.visual.recurrent_architecture import recurrent_diagram
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.numerics import refuse_nonfinite
+from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.visual.figures import new_figure, save
 
 __all__ = ["AttentionMaps", "as_json", "attention_html", "plot_attention", "translation_maps"]

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Integer
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.preparation import TextNormalization, compose
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import DataError
 from transformer_jax.word_vectors.settings import Words
 
 __all__ = ["LINE_END", "UNKNOWN", "Corpus", "encode", "read_corpus"]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float32
 
+from transformer_jax.core.errors import DataError
+from transformer_jax.core.numerics import unit_rows
 from transformer_jax.data.preparation import compose
-from transformer_jax.errors import DataError
-from transformer_jax.numerics import unit_rows
 
 __all__ = ["WordEmbeddings"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.preparation import compose
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import DataError, plural
 from transformer_jax.evaluation.correlation import pearson, spearman
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 

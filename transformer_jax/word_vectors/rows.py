@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from transformer_jax.errors import DataError, plural
+from transformer_jax.core.errors import DataError, plural
 from transformer_jax.word_vectors.buffered import BufferedBytes
 
 __all__ = ["LONGEST_WORD", "Broken", "is_text", "read_binary", "read_text"]

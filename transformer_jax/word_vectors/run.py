@@ -14,11 +14,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.output_files import Destination, draft_folder
+from transformer_jax.core.task_progress import show_progress
 from transformer_jax.data.files import read_file
 from transformer_jax.data.text import check_readable
-from transformer_jax.errors import CheckpointError, ConfigError, plural
-from transformer_jax.output_files import Destination, draft_folder
-from transformer_jax.training.task_progress import show_progress
 from transformer_jax.word_vectors.corpus import Corpus, read_corpus
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import VECTORS, save_embeddings

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from transformer_jax.config_fields import Amount, Configuration, Count, NotNegative, Range
+from transformer_jax.core.config_fields import Amount, Configuration, Count, NotNegative, Range
 from transformer_jax.data.preparation import TextNormalization
 
 __all__ = ["BlockShape", "TextConfig", "Word2VecConfig", "Words"]

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from transformer_jax.errors import NumericsError
+from transformer_jax.core.errors import NumericsError
 from transformer_jax.functional import word2vec_blocks
 from transformer_jax.functional.word2vec import keep_probability, noise_distribution
 from transformer_jax.word_vectors.batches import Blocks, epoch_blocks

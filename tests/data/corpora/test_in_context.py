@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.corpora.in_context import (
     LINES,
     SequenceRule,
@@ -14,7 +15,6 @@ from transformer_jax.data.corpora.in_context import (
     generate,
     split_of,
 )
-from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.few_shot import select_demonstrations
 
 SPLITS = ("train", "valid", "test")

@@ -8,11 +8,11 @@ from itertools import product
 
 import pytest
 
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.corpora import nouns, phrasebook, words
 from transformer_jax.data.corpora.grammar import Grammar
 from transformer_jax.data.corpora.morphology import english_forms, portuguese_adjective
 from transformer_jax.data.corpora.spelling import contract, expand, read_portuguese
-from transformer_jax.errors import ConfigError, DataError
 
 SPLITS = ("train", "valid", "test", "test_unseen")
 

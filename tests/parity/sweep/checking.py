@@ -14,9 +14,9 @@ from flax import nnx
 from tests.parity import ours
 from tests.parity.sweep import reference
 from tests.parity.sweep.drawing import Case, Draw
+from transformer_jax.core.errors import UserError
 from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
-from transformer_jax.errors import UserError
 from transformer_jax.interop.export import hf_tensors, write_folder
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, abstract_model, open_hf_checkpoint
 

@@ -12,7 +12,7 @@ import random
 import string
 from typing import Literal, get_args
 
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.core.errors import ConfigError, plural
 
 __all__ = ["EXAMPLE", "LINES", "Kind", "SequenceRule", "Split", "examples", "generate", "split_of"]
 

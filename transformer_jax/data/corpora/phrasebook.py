@@ -9,6 +9,7 @@ import random
 from functools import cache
 from typing import Literal, get_args
 
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.corpora.clauses import add_clauses
 from transformer_jax.data.corpora.grammar import Grammar, Pair, Words
 from transformer_jax.data.corpora.greetings import add_greetings
@@ -16,7 +17,6 @@ from transformer_jax.data.corpora.phrases import add_phrases
 from transformer_jax.data.corpora.places import add_location_clauses, add_places
 from transformer_jax.data.corpora.spelling import read_portuguese, write_english, write_portuguese
 from transformer_jax.data.corpora.verbs import add_verbs
-from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "L1_PAIRS",

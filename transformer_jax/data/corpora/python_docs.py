@@ -3,7 +3,7 @@
 import hashlib
 from typing import Literal
 
-from transformer_jax.errors import DataError
+from transformer_jax.core.errors import DataError
 
 __all__ = ["Split", "generate", "once", "part", "topics"]
 

@@ -20,7 +20,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.kernels import chunked, cudnn, ring, splash, xla
 from transformer_jax.functional.layers import Dropout
 from transformer_jax.functional.masks import Mask

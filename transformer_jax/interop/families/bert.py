@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import (
     TEXT_TASKS,

@@ -6,7 +6,7 @@ Sanh et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/dis
 import dataclasses
 from typing import Any
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import (
     TEXT_TASKS,

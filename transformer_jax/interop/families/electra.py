@@ -6,7 +6,7 @@ Clark et al. 2020. Layout: https://huggingface.co/docs/transformers/model_doc/el
 import dataclasses
 from typing import Any
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bert
 from transformer_jax.interop.families.heads import (

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from transformer_jax.config import HeadConfig, TransformerConfig
-from transformer_jax.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     Model,

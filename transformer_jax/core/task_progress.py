@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from transformer_jax.errors import visible
-from transformer_jax.storage.urls import with_urls
+from transformer_jax.core.errors import visible
+from transformer_jax.core.storage.urls import with_urls
 
 __all__ = ["Activity", "duration", "log", "said", "show_progress", "shown_by", "tracked"]
 

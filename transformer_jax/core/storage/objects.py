@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.output_files import draft_path, remove_dead_drafts
+from transformer_jax.core.output_files import draft_path, remove_dead_drafts
 
 __all__ = ["Objects", "Stored"]
 

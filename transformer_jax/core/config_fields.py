@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from transformer_jax.errors import ConfigError
-from transformer_jax.old_names import VALUES
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.old_names import VALUES
 
 __all__ = [
     "Amount",
@@ -275,7 +275,7 @@ def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> Non
         >>> check_fields(NormConfig, {"placement": "prenorm"})
         Traceback (most recent call last):
         ...
-        transformer_jax.config_fields.FieldError: norm.placement is prenorm: allowed are post, ...
+        transformer_jax.core.config_fields.FieldError: norm.placement is prenorm: allowed are ...
     """
     for name, value in values.items():
         if (found := misfit(value, field_types(cls)[name], none)) is not None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.errors import NumericsError
+from transformer_jax.core.errors import NumericsError
 
 __all__ = ["all_finite", "refuse_nonfinite", "unit_rows"]
 
@@ -69,7 +69,7 @@ def refuse_nonfinite(*values: Any) -> None:
         >>> refuse_nonfinite(1.0, float("nan"))
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.NumericsError: the model computed NaN or infinity: ...
+        transformer_jax.core.errors.NumericsError: the model computed NaN or infinity: ...
     """
     if not all((np.asarray(value) < np.inf).all() for value in values):
         raise NumericsError(

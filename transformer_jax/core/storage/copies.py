@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from transformer_jax.errors import CheckpointError
-from transformer_jax.output_files import draft_file
-from transformer_jax.storage.objects import Objects, Stored
-from transformer_jax.storage.urls import read_copy, url_of, url_of_folder
+from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.output_files import draft_file
+from transformer_jax.core.storage.objects import Objects, Stored
+from transformer_jax.core.storage.urls import read_copy, url_of, url_of_folder
 
 __all__ = [
     "EXPORTS",
@@ -294,7 +294,7 @@ def fetched(path: str | os.PathLike[str], omitted: Chosen = _none) -> Path:
         omitted: Whether an object of a folder is not downloaded, by its name there.
 
     Raises:
-        ConfigError: As :func:`transformer_jax.storage.urls.url_of`.
+        ConfigError: As :func:`transformer_jax.core.storage.urls.url_of`.
         CheckpointError: Nothing is there, or it cannot be read.
     """
     url = url_of(path)
@@ -327,7 +327,7 @@ def local_file(path: str | os.PathLike[str]) -> Path:
     """A local copy of the object at a URL, downloaded if it has changed; a local path is itself.
 
     Raises:
-        ConfigError: As :func:`transformer_jax.storage.urls.url_of`.
+        ConfigError: As :func:`transformer_jax.core.storage.urls.url_of`.
         OSError: It is missing or cannot be read.
     """
     url = url_of(path)

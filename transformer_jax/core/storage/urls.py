@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.errors import ConfigError, install
+from transformer_jax.core.errors import ConfigError, install
 
 __all__ = [
     "BACKENDS",
@@ -49,8 +49,7 @@ def url_of(path: str | os.PathLike[str]) -> str | None:
         >>> url_of("hdfs://node/run")
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: hdfs://node/run: hdfs:// is not supported: give a local
-        path, one where the storage is mounted, s3://BUCKET/NAME or gs://BUCKET/NAME
+        transformer_jax.core.errors.ConfigError: hdfs://node/run: hdfs:// is not supported: ...
     """
     found = _URL.fullmatch(os.fspath(path))
     if found is None:

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from transformer_jax.config_fields import Range, field_types
+from transformer_jax.core.config_fields import Range, field_types
 
 __all__ = ["field_help", "range_of"]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from transformer_jax.processes import machine, process_started
+from transformer_jax.core.processes import machine, process_started
 
 __all__ = [
     "Destination",

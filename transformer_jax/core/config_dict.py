@@ -5,8 +5,8 @@ import json
 import typing
 from typing import Any
 
-from transformer_jax.config_fields import field_types, misfit
-from transformer_jax.errors import ConfigError
+from transformer_jax.core.config_fields import field_types, misfit
+from transformer_jax.core.errors import ConfigError
 
 __all__ = ["from_dict"]
 

@@ -1,0 +1,1 @@
+"""What everything else stands on: errors, declared settings, files, processes. No models here."""
