@@ -22,8 +22,8 @@ from transformer_jax.functional.losses import OutputTable, linear_cross_entropy,
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.positions import alibi_bias
 from transformer_jax.functional.scores import ScaledDot, Scores
-from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.training.state import split
 
 __all__ = ["ATTENTION", "LENGTHS", "AttentionCase", "Entry", "Peer", "Work", "attention", "others"]

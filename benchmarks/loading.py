@@ -69,8 +69,8 @@ def write_gpt2(folder: Path, **size: int) -> int:
     from benchmarks.ours_language import resized
     from transformer_jax.interop.export import write_folder
     from transformer_jax.interop.family import Model
-    from transformer_jax.model_presets import PRESETS
     from transformer_jax.models.decoder import Decoder
+    from transformer_jax.models.presets import PRESETS
     from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
     config = resized(PRESETS["gpt2_small"], **size) if size else PRESETS["gpt2_small"]

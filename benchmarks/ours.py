@@ -14,7 +14,13 @@ from flax import nnx
 
 from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
-from transformer_jax.config import (
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.layout import prepared
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.search import search
+from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.search_state import SearchRows
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -23,12 +29,6 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.decoding.layout import prepared
-from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.decoding.search import search
-from transformer_jax.decoding.search_plan import search_settings
-from transformer_jax.decoding.search_state import SearchRows
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import split

@@ -18,8 +18,8 @@ from flax import nnx
 
 from benchmarks.ours_steps import training_steps
 from benchmarks.worker import serve
-from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.training.lora import lora
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.partition import EVERYTHING

@@ -17,7 +17,6 @@ from flax import nnx
 
 from benchmarks import encoder_texts as data
 from benchmarks.worker import Setup, serve
-from transformer_jax.config import TransformerConfig
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan
 from transformer_jax.data.examples import EncodedExamples, collate
 from transformer_jax.data.masking import MLMMasking
@@ -26,10 +25,11 @@ from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import TokenStore
 from transformer_jax.encoding.packing import pack
 from transformer_jax.encoding.vectors import Embedder
-from transformer_jax.model_presets import bert
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
-from transformer_jax.modules.parameters import parameters
+from transformer_jax.models.layers.parameters import parameters
+from transformer_jax.models.presets import bert
 from transformer_jax.recipes.finetuning import ExampleTokens as EncoderTraining
 from transformer_jax.recipes.texts import LengthBatches as PretrainTraining
 from transformer_jax.training.objectives import masked_lm, sequence_classification

@@ -12,14 +12,14 @@ from flax import nnx
 from benchmarks.ours import configuration
 from benchmarks.ours_language import resized
 from benchmarks.worker import Setup, serve
-from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import make_model
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.predictors.engines import (
     EngineConfig,
     load_engine_language,

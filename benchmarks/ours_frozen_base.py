@@ -21,11 +21,11 @@ from flax import nnx
 
 from benchmarks.worker import serve
 from transformer_jax.functional.kernels.products import matmul
-from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.parameters import parameters, values
-from transformer_jax.modules.replace import replaced
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.parameters import parameters, values
+from transformer_jax.models.layers.replace import replaced
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.training.lora import lora
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.optimizers import make_optimizer

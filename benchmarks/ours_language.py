@@ -16,7 +16,12 @@ from flax import nnx
 
 from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
-from transformer_jax.config import (
+from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.layout import prepared
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.programs import Programs, PromptBatch
+from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -25,13 +30,8 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.decoding.layout import prepared
-from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.decoding.programs import Programs, PromptBatch
-from transformer_jax.decoding.search_plan import search_settings
-from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.state import split
 

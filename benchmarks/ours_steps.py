@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer_jax.modules.parameters import parameters, values
+from transformer_jax.models.layers.parameters import parameters, values
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig

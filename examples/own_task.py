@@ -9,8 +9,8 @@ from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.decoding.search import search
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import SearchRows
+from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.protocol import Encoded
-from transformer_jax.modules.embedding import Embed
 
 PAD, BOS, EOS, V, SIZE = 0, 1, 2, 12, 3
 

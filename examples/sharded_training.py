@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 
 import transformer_jax as tj
-from transformer_jax.modules.parameters import parameters
+from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.parallel.mesh import shard_batch
 from transformer_jax.parallel.sharding import shardings
 

@@ -8,8 +8,8 @@ import optax
 import pytest
 from flax import nnx
 
-from transformer_jax import accounting
-from transformer_jax.config import (
+from transformer_jax.functional.losses import cross_entropy
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -21,9 +21,9 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.functional.losses import cross_entropy
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.costs import accounting
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.presets import PRESETS
 
 B, S, T = 4, 32, 24
 

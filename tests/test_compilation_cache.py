@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_jax.config import ComputeConfig
 from transformer_jax.core import compilation_cache
 from transformer_jax.core.compilation_cache import multiplies_bfloat16
+from transformer_jax.models.config import ComputeConfig
 from transformer_jax.recipes.driver import advise
 
 

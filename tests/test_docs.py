@@ -20,7 +20,7 @@ from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.encoder_only import Glue
 from transformer_jax.cli.flags import flags_of, positional
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.config import (
+from transformer_jax.data.corpora.phrasebook import L1_PAIRS
+from transformer_jax.data.loader import make_batch
+from transformer_jax.data.pairs import collect
+from transformer_jax.data.store import build_store
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -16,15 +23,8 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.data.corpora.phrasebook import L1_PAIRS
-from transformer_jax.data.loader import make_batch
-from transformer_jax.data.pairs import collect
-from transformer_jax.data.store import build_store
-from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.decoding.translator import Translator
 from transformer_jax.models.making import make_model
-from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
+from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.partition import merging

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core import old_names
 from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.denoising import DenoisingRun
 from transformer_jax.recipes.driver import read
 from transformer_jax.recipes.finetuning import FinetuneRun

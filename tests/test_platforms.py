@@ -20,9 +20,9 @@ from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.functional.losses import linear_cross_entropy
-from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.making import make_model
+from transformer_jax.models.presets import PRESETS
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 

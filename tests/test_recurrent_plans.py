@@ -8,12 +8,16 @@ import jax.numpy as jnp
 import pytest
 
 from tests.compiled_on_cpu import CASES, RESULTS, run_of, this_cpu
-from transformer_jax import activation_memory
-from transformer_jax.activation_memory import recurrence_bytes, residual_bytes, translator_bytes
 from transformer_jax.cli.plan import plan_run
-from transformer_jax.config import MixerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.recurrent import CELLS
+from transformer_jax.models.config import MixerConfig
+from transformer_jax.models.costs import activations as activation_memory
+from transformer_jax.models.costs.activations import (
+    recurrence_bytes,
+    residual_bytes,
+    translator_bytes,
+)
 from transformer_jax.parallel.target import plan_target
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs import plan

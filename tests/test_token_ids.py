@@ -9,12 +9,6 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
-from transformer_jax.config import (
-    AttentionConfig,
-    FeedForwardConfig,
-    PositionConfig,
-    TransformerConfig,
-)
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.context import TextStart
@@ -24,11 +18,17 @@ from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.encoding.vectors import Embedder
-from transformer_jax.model_presets import bert
+from transformer_jax.models.config import (
+    AttentionConfig,
+    FeedForwardConfig,
+    PositionConfig,
+    TransformerConfig,
+)
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
-from transformer_jax.modules.embedding import Embed
+from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.presets import bert
 
 TOKENIZER = train_tokenizer("wordpiece", ["a bank by a river"] * 3, 60, special=BERT_SPECIAL)
 V = TOKENIZER.vocab_size

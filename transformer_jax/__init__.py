@@ -34,7 +34,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformer_jax import tasks
-    from transformer_jax.config import (
+    from transformer_jax.decoding.generation_config import GenerationConfig
+    from transformer_jax.functional.attention import attend
+    from transformer_jax.functional.masks import Mask
+    from transformer_jax.models.config import (
         AttentionConfig,
         ComputeConfig,
         EmbeddingConfig,
@@ -48,10 +51,6 @@ if TYPE_CHECKING:
         ScoreConfig,
         TransformerConfig,
     )
-    from transformer_jax.decoding.generation_config import GenerationConfig
-    from transformer_jax.functional.attention import attend
-    from transformer_jax.functional.masks import Mask
-    from transformer_jax.model_presets import PRESETS
     from transformer_jax.models.decoder import Decoder
     from transformer_jax.models.encoder import Encoder
     from transformer_jax.models.encoder_decoder import (
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
         TransformerEncoder,
         TransformerEncoderDecoder,
     )
+    from transformer_jax.models.presets import PRESETS
     from transformer_jax.parallel.mesh import make_mesh
     from transformer_jax.parallel.settings import MeshConfig
     from transformer_jax.predictors.loading import load

@@ -13,13 +13,13 @@ from tests.drawing import drawn
 from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.chat.store import ChatPlan, build_chats, chat_rows, split_chats
 from transformer_jax.chat.template import named_template
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.models.config import (
     AttentionConfig,
     FeedForwardConfig,
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.training.objectives import language_model
 

@@ -13,7 +13,11 @@ from flax import nnx
 
 from tests.drawing import drawn
 from transformer_jax.cli.main import main
-from transformer_jax.config import (
+from transformer_jax.data.corpora.phrasebook import L1_PAIRS
+from transformer_jax.data.tokenizer import SPECIAL, train_tokenizer
+from transformer_jax.decoding.ngram import NgramLanguageModel
+from transformer_jax.functional.losses import cross_entropy
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -21,10 +25,6 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.data.corpora.phrasebook import L1_PAIRS
-from transformer_jax.data.tokenizer import SPECIAL, train_tokenizer
-from transformer_jax.decoding.ngram import NgramLanguageModel
-from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.training.checkpoint import Checkpointer

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.accounting import components, model_cost
 from transformer_jax.cli.describe import plain_table, report, short
 from transformer_jax.cli.main import main
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.costs.accounting import components, model_cost
+from transformer_jax.models.presets import PRESETS
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "vaswani_base.txt"
 

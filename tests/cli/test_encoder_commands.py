@@ -12,13 +12,13 @@ from safetensors.numpy import load_file
 
 import transformer_jax as tj
 from tests.drawing import drawn
-from transformer_jax.config import AttentionConfig
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.task_runner import AnswerSpan, TaskRunner
 from transformer_jax.encoding.vectors import Embedder
-from transformer_jax.model_presets import bert
+from transformer_jax.models.config import AttentionConfig
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
+from transformer_jax.models.presets import bert
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory

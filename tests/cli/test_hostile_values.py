@@ -17,12 +17,12 @@ from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.flags import positional
 from transformer_jax.cli.main import main
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.interop.hf_run_directory import convert
+from transformer_jax.models.config import TransformerConfig
 
 COMMANDS = dict(with_flags())
 NUMBERS = [

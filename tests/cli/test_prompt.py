@@ -11,18 +11,18 @@ from flax import nnx
 from tests.drawing import drawn
 from transformer_jax.cli.main import main
 from transformer_jax.cli.prompt import Prompt, read_examples
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.corpora.in_context import EXAMPLE
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.ngram import NgramLanguageModel
+from transformer_jax.evaluation.few_shot import Demonstrations, Template, accuracy
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.corpora.in_context import EXAMPLE
-from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.ngram import NgramLanguageModel
-from transformer_jax.evaluation.few_shot import Demonstrations, Template, accuracy
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.predictors.runs import load_language
 from transformer_jax.training.checkpoint import Checkpointer

@@ -18,7 +18,7 @@ from transformer_jax.decoding.hf_config import GenerationConfig, from_generation
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.requests import Continuation
 from transformer_jax.encoding.batching import Batches
-from transformer_jax.modules.stack import stack_blocks
+from transformer_jax.models.layers.stack import stack_blocks
 from transformer_jax.predictors.hf_generation import HFTextGenerator
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.checkpoint import Checkpointer

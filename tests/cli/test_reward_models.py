@@ -16,13 +16,13 @@ from tests.cli.conftest import TEXT
 from tests.conftest import SWEEP_SEED
 from transformer_jax.chat.encoding import ChatEncoder
 from transformer_jax.chat.template import built_in, named_template
-from transformer_jax.config import PositionConfig, TransformerConfig
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.backends import SPECIAL
 from transformer_jax.data.plan import BatchPlan
 from transformer_jax.data.preference_examples import encode_preferences
 from transformer_jax.data.preferences import Preferences
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.models.config import PositionConfig, TransformerConfig
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.predictors.loading import load
 from transformer_jax.training.checkpoint import Checkpointer

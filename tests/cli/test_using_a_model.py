@@ -17,13 +17,13 @@ from flax import nnx
 
 from transformer_jax.cli.output import TextOutput
 from transformer_jax.cli.translate import Translate, traced
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.forced import TraceStep
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.requests import Continuation
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.predictors.attention import translation_attention
 from transformer_jax.predictors.runs import chosen_checkpoint, load

@@ -15,24 +15,24 @@ from jaxtyping import Array, Float
 
 from tests.decoding.finding import SearchRows, find
 from tests.drawing import drawn
-from transformer_jax.config import (
+from transformer_jax.decoding.exhaustive import exhaustive_search
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.search_state import row_keys
+from transformer_jax.models.config import (
     AttentionConfig,
     FeedForwardConfig,
     MixerConfig,
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.exhaustive import exhaustive_search
-from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerEncoderDecoder
+from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.recurrent import Recurrent
+from transformer_jax.models.layers.recurrent_attention import make_score
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.recurrent import Recurrent
-from transformer_jax.modules.rnn_attention import make_score
 
 B, S, T, V, D = 3, 4, 5, 7, 16
 EOS, PAD, BOS = 1, 0, 2

@@ -13,7 +13,6 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
-from transformer_jax.config import AttentionConfig, FeedForwardConfig, PositionConfig
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.hf_config import from_generation_config
@@ -21,9 +20,10 @@ from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.search import search as find
 from transformer_jax.decoding.search_plan import plan_of, values_of
 from transformer_jax.decoding.search_state import PromptContext, SearchRows, Steps
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, PositionConfig
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.presets import PRESETS
 
 V, H, P, T, S, B = 13, 997, 6, 12, 5, 3
 OUT = np.float32(-1e9)

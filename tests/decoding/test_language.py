@@ -12,7 +12,6 @@ from flax import nnx
 from scipy import stats
 
 from tests.drawing import drawn
-from transformer_jax.config import AttentionConfig, FeedForwardConfig, NormConfig, PositionConfig
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.context import TextStart
@@ -21,8 +20,14 @@ from transformer_jax.decoding.layout import split_model
 from transformer_jax.decoding.options import BatchingConfig
 from transformer_jax.decoding.requests import GenerationRequest, numbered
 from transformer_jax.decoding.windows import windows
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.config import (
+    AttentionConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+)
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.training.adapters import Adapter, merge_adapter, with_choice
 
 CONTEXT = 24

@@ -10,7 +10,6 @@ from flax import nnx
 
 from tests.decoding.test_translator import Letters, letter_model
 from tests.drawing import drawn
-from transformer_jax.config import AttentionConfig, FeedForwardConfig, NormConfig, PositionConfig
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.layout import split_model
@@ -19,8 +18,14 @@ from transformer_jax.decoding.programs import SearchPrompts
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.config import (
+    AttentionConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+)
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel.inference import mesh_of, shard_parameters
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import collectives

@@ -12,13 +12,6 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
-from transformer_jax.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    PositionConfig,
-    TransformerConfig,
-)
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generation_config import TRANSLATION
@@ -26,6 +19,13 @@ from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
 from transformer_jax.decoding.programs import SearchPrompts
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    PositionConfig,
+    TransformerConfig,
+)
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 
 PAD, UNK, BOS, EOS = range(4)

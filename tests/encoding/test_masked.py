@@ -9,8 +9,8 @@ from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, SpecialTokensTemplate, train_tokenizer
 from transformer_jax.encoding.masked import MaskFiller
-from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.models.presets import bert
 
 TEXTS = ["the brown dog sat", "a lazy fox ran over the dog", "playful foxes"]
 

@@ -9,13 +9,13 @@ from flax import nnx
 
 from tests.decoding.test_sharded import every_mesh, sharded
 from tests.drawing import drawn
-from transformer_jax.config import AttentionConfig
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import MaskFiller
 from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.encoding.vectors import Embedder
-from transformer_jax.model_presets import bert
+from transformer_jax.models.config import AttentionConfig
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
+from transformer_jax.models.presets import bert
 
 TEXTS = ["i sat on the bank of the river", "the river ran", "cash", "cash cash bank of the river"]
 TOKENIZER = train_tokenizer("wordpiece", TEXTS, 90, special=BERT_SPECIAL)

@@ -11,21 +11,21 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from tests.drawing import drawn
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.encoding.probing import majority, probe, probe_layers
+from transformer_jax.encoding.saving import VectorFile
+from transformer_jax.encoding.vectors import Embedder, combine_layers, cosine, pool_hidden_states
+from transformer_jax.models.config import (
     AttentionConfig,
     NormConfig,
     PositionConfig,
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.encoding.probing import majority, probe, probe_layers
-from transformer_jax.encoding.saving import VectorFile
-from transformer_jax.encoding.vectors import Embedder, combine_layers, cosine, pool_hidden_states
-from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.models.presets import bert
 
 D, L, LENGTH = 16, 2, 20
 TEXTS = [

@@ -8,7 +8,6 @@ import pytest
 from sacrebleu.metrics import BLEU
 from sacrebleu.tokenizers import tokenizer_spm
 
-from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.evaluation.answers import token_f1
@@ -17,6 +16,7 @@ from transformer_jax.evaluation.diversity import diversity
 from transformer_jax.evaluation.error_rates import word_error_rate
 from transformer_jax.evaluation.rouge import oracle, rouge_scores
 from transformer_jax.evaluation.words import check_tokenize, choose_tokenize, main_script
+from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, TransformerConfig
 from transformer_jax.tasks.settings import EvaluationConfig
 from transformer_jax.tasks.translation_task import translation
 

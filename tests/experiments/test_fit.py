@@ -10,12 +10,12 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.cli import seq2seq
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import DataError
 from transformer_jax.core.old_names import earlier_settings
 from transformer_jax.data.labeled import LabeledSplits
 from transformer_jax.data.labeled_files import Sentences, Tagged
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.settings import TokenizerConfig

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_run_directory import model_of
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.checks import with_warmup
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.sizing import (

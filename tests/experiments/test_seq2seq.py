@@ -14,11 +14,11 @@ import pytest
 from sacrebleu.metrics import CHRF
 
 from transformer_jax import __version__
-from transformer_jax.accounting import training_flops
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.processes import machine, process_started
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.predictors.runs import open_directory
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs

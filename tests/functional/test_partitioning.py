@@ -13,7 +13,6 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.drawing import drawn, normals
-from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
 from transformer_jax.functional import masks
 from transformer_jax.functional.kernels import choice as kernels
 from transformer_jax.functional.kernels import splash
@@ -29,8 +28,9 @@ from transformer_jax.functional.partitioning import (
 )
 from transformer_jax.functional.parts import _sum_and_exchange, _sum_in_stages, reduce_scatter
 from transformer_jax.functional.scores import ScaledDot, Scores
-from transformer_jax.modules.attention import Attention
-from transformer_jax.modules.parameters import parameters
+from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, TransformerConfig
+from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.sharding import shardings
 

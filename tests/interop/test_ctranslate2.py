@@ -11,7 +11,14 @@ from flax import nnx
 
 from tests.interop.word_level import tokenizer_of
 from tests.parity import layouts
-from transformer_jax.config import (
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.hf_config import GenerationConfig
+from transformer_jax.decoding.hf_generate import HFGenerator
+from transformer_jax.interop.ctranslate2 import never_written, vocabulary, write_ctranslate2
+from transformer_jax.interop.family import Model
+from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -22,14 +29,7 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.hf_config import GenerationConfig
-from transformer_jax.decoding.hf_generate import HFGenerator
-from transformer_jax.interop.ctranslate2 import never_written, vocabulary, write_ctranslate2
-from transformer_jax.interop.family import Model
-from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 ct2 = pytest.importorskip("ctranslate2")

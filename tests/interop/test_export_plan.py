@@ -9,7 +9,13 @@ import pytest
 import tokenizers
 from flax import nnx
 
-from transformer_jax.config import (
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.interop.export import hf_tensors, with_post_processor, write_folder
+from transformer_jax.interop.export_plan import choose_family
+from transformer_jax.interop.family import Model
+from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -17,14 +23,8 @@ from transformer_jax.config import (
     PositionConfig,
     ScoreConfig,
 )
-from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.interop.export import hf_tensors, with_post_processor, write_folder
-from transformer_jax.interop.export_plan import choose_family
-from transformer_jax.interop.family import Model
-from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
-from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.models.encoder import Encoder
+from transformer_jax.models.presets import PRESETS, bert
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 ENCODER = dataclasses.replace(

@@ -23,7 +23,13 @@ from jax import export
 from tests.decoding.finding import SearchRows, find
 from tests.interop.word_level import tokenizer_of
 from tests.parity import layouts
-from transformer_jax.config import (
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.interop.exported_functions import functions, portable
+from transformer_jax.interop.family import Model
+from transformer_jax.interop.hf_checkpoint import abstract_model
+from transformer_jax.interop.stablehlo import load_stablehlo, write_stablehlo
+from transformer_jax.models.config import (
     AttentionConfig,
     FeedForwardConfig,
     NormConfig,
@@ -31,13 +37,7 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.interop.exported_functions import functions, portable
-from transformer_jax.interop.family import Model
-from transformer_jax.interop.hf_checkpoint import abstract_model
-from transformer_jax.interop.stablehlo import load_stablehlo, write_stablehlo
-from transformer_jax.model_presets import bert
+from transformer_jax.models.presets import bert
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 pytest.importorskip("flatbuffers")

@@ -11,7 +11,7 @@ from transformer_jax.laboratory.fitting import FitProgress, Schedule, evaluated,
 from transformer_jax.laboratory.readers import nearest_size, nearest_sizes
 from transformer_jax.laboratory.recall import answers, cued_texts, make_reader, recall
 from transformer_jax.laboratory.settings import RecallSettings
-from transformer_jax.modules.layers import Linear
+from transformer_jax.models.layers.basic import Linear
 from transformer_jax.training.state import split
 
 FAR = RecallSettings(

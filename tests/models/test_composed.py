@@ -12,25 +12,25 @@ from flax import nnx
 
 from tests.decoding.finding import SearchRows, find
 from tests.drawing import compiled, drawn
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError
-from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.models.encoder_decoder import (
     EncoderDecoder,
     TransformerDecoder,
     TransformerEncoder,
     TransformerEncoderDecoder,
 )
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.parameters import layer_depths, parameters
 from transformer_jax.models.protocol import Decodable, Encoded, Scorer
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.parameters import layer_depths, parameters
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.partition import merging

@@ -11,7 +11,9 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.functional.losses import cross_entropy
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -23,11 +25,9 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError
-from transformer_jax.functional.losses import cross_entropy
-from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.modules.replace import prepare_for_decoding
+from transformer_jax.models.layers.replace import prepare_for_decoding
+from transformer_jax.models.presets import PRESETS
 
 V, T = 23, 12
 
@@ -212,7 +212,7 @@ def test_beams_read_their_common_prompt():
 def test_scanned_layers_are_looped_ones():
     config = VARIANTS["window"]
     scanned = dataclasses.replace(config, compute=ComputeConfig(scan_layers=True))
-    from transformer_jax.modules.stack import stack_blocks
+    from transformer_jax.models.layers.stack import stack_blocks
 
     params = dict(parts(config)[1])
     params["decoder"] = params["decoder"] | {"blocks": stack_blocks(params["decoder"]["blocks"])}

@@ -11,7 +11,9 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.functional.masks import Mask
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -22,13 +24,11 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError
-from transformer_jax.functional.masks import Mask
-from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.modules.attention import Positions
-from transformer_jax.modules.stack import stack_blocks
+from transformer_jax.models.layers.attention import Positions
+from transformer_jax.models.layers.stack import stack_blocks
+from transformer_jax.models.presets import PRESETS, bert
 
 V, D, T = 20, 16, 8
 

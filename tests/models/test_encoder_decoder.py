@@ -12,7 +12,11 @@ import pytest
 from flax import nnx
 
 from tests.drawing import compiled, drawn, normals
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.corpora.phrasebook import L1_PAIRS
+from transformer_jax.decoding.layout import split_model
+from transformer_jax.functional.masks import Mask
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -24,16 +28,12 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError
-from transformer_jax.data.corpora.phrasebook import L1_PAIRS
-from transformer_jax.decoding.layout import split_model
-from transformer_jax.functional.masks import Mask
-from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.modules.block import Memory
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.replace import prepare_for_decoding
-from transformer_jax.modules.stack import stack_blocks, unstack_blocks
+from transformer_jax.models.layers.block import Memory
+from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.replace import prepare_for_decoding
+from transformer_jax.models.layers.stack import stack_blocks, unstack_blocks
+from transformer_jax.models.presets import PRESETS
 
 B, S, T, V = 3, 7, 6, 23
 
@@ -482,7 +482,7 @@ def test_heads_that_do_not_divide_are_refused():
 
 def test_nine_by_nine():
     """Row L10: h=3, d=9: the fused kernel is three 9x3 slices, and 4·81 parameters."""
-    from transformer_jax.modules.attention import Attention
+    from transformer_jax.models.layers.attention import Attention
 
     config = change(d_model=9, attention={"num_heads": 3, "bias": False, "out_bias": False})
     attention = Attention(config, rngs=nnx.Rngs(0))

@@ -11,8 +11,9 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn, normals
-from transformer_jax.accounting import count_parameters
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.functional.spectrogram import stack_frames
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -22,16 +23,15 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.functional.spectrogram import stack_frames
+from transformer_jax.models.costs.accounting import count_parameters
+from transformer_jax.models.layers.parameters import layer_depths, parameters
 from transformer_jax.models.making import make_model
-from transformer_jax.modules.parameters import layer_depths, parameters
-from transformer_jax.parallel.sharding import shardings
-from transformer_jax.recurrent_config import (
+from transformer_jax.models.recurrent_config import (
     AlignmentConfig,
     RecurrentConfig,
     RecurrentEmbeddingConfig,
 )
+from transformer_jax.parallel.sharding import shardings
 from transformer_jax.visual.architecture import diagram
 
 B, S, T, V, F, K = 3, 7, 5, 11, 6, 2

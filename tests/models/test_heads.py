@@ -12,10 +12,9 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
-from transformer_jax.config import AttentionConfig, HeadConfig, NormConfig, PositionConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import gather_positions
-from transformer_jax.model_presets import PRESETS, bert
+from transformer_jax.models.config import AttentionConfig, HeadConfig, NormConfig, PositionConfig
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import (
     DecoderSequenceClassifier,
@@ -23,6 +22,7 @@ from transformer_jax.models.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from transformer_jax.models.presets import PRESETS, bert
 
 V, D, T = 20, 16, 6
 

@@ -11,11 +11,11 @@ from flax import nnx
 from tests.drawing import compiled, drawn, normals
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.recurrent import Recurrent
+from transformer_jax.models.layers.recurrent_attention import make_score
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.recurrent import Recurrent
-from transformer_jax.modules.rnn_attention import make_score
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split

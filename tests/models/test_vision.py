@@ -13,8 +13,9 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from tests.drawing import drawn
-from transformer_jax import accounting
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.functional.patches import patchify
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -22,13 +23,12 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError
-from transformer_jax.functional.patches import patchify
-from transformer_jax.model_presets import PRESETS, bert, vit
+from transformer_jax.models.costs import accounting
 from transformer_jax.models.encoder import Encoder
+from transformer_jax.models.layers.parameters import parameters
+from transformer_jax.models.layers.stack import stack_blocks
+from transformer_jax.models.presets import PRESETS, bert, vit
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
-from transformer_jax.modules.parameters import parameters
-from transformer_jax.modules.stack import stack_blocks
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.trees import flatten_dict
 

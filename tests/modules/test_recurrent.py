@@ -13,8 +13,8 @@ from tests.drawing import drawn, normals
 from transformer_jax.core.errors import UserError
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.functional.recurrent import CELLS, recur, reverse_texts
-from transformer_jax.modules.parameters import parameters
-from transformer_jax.modules.recurrent import Recurrent, RecurrentLayer
+from transformer_jax.models.layers.parameters import parameters
+from transformer_jax.models.layers.recurrent import Recurrent, RecurrentLayer
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.sharding import shardings
 

@@ -10,17 +10,17 @@ import pytest
 from flax import nnx
 
 from tests.drawing import compiled, drawn, normals
-from transformer_jax.config import (
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     FeedForwardConfig,
     TransformerConfig,
 )
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.modules.attention import Attention
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.parameters import parameters
-from transformer_jax.modules.replace import (
+from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.parameters import parameters
+from transformer_jax.models.layers.replace import (
     prepare_for_decoding,
     replaced,
     with_attention_kernels,

@@ -16,7 +16,9 @@ import pytest
 from flax import nnx
 
 from transformer_jax import models, modules
-from transformer_jax.config import (
+from transformer_jax.functional.losses import OutputTable
+from transformer_jax.functional.masks import Mask
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeatureConfig,
@@ -28,8 +30,6 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.functional.losses import OutputTable
-from transformer_jax.functional.masks import Mask
 from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import (
@@ -45,21 +45,25 @@ from transformer_jax.models.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.layers.basic import FeedForward, Linear, LinearTransposed, Norm
+from transformer_jax.models.layers.block import Block, Memory
+from transformer_jax.models.layers.embedding import Embed, FeatureProjection, Head, TrainedRows
+from transformer_jax.models.layers.lora import LoRALinear, SelectedLoRA
+from transformer_jax.models.layers.mixer import ConvolutionMixer, RecurrentMixer
+from transformer_jax.models.layers.parameters import parameters, stacked, unstacked, values
+from transformer_jax.models.layers.recurrent import Recurrent, RecurrentLayer
+from transformer_jax.models.layers.recurrent_attention import (
+    AdditiveScore,
+    GeneralScore,
+    LocationScore,
+)
+from transformer_jax.models.layers.stack import Stack, stack_blocks, unstack_blocks
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
+from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
-from transformer_jax.modules.attention import Attention
-from transformer_jax.modules.block import Block, Memory
-from transformer_jax.modules.embedding import Embed, FeatureProjection, Head, TrainedRows
-from transformer_jax.modules.layers import FeedForward, Linear, LinearTransposed, Norm
-from transformer_jax.modules.lora import LoRALinear, SelectedLoRA
-from transformer_jax.modules.mixer import ConvolutionMixer, RecurrentMixer
-from transformer_jax.modules.parameters import parameters, stacked, unstacked, values
-from transformer_jax.modules.recurrent import Recurrent, RecurrentLayer
-from transformer_jax.modules.rnn_attention import AdditiveScore, GeneralScore, LocationScore
-from transformer_jax.modules.stack import Stack, stack_blocks, unstack_blocks
-from transformer_jax.recurrent_config import RecurrentConfig
 
 B, T, S, D, V, R = 2, 5, 6, 8, 11, 3
 X, Y = jnp.ones((B, T, D)), jnp.ones((B, S, D))

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.functional import partitioning
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -23,9 +25,6 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError
-from transformer_jax.functional import partitioning
-from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import (
     EncoderForMaskedLM,
@@ -33,14 +32,15 @@ from transformer_jax.models.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from transformer_jax.models.making import make_model
-from transformer_jax.modules.parameters import (
+from transformer_jax.models.layers.parameters import (
     is_matrix,
     layer_depths,
     map_parameters,
     parameters,
     values,
 )
+from transformer_jax.models.making import make_model
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig

@@ -17,7 +17,13 @@ import pytest
 from flax import nnx
 
 from tests.parity import layouts, ours
-from transformer_jax.config import (
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.interop import hf_checkpoint as published
+from transformer_jax.interop.export import hf_tensors, write_folder
+from transformer_jax.interop.export_plan import choose_family, unscan_layers
+from transformer_jax.interop.family import Model
+from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     FeedForwardConfig,
@@ -25,15 +31,9 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.interop import hf_checkpoint as published
-from transformer_jax.interop.export import hf_tensors, write_folder
-from transformer_jax.interop.export_plan import choose_family, unscan_layers
-from transformer_jax.interop.family import Model
-from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
-from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.presets import PRESETS
 
 REFERENCES = np.load(layouts.REFERENCES / "outputs.npz")
 LAYOUTS = list(layouts.LAYOUTS)

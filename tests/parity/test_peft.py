@@ -21,8 +21,8 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import WEIGHTS, read_peft, write_peft
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.lora import LoRALinear
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.lora import LoRALinear
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.adapters import merge_adapter
 from transformer_jax.training.lora import with_adapters

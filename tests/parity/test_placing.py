@@ -12,7 +12,7 @@ import pytest
 from benchmarks.loading import begin_at
 from tests.parity import layouts
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
-from transformer_jax.modules.parameters import parameters
+from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import make_placer

@@ -15,7 +15,11 @@ import numpy as np
 from jaxtyping import Float32
 
 from transformer_jax.cli import training
-from transformer_jax.config import (
+from transformer_jax.core.config_fields import Configuration, Count
+from transformer_jax.data.loader import pad_rows
+from transformer_jax.data.store import encode_texts
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeatureConfig,
@@ -23,10 +27,6 @@ from transformer_jax.config import (
     NormConfig,
     TransformerConfig,
 )
-from transformer_jax.core.config_fields import Configuration, Count
-from transformer_jax.data.loader import pad_rows
-from transformer_jax.data.store import encode_texts
-from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.models.making import make_model
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.runs import load

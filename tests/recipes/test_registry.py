@@ -10,15 +10,15 @@ from flax import nnx
 
 from transformer_jax import load
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.data.denoising import NoiseConfig
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.summaries import SummaryOptions
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.recipes.inferred import infer_recipe
 from transformer_jax.recipes.registry import RECIPES, get_recipe, named_runs, recipe_of
-from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.tasks.denoising_task import DenoisingSettings
 from transformer_jax.tasks.labeled import ExampleSettings, LabeledSettings
 from transformer_jax.tasks.language_model_task import LanguageModelSettings

@@ -19,15 +19,15 @@ from tests.speech.synthetic import WIDTH, write_speech
 from tests.speech.test_audio import SIGNAL, pcm
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
-from transformer_jax.config import FeatureConfig
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.models.config import FeatureConfig
+from transformer_jax.models.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
 from transformer_jax.predictors.runs import family, open_directory
 from transformer_jax.predictors.speech import load_transcriber
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.speech import RecurrentSpeechRun, SpeechRun
-from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
 from transformer_jax.speech.audio import AudioConfig
 from transformer_jax.speech.recordings import (
     SpeechReadOptions,

@@ -12,7 +12,9 @@ import numpy as np
 import optax
 from flax import nnx
 
-from transformer_jax.config import (
+from transformer_jax.functional.kernels import choice as kernels
+from transformer_jax.functional.kernels import splash
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     FeatureConfig,
@@ -24,19 +26,17 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.functional.kernels import choice as kernels
-from transformer_jax.functional.kernels import splash
-from transformer_jax.model_presets import bert
+from transformer_jax.models.layers.parameters import map_parameters
 from transformer_jax.models.making import make_model
-from transformer_jax.modules.parameters import map_parameters
-from transformer_jax.parallel.mesh import local_rows, shard_batch
-from transformer_jax.recurrent_config import (
+from transformer_jax.models.presets import bert
+from transformer_jax.models.recurrent_config import (
     AlignmentConfig,
     ModelConfig,
     RecurrentConfig,
     RecurrentEmbeddingConfig,
     RecurrentHeadConfig,
 )
+from transformer_jax.parallel.mesh import local_rows, shard_batch
 from transformer_jax.training import objectives
 from transformer_jax.training.lora import lora
 from transformer_jax.training.partition import EVERYTHING, Partition

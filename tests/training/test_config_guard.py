@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.finetuning import FinetuneRun
 from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.masked_lm import PretrainRun

@@ -12,9 +12,9 @@ import pytest
 from flax import nnx
 
 from tests.drawing import compiled
-from transformer_jax.config import AttentionConfig
-from transformer_jax.model_presets import bert
+from transformer_jax.models.config import AttentionConfig
 from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.models.presets import bert
 from transformer_jax.training.objectives import (
     masked_lm,
     question_answering,

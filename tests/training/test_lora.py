@@ -9,16 +9,16 @@ import optax
 import pytest
 from flax import nnx
 
-from transformer_jax.config import AttentionConfig, ComputeConfig, FeedForwardConfig
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.functional.low_rank import column_gain
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.config import AttentionConfig, ComputeConfig, FeedForwardConfig
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.lora import LoRALinear, choose_rows, init_adapter
+from transformer_jax.models.layers.parameters import values
+from transformer_jax.models.layers.replace import prepare_for_decoding
 from transformer_jax.models.making import make_model
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.lora import LoRALinear, choose_rows, init_adapter
-from transformer_jax.modules.parameters import values
-from transformer_jax.modules.replace import prepare_for_decoding
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training import manifest, objectives

@@ -11,13 +11,13 @@ import optax
 import pytest
 from flax import nnx
 
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
     FeedForwardConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import make_mesh, shard_batch
 from transformer_jax.parallel.settings import MeshConfig

@@ -11,16 +11,16 @@ import pytest
 from flax import nnx
 
 from tests.training.test_lora import adapter_run, adapter_task, logits, nudged, small
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.models.layers.parameters import is_projection, layer_depths, parameters, values
 from transformer_jax.models.making import make_model
-from transformer_jax.modules.parameters import is_projection, layer_depths, parameters, values
 from transformer_jax.parallel.mesh import make_mesh, shard_batch
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training import manifest, objectives

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from transformer_jax.config import NormConfig, PositionConfig, ScoreConfig
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.config import NormConfig, PositionConfig, ScoreConfig
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.visual.architecture import diagram
 
 BASE = """

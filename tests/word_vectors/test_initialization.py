@@ -13,7 +13,9 @@ from flax import nnx
 
 from transformer_jax import tasks
 from transformer_jax.cli import decoder_only, seq2seq
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -21,14 +23,12 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.models.making import make_model
+from transformer_jax.models.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
 from transformer_jax.predictors.runs import model_config, open_directory
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.checks import checked
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
 from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.tasks.fit import allowing
 from transformer_jax.training.checkpoint_reader import load_params

@@ -99,7 +99,7 @@ def flag_choices(kind: Any) -> dict[str, list[str]]:
         kind: The dataclass.
 
     Example:
-        >>> from transformer_jax.config import ComputeConfig
+        >>> from transformer_jax.models.config import ComputeConfig
         >>> flag_choices(ComputeConfig)
         {'--dtype': ['auto', 'float32', 'bfloat16']}
     """

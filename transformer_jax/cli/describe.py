@@ -12,16 +12,16 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.storage.urls import with_urls
-from transformer_jax.model_presets import PRESETS
-from transformer_jax.recurrent_config import RECURRENT_PRESETS, ModelConfig, RecurrentConfig
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.recurrent_config import RECURRENT_PRESETS, ModelConfig, RecurrentConfig
 
 if TYPE_CHECKING:
-    from transformer_jax.accounting import Decoding
-    from transformer_jax.component_costs import Component
+    from transformer_jax.models.costs.accounting import Decoding
+    from transformer_jax.models.costs.components import Component
     from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["Describe", "report"]
@@ -220,7 +220,7 @@ def report(
 
     Source: Vaswani et al. 2017, figure 1; Bishop and Bishop 2024, section 12.1.8.
     """
-    from transformer_jax.accounting import components, decoding, model_cost
+    from transformer_jax.models.costs.accounting import components, decoding, model_cost
     from transformer_jax.visual.architecture import diagram
 
     side, words = "source ", "tokens"

@@ -56,7 +56,7 @@ def parse(
         ConfigError: A flag or a value is invalid.
 
     Example:
-        >>> from transformer_jax.config import NormConfig
+        >>> from transformer_jax.models.config import NormConfig
         >>> parse(NormConfig, "norm", ["--placement", "pre"]).placement
         'pre'
         >>> parse(NormConfig, "norm", ["--eps", "small"])
@@ -83,7 +83,7 @@ def read_words(cls: Any, name: str, words: Sequence[str]) -> Any:
         words: The words after its flag.
 
     Example:
-        >>> from transformer_jax.config import NormConfig
+        >>> from transformer_jax.models.config import NormConfig
         >>> read_words(NormConfig, "eps", ["1e-6"]), read_words(NormConfig, "final", ["None"])
         (1e-06, None)
     """

@@ -39,7 +39,7 @@ def flags_of(kind: type, prefix: str = "") -> list[str]:
     """Returns the flags of a dataclass without dashes; flags of nested dataclasses are dotted.
 
     Example:
-        >>> from transformer_jax.config import ComputeConfig
+        >>> from transformer_jax.models.config import ComputeConfig
         >>> flags_of(ComputeConfig)
         ['dtype', 'scan-layers', 'no-scan-layers', 'remat', 'no-remat']
     """

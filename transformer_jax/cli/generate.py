@@ -20,9 +20,9 @@ from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationCon
 from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
-    from transformer_jax.config import TransformerConfig
     from transformer_jax.decoding.options import BatchingConfig
     from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
+    from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["Generate", "longer"]
 

@@ -21,7 +21,7 @@ def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
             value of another type or range than its field's.
 
     Example:
-        >>> from transformer_jax.config import ComputeConfig
+        >>> from transformer_jax.models.config import ComputeConfig
         >>> from_dict(ComputeConfig, {"scan_layers": True})
         ComputeConfig(dtype='float32', scan_layers=True, remat=False)
     """

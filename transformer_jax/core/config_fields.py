@@ -271,7 +271,7 @@ def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> Non
         FieldError: Names the field, its value and what is allowed.
 
     Example:
-        >>> from transformer_jax.config import NormConfig
+        >>> from transformer_jax.models.config import NormConfig
         >>> check_fields(NormConfig, {"placement": "prenorm"})
         Traceback (most recent call last):
         ...

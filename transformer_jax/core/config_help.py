@@ -28,7 +28,7 @@ def field_help(cls: Any) -> dict[str, str]:
         cls: The dataclass.
 
     Example:
-        >>> from transformer_jax.config import AttentionConfig
+        >>> from transformer_jax.models.config import AttentionConfig
         >>> field_help(AttentionConfig)["num_kv_heads"]
         'K; None is num_heads, fewer is GQA.'
     """
@@ -49,7 +49,7 @@ def range_of(cls: Any, name: str) -> str:
         name: The field.
 
     Example:
-        >>> from transformer_jax.config import AttentionConfig
+        >>> from transformer_jax.models.config import AttentionConfig
         >>> range_of(AttentionConfig, "num_heads"), range_of(AttentionConfig, "bias")
         ('1 to 16384', '')
     """

@@ -28,8 +28,8 @@ from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.modules.embedding import check_indices
-from transformer_jax.modules.lora import choose_rows
+from transformer_jax.models.layers.embedding import check_indices
+from transformer_jax.models.layers.lora import choose_rows
 from transformer_jax.parallel.inference import round_up_rows
 
 __all__ = ["DecoderLanguageModel"]

@@ -8,7 +8,7 @@ from flax import nnx
 
 from transformer_jax.core.devices import device_of
 from transformer_jax.functional.partitioning import on_mesh
-from transformer_jax.modules.replace import prepare_for_decoding, with_attention_kernels
+from transformer_jax.models.layers.replace import prepare_for_decoding, with_attention_kernels
 from transformer_jax.parallel.inference import mesh_of, shard_parameters
 
 __all__ = ["prepared", "split_model"]

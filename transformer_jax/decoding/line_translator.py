@@ -15,7 +15,7 @@ from transformer_jax.decoding.text_generation import TextGenerator
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.models.recurrent_config import ModelConfig
 
 __all__ = ["LineTranslator", "sampled"]
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.functional import logits as processors
-from transformer_jax.modules.cache import Cache
+from transformer_jax.models.layers.cache import Cache
 
 __all__ = ["PromptLookupState", "prompt_lookup", "prompt_lookup_decode"]
 

@@ -18,7 +18,7 @@ from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.models.layers.replace import with_attention_kernels
 
 __all__ = ["MASK", "MaskFiller", "TokenPrediction"]
 

@@ -34,8 +34,8 @@ from transformer_jax.encoding.pooling import (
 )
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.modules.attention import stack_weights
-from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.models.layers.attention import stack_weights
+from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.inference import MeshProgram
 
 __all__ = [

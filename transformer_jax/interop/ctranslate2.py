@@ -96,7 +96,7 @@ def refusal(model: Model) -> str | None:
     """Returns why CTranslate2 cannot express a model; None if it can.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> refusal(Model("decoder", PRESETS["gpt2_small"]))
         >>> refusal(Model("encoder", PRESETS["bert_base"])).partition(",")[0]
         'it is an encoder'

@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
@@ -29,6 +28,7 @@ from transformer_jax.interop.ctranslate2_engine import (
     check_settings,
     depends_on_text,
 )
+from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["CTranslate2LanguageModel"]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.positions import rotary_frequencies, sinusoidal
-from transformer_jax.modules.attention import frequencies_of
-from transformer_jax.modules.stack import unstack_blocks
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.attention import frequencies_of
+from transformer_jax.models.layers.stack import unstack_blocks
 from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["Layers"]

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.keys import key_for
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
@@ -18,6 +17,7 @@ from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.text_generation import Found, Pending
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.interop.ctranslate2_engine import CTranslate2Engine, check_settings
+from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["CTranslate2Translator"]
 

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import Kind, TaskKind
 
 __all__ = [

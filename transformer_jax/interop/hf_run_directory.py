@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from transformer_jax.chat.template import copy_template
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.core.storage.urls import url_of
@@ -22,6 +21,7 @@ from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, rea
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.training.checkpoint_reader import Loaded
 from transformer_jax.training.run_directory import RunDirectory
 

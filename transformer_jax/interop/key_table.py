@@ -6,8 +6,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["ACTIVATIONS", "Key", "KeyTable", "activation", "flag", "number", "size", "written"]
 

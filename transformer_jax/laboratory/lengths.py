@@ -28,10 +28,10 @@ from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.readers import nearest_sizes
 from transformer_jax.laboratory.settings import LengthSettings, ScoreChoice
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.recurrent import Recurrent
+from transformer_jax.models.layers.recurrent_attention import make_score
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.recurrent import Recurrent
-from transformer_jax.modules.rnn_attention import make_score
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import split
 from transformer_jax.training.step import Batch

@@ -12,7 +12,9 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.config import (
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.laboratory.settings import ReaderName
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -20,12 +22,10 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.errors import ConfigError
-from transformer_jax.laboratory.settings import ReaderName
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.recurrent import Recurrent
-from transformer_jax.modules.stack import Stack
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.recurrent import Recurrent
+from transformer_jax.models.layers.stack import Stack
 
 __all__ = ["Reader", "nearest_size", "nearest_sizes", "num_parameters"]
 

@@ -17,16 +17,16 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer_jax.config import (
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.laboratory.fitting import FitProgress, Say
+from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
+from transformer_jax.laboratory.settings import MethodName, RewardSettings
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.laboratory.fitting import FitProgress, Say
-from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
-from transformer_jax.laboratory.settings import MethodName, RewardSettings
 from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.training import on_policy
 from transformer_jax.training.on_policy import KLControl, OnPolicy, Samples

@@ -1,1 +1,1 @@
-"""Models that users instantiate, built of ``modules``."""
+"""Models of all families, their configurations, and the layers of which they consist."""

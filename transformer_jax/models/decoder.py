@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Key
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
-from transformer_jax.modules.attention import stack_weights
-from transformer_jax.modules.cache import Cache
-from transformer_jax.modules.embedding import Embed, Head, check_tokens
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.parameters import at_depth
-from transformer_jax.modules.stack import Stack
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.attention import stack_weights
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.cache import Cache
+from transformer_jax.models.layers.embedding import Embed, Head, check_tokens
+from transformer_jax.models.layers.parameters import at_depth
+from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Decoder", "ValuedDecoder"]
 

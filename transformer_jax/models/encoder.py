@@ -4,16 +4,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.masks import padding_mask
-from transformer_jax.modules.attention import stack_weights
-from transformer_jax.modules.embedding import Embed, check_tokens
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.parameters import at_depth
-from transformer_jax.modules.stack import OnHidden, Stack
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.attention import stack_weights
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.embedding import Embed, check_tokens
+from transformer_jax.models.layers.parameters import at_depth
+from transformer_jax.models.layers.stack import OnHidden, Stack
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Encoder"]
 

@@ -7,18 +7,18 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.attention import stack_weights
+from transformer_jax.models.layers.block import Memory
+from transformer_jax.models.layers.cache import Cache
+from transformer_jax.models.layers.embedding import Embed, FeatureProjection, Head, check_tokens
+from transformer_jax.models.layers.parameters import at_depth, raise_depth
+from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.protocol import Encoded
-from transformer_jax.modules.attention import stack_weights
-from transformer_jax.modules.block import Memory
-from transformer_jax.modules.cache import Cache
-from transformer_jax.modules.embedding import Embed, FeatureProjection, Head, check_tokens
-from transformer_jax.modules.parameters import at_depth, raise_depth
-from transformer_jax.modules.stack import Stack
-from transformer_jax.modules.summary import Summarized
 
 __all__ = [
     "EncoderDecoder",

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import ACTIVATIONS, dropout, gather_positions
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.modules.embedding import Head
-from transformer_jax.modules.layers import Linear, Norm
+from transformer_jax.models.layers.basic import Linear, Norm
+from transformer_jax.models.layers.embedding import Head
 
 __all__ = [
     "DecoderSequenceClassifier",

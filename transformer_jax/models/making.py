@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from flax import nnx
 
-from transformer_jax.config import TransformerConfig
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 
 __all__ = ["Kind", "TaskKind", "make_model"]
 
@@ -37,7 +37,7 @@ def make_model(
         rngs: Random streams of the initial parameters.
 
     Example:
-        >>> from transformer_jax.model_presets import bert
+        >>> from transformer_jax.models.presets import bert
         >>> model = lambda: make_model("encoder", bert(64, 1), mlm_head=False, rngs=nnx.Rngs(0))
         >>> type(nnx.eval_shape(model)).__name__
         'Encoder'

@@ -6,12 +6,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Float32, Int
 
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.layers.embedding import Embed, FeatureProjection
+from transformer_jax.models.layers.parameters import at_depth
+from transformer_jax.models.layers.recurrent import Recurrent
+from transformer_jax.models.layers.recurrent_attention import make_score
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
-from transformer_jax.modules.embedding import Embed, FeatureProjection
-from transformer_jax.modules.parameters import at_depth
-from transformer_jax.modules.recurrent import Recurrent
-from transformer_jax.modules.rnn_attention import make_score
-from transformer_jax.recurrent_config import RecurrentConfig
+from transformer_jax.models.recurrent_config import RecurrentConfig
 
 __all__ = ["RecurrentEncoderDecoder"]
 

@@ -4,15 +4,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Key
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.patches import patchify
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.parameters import at_depth
-from transformer_jax.modules.stack import OnHidden, Stack
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.parameters import at_depth
+from transformer_jax.models.layers.stack import OnHidden, Stack
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["ImageClassifier", "VisionEncoder"]
 

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from transformer_jax.functional.partitioning import constrain_rows, on_mesh
-from transformer_jax.modules.parameters import parameters
+from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, shardings

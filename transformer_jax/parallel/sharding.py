@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.partitioning import LOGICAL_AXIS_RULES, MeshAxes, partition_spec
-from transformer_jax.modules.parameters import Parameters
+from transformer_jax.models.layers.parameters import Parameters
 
 __all__ = [
     "batch_sharding",
@@ -45,7 +45,7 @@ def shardings(
 
     Args:
         params: Parameters with their declarations, real or abstract
-            (:func:`transformer_jax.modules.parameters.parameters`).
+            (:func:`transformer_jax.models.layers.parameters.parameters`).
         mesh: Where they will live.
         rules: Logical axis to mesh axis.
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import CheckpointError, ConfigError, command
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.predictors.generation_settings import first_token
 from transformer_jax.predictors.runs import (
     ENCODERS,
@@ -21,7 +22,6 @@ from transformer_jax.predictors.runs import (
     task_of,
 )
 from transformer_jax.recipes.registry import recipe_of
-from transformer_jax.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer

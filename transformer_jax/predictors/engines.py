@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import transformer_jax
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
@@ -18,6 +17,7 @@ from transformer_jax.interop.ctranslate2_language import CTranslate2LanguageMode
 from transformer_jax.interop.ctranslate2_translator import CTranslate2Translator
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.hf_run_directory import model_of
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.predictors.generation_settings import text_start
 from transformer_jax.predictors.runs import (
     chosen_checkpoint,

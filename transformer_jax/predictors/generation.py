@@ -21,6 +21,7 @@ from transformer_jax.decoding.requests import (
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.encoding.vectors import Layers, Pool
+from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.predictors.attention import DecoderAttention, TranslatorAttention
 from transformer_jax.predictors.base import Predictor, listed, truncation
 from transformer_jax.predictors.embedding import Embedding
@@ -45,7 +46,6 @@ from transformer_jax.predictors.runs import (
     open_directory,
     source_as_trained,
 )
-from transformer_jax.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.chat.session import ChatModel

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from transformer_jax.chat.template import ChatTemplate, find_template
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.interop.dense import copy_dense
@@ -26,6 +25,7 @@ from transformer_jax.interop.hf_run_directory import (
     save_converted,
 )
 from transformer_jax.interop.peft import is_peft_folder, write_peft
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.predictors.adapters import (
     check_adapter,
     has_new_head,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, command, plural
 from transformer_jax.data.preparation import Preparation
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.registry import recipe_name, recipe_of
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -271,7 +271,7 @@ def load(
 
     from transformer_jax.core.devices import default_device
     from transformer_jax.data.vocabulary import check_vocabulary
-    from transformer_jax.modules.replace import with_attention_kernels
+    from transformer_jax.models.layers.replace import with_attention_kernels
     from transformer_jax.parallel.inference import loading_mesh, shard_parameters
     from transformer_jax.training.trained_model import check_parameters
 
@@ -297,7 +297,7 @@ def _check_size(run: "RunDirectory", config: ModelConfig, params: Any) -> None:
     """
     import jax
 
-    from transformer_jax.accounting import count_parameters
+    from transformer_jax.models.costs.accounting import count_parameters
 
     described, there = count_parameters(config), sum(leaf.size for leaf in jax.tree.leaves(params))
     if described > 2 * there:

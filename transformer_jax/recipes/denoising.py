@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxtyping import Float64, Int
 
-from transformer_jax.config import (
+from transformer_jax.data.denoising import (
+    DenoisingPlan,
+    NoiseConfig,
+    check_tokenizer,
+    num_sentinels,
+)
+from transformer_jax.data.documents import TextData, TextOptions
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -20,14 +27,7 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.data.denoising import (
-    DenoisingPlan,
-    NoiseConfig,
-    check_tokenizer,
-    num_sentinels,
-)
-from transformer_jax.data.documents import TextData, TextOptions
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, RunConfig
 from transformer_jax.recipes.texts import LengthBatches, TextEvaluation, open_texts_of, token_cache

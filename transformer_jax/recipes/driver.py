@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import ComputeConfig
 from transformer_jax.core.compilation_cache import multiplies_bfloat16
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.storage.urls import with_urls
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import ComputeConfig
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.recipes import checks
 from transformer_jax.recipes.recipe import Recipe

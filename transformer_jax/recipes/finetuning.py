@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_fields import Configuration, Count, Flag, NotNegative, Range
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.labeled import (
@@ -18,7 +17,8 @@ from transformer_jax.data.labeled import (
     read_labeled,
 )
 from transformer_jax.data.labeled_files import LabeledTask
-from transformer_jax.model_presets import bert
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.presets import bert
 from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Adapted, TokenBatches, Trained

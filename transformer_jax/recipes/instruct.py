@@ -16,7 +16,13 @@ from transformer_jax.chat.template import (
     find_template,
     special_tokens,
 )
-from transformer_jax.config import (
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Range
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.added_tokens import has_token
+from transformer_jax.data.conversations import Message, read_conversations
+from transformer_jax.data.preparation import Preparation, TextNormalization
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -24,13 +30,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.config_fields import Amount, Configuration, Count, Range
-from transformer_jax.core.errors import ConfigError, DataError, plural
-from transformer_jax.core.task_progress import log
-from transformer_jax.data.added_tokens import has_token
-from transformer_jax.data.conversations import Message, read_conversations
-from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.chat_format import run_template, write_template
 from transformer_jax.recipes.language_model import TextRows
 from transformer_jax.recipes.recipe import Named, Recipe

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from transformer_jax.config import (
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag
+from transformer_jax.data.documents import TextData
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -15,9 +17,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag
-from transformer_jax.data.documents import TextData
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Adapted, Cached, RowBatches, RunConfig
 from transformer_jax.recipes.texts import open_texts_of, token_cache

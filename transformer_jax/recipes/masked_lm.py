@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_fields import Configuration, Flag
 from transformer_jax.data.bert_pretraining import MaskingConfig
 from transformer_jax.data.documents import TextData, TextOptions
-from transformer_jax.model_presets import PRESETS, bert
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.presets import PRESETS, bert
 from transformer_jax.predictors.runs import ENCODERS
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, RunConfig

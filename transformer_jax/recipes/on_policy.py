@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_fields import (
     Configuration,
     Count,
@@ -20,7 +19,8 @@ from transformer_jax.core.config_fields import (
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.preferences import PreferenceData, open_preferences
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.posttraining import (
     STARTS,
     First,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_fields import Configuration, Count, NotNegative, Positive, Range
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.data.preference_examples import Truncation
 from transformer_jax.data.preferences import PreferenceData, PreferenceKind, open_preferences
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.posttraining import (
     STARTS,
     First,

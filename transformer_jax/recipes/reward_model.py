@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.posttraining import align_fields, keep_template, splits_on
 from transformer_jax.recipes.preferences import (
     AlignConfig,

@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any, ClassVar, Literal
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Rate
 from transformer_jax.core.errors import plural
 from transformer_jax.data.plan import Batching
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.training.settings import LoopConfig, LoRAConfig, OptimizerConfig

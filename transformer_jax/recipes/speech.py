@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from transformer_jax.config import FeatureConfig
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import show_progress
 from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.models.config import FeatureConfig
+from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.scored_texts import (
     SearchFlags,
@@ -20,7 +21,6 @@ from transformer_jax.recipes.scored_texts import (
     write_lines,
 )
 from transformer_jax.recipes.translation import RecurrentRun, RecurrentTranslation, Run, Translation
-from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.recordings import SpeechData

@@ -6,7 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from transformer_jax.config import (
+from transformer_jax.core.config_fields import Flag, Rate
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.sources import PairData, ReadOptions, load_splits, with_languages
+from transformer_jax.evaluation.words import Tokenize, check_tokenize
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -15,12 +20,8 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.core.config_fields import Flag, Rate
-from transformer_jax.core.errors import ConfigError
-from transformer_jax.core.task_progress import log
-from transformer_jax.data.sources import PairData, ReadOptions, load_splits, with_languages
-from transformer_jax.evaluation.words import Tokenize, check_tokenize
-from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.predictors.runs import ENCODERS
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.scored_texts import (
@@ -31,7 +32,6 @@ from transformer_jax.recipes.scored_texts import (
     write_lines,
 )
 from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
-from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.settings import EvaluationConfig

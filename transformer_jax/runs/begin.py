@@ -9,8 +9,8 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
+from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
-from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.runs.freezing import with_new_tokens
 from transformer_jax.runs.sizing import vocabulary_for
 from transformer_jax.training.run_directory import RunDirectory, describe_run

@@ -11,9 +11,9 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.making import make_model
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, abstract_model
 from transformer_jax.recipes.registry import get_recipe
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.runs.initial import Initial, load_pretrained, parameter_shapes
 from transformer_jax.runs.settings import StartConfig, start_config
 from transformer_jax.training.lora import lora

@@ -27,11 +27,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Shaped
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import Kind, make_model
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.predictors.runs import (
     ENCODERS,
     FAMILY_NAMES,
@@ -39,7 +40,6 @@ from transformer_jax.predictors.runs import (
     model_config,
     open_directory,
 )
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.runs.memory import check_room
 from transformer_jax.runs.settings import start_config, was_given, with_normalization
 from transformer_jax.training.config_guard import leaves

@@ -5,11 +5,11 @@ from typing import Any
 
 import jax
 
-from transformer_jax import accounting
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.models.costs import accounting
+from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.parallel.mesh import devices_of
 from transformer_jax.recipes.registry import get_recipe
-from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.runs.settings import start_config
 
 __all__ = ["check_room", "memory"]

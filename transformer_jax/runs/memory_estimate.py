@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from transformer_jax import accounting
-from transformer_jax.activation_memory import (
+from transformer_jax.functional.kernels.choice import Choice
+from transformer_jax.functional.kernels.cross_entropy import LARGE
+from transformer_jax.functional.recurrent import CELLS
+from transformer_jax.models.costs import accounting
+from transformer_jax.models.costs.activations import (
     DeviceShare,
     block_bytes,
     translator_bytes,
     working_bytes,
 )
-from transformer_jax.component_costs import head_sizes, itemsize, slot_bytes
-from transformer_jax.functional.kernels.choice import Choice
-from transformer_jax.functional.kernels.cross_entropy import LARGE
-from transformer_jax.functional.recurrent import CELLS
-from transformer_jax.modules.parameters import map_parameters
+from transformer_jax.models.costs.components import head_sizes, itemsize, slot_bytes
+from transformer_jax.models.costs.recurrent import cache_bytes
+from transformer_jax.models.layers.parameters import map_parameters
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.parallel.sharding import num_batch_shards, shardings, shardings_like
 from transformer_jax.parallel.target import Target
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
-from transformer_jax.recurrent_costs import cache_bytes
 from transformer_jax.runs.planned import STEPS, Parts, Shape, mesh_on, parts_of
 from transformer_jax.runs.planned_decoding import decoding_shape
 from transformer_jax.runs.planned_kernels import attention_kernels

@@ -13,9 +13,9 @@ from transformer_jax.decoding.programs import Programs, PromptBatch, SearchPromp
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.layers.parameters import map_parameters, parameters
+from transformer_jax.models.layers.replace import prepare_for_decoding, with_attention_kernels
 from transformer_jax.models.making import make_model
-from transformer_jax.modules.parameters import map_parameters, parameters
-from transformer_jax.modules.replace import prepare_for_decoding, with_attention_kernels
 from transformer_jax.parallel.sharding import num_batch_shards, shardings
 from transformer_jax.recipes.registry import get_recipe
 

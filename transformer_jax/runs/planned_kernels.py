@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer_jax.component_costs import head_sizes
-from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.kernels.choice import Choice, device_reason, recorded_choices
 from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.components import head_sizes
+from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.making import make_model
-from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.parallel.target import Target
-from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.runs.planned import Shape, mesh_on, parts_of
 from transformer_jax.training.step import Objective
 
@@ -65,7 +65,7 @@ def model_kernels(
         training: Whether dropout is on.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> from transformer_jax.parallel.target import plan_target
         >>> config, target = PRESETS["vit_base"], plan_target("v5e:1x1")
         >>> model_kernels(config, target, Shape(8, 1), 1, training=False)["encoder"].why

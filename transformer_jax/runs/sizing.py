@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import TransformerConfig
-from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.training.settings import num_warmup_steps
 
 if TYPE_CHECKING:

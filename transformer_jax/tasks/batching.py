@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 
 __all__ = ["TokenCache", "has_dropout"]
 

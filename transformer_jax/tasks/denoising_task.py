@@ -4,14 +4,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from transformer_jax.accounting import training_flops
-from transformer_jax.config import TransformerConfig
 from transformer_jax.data.denoising import DenoisingPlan, NoiseConfig, NoisyBatch
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.making import make_model
 from transformer_jax.tasks.batching import TokenCache, has_dropout
 from transformer_jax.tasks.language_model_task import as_documents

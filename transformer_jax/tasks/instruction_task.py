@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.accounting import training_flops
 from transformer_jax.chat.store import ChatPlan, ChatStore, chat_rows
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.language_model_plans import RowBatch
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown

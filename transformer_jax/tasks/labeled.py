@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer_jax.accounting import training_flops
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.examples import (
@@ -25,6 +23,8 @@ from transformer_jax.data.question_examples import encode_questions, locate_answ
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.encoding.task_runner import TaskRunner
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.heads import (
     DecoderSequenceClassifier,
     SequenceClassifier,

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
-from transformer_jax.accounting import training_flops
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_fields import Amount, Configuration, Count
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
@@ -22,6 +20,8 @@ from transformer_jax.data.language_model_plans import (
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.token_file import TextStore, build_tokens
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.tasks.batching import TokenCache, has_dropout

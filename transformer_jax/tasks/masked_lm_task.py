@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from transformer_jax.accounting import training_flops
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan, MaskingConfig, PairBatch
@@ -17,6 +15,8 @@ from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import SentenceStore, build_sentences
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.tasks.batching import TokenCache, has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.accounting import training_flops
 from transformer_jax.chat.encoding import ChatEncoder
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.preferences import Preferences, PreferenceSplits, prompt_text
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import special_tokens
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown

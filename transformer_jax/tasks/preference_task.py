@@ -11,8 +11,6 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Float, PyTree
 
-from transformer_jax.accounting import training_flops
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, tracked
@@ -25,10 +23,12 @@ from transformer_jax.data.preference_examples import (
 )
 from transformer_jax.data.preferences import Preferences, PreferenceSplits, prompt_text
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
-from transformer_jax.modules.parameters import parameters
-from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.models.layers.parameters import parameters
+from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.calibration import Calibration

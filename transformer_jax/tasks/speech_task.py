@@ -17,7 +17,7 @@ from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
 from transformer_jax.evaluation.words import choose_tokenize, split_words
 from transformer_jax.models.making import make_model
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.speech.audio import AudioConfig
 from transformer_jax.speech.features import Normalization
 from transformer_jax.speech.recordings import (

@@ -22,7 +22,7 @@ from transformer_jax.evaluation.rouge import (
     oracle,
     rouge_scores,
 )
-from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.tasks.fit import log_scored
 from transformer_jax.tasks.scores import aligned
 from transformer_jax.tasks.settings import (

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transformer_jax.accounting import training_flops
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.loader import make_batch
@@ -19,8 +18,9 @@ from transformer_jax.data.sources import Pairs, ReadOptions, Splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.lengths import learn_length_limit
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.making import make_model
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, check_restored, describe_unknown, log_scored
 from transformer_jax.tasks.settings import RECURRENT, EvaluationConfig

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.recurrent_config import RecurrentConfig
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.training import manifest
 
 __all__ = [

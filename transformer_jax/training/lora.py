@@ -12,9 +12,9 @@ from jaxtyping import PyTree
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.functional.low_rank import low_rank_kernel
-from transformer_jax.modules.lora import LEAVES, LoRALinear, adapter_parameters, init_adapter
-from transformer_jax.modules.parameters import LAYERS, is_matrix
-from transformer_jax.modules.replace import replaced
+from transformer_jax.models.layers.lora import LEAVES, LoRALinear, adapter_parameters, init_adapter
+from transformer_jax.models.layers.parameters import LAYERS, is_matrix
+from transformer_jax.models.layers.replace import replaced
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.training.partition import Partition, overlay, where
 from transformer_jax.training.settings import TARGETS, LoRAConfig

@@ -11,7 +11,7 @@ import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.modules.parameters import (
+from transformer_jax.models.layers.parameters import (
     Parameters,
     is_matrix,
     is_projection,

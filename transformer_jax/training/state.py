@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree, UInt32
 
 from transformer_jax.core.keys import key_for
-from transformer_jax.modules.parameters import Parameters, map_parameters, parameters, values
-from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.models.layers.parameters import Parameters, map_parameters, parameters, values
+from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.sharding import path_name, shardings, shardings_like
 from transformer_jax.training.partition import EVERYTHING, Partition
 

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.modules.embedding import row_parameter, with_trained_rows
+from transformer_jax.models.layers.embedding import row_parameter, with_trained_rows
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.training.partition import Partition, overlay
 from transformer_jax.training.trees import flatten_dict, unflatten_dict

@@ -12,8 +12,8 @@ from jaxtyping import PyTree
 
 from transformer_jax.core.devices import default_device
 from transformer_jax.core.errors import CheckpointError
-from transformer_jax.modules.parameters import values
-from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.models.layers.parameters import values
+from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.checkpoint_reader import load_parts
 from transformer_jax.training.partition import overlay

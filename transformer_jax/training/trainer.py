@@ -18,8 +18,8 @@ from transformer_jax.core.config_fields import Amount, Configuration, Count, Rat
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.core.keys import SCHEME, key_for, training_key
 from transformer_jax.core.task_progress import log, show_progress
-from transformer_jax.modules.parameters import Parameters
-from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.models.layers.parameters import Parameters
+from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.agreement import check_same
 from transformer_jax.parallel.health import check_devices
 from transformer_jax.parallel.mesh import (

@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 
 from transformer_jax.core.devices import default_device
 from transformer_jax.core.task_progress import tracked
-from transformer_jax.modules.parameters import values
-from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.models.layers.parameters import values
+from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.mesh import (
     broadcast_json,
     gather_to_host,

@@ -1,9 +1,9 @@
 """The architecture as a block diagram in text, data flowing upwards as in the paper's figure 1."""
 
-from transformer_jax.accounting import components as parts_of
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import plural
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import components as parts_of
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.visual.recurrent_architecture import recurrent_diagram
 
 __all__ = ["diagram"]
@@ -20,7 +20,7 @@ def diagram(config: ModelConfig, *, head: bool = True) -> str:
 
     Example:
         >>> import dataclasses
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> print(diagram(dataclasses.replace(PRESETS["bert_base"], encoder_layers=2)))
         vectors [B, S, 768]
         ┌ encoder block × 2, 7,087,872 parameters each ┐

@@ -1,6 +1,6 @@
 """The architecture of a recurrent translator as lines of text, data flowing upwards."""
 
-from transformer_jax.recurrent_config import RecurrentConfig
+from transformer_jax.models.recurrent_config import RecurrentConfig
 
 __all__ = ["recurrent_diagram"]
 
@@ -24,7 +24,7 @@ def recurrent_diagram(config: RecurrentConfig) -> str:
     """Decoder above encoder, each from its output at the top to its tokens.
 
     Example:
-        >>> from transformer_jax.recurrent_config import RECURRENT_PRESETS
+        >>> from transformer_jax.models.recurrent_config import RECURRENT_PRESETS
         >>> print(recurrent_diagram(RECURRENT_PRESETS["cho2014"]))
         logits [B, T, 15000]
         linear  500 → 15000

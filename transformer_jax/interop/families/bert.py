@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import (
@@ -31,6 +30,7 @@ from transformer_jax.interop.family import (
     ties_head,
 )
 from transformer_jax.interop.key_table import KeyTable, activation, number, size, written
+from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["FAMILY", "body", "body_fields", "config_of"]
 

@@ -6,12 +6,12 @@ Gemma team 2024. Layout: https://huggingface.co/docs/transformers/model_doc/gemm
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import layer_types, window_size, windows
 from transformer_jax.interop.family import Model, ModelFamily, Tensors, tied_names
 from transformer_jax.interop.key_table import activation
+from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["FAMILY"]
 

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import HeadConfig, TransformerConfig
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
@@ -14,6 +13,7 @@ from transformer_jax.interop.family import (
     linear_mappings,
     norm_mappings,
 )
+from transformer_jax.models.config import HeadConfig, TransformerConfig
 from transformer_jax.models.making import TaskKind
 
 __all__ = [

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from transformer_jax.config import ScoreConfig, TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.models.config import ScoreConfig, TransformerConfig
 
 __all__ = ["FULL", "SLIDING", "layer_types", "window_size", "windows"]
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from transformer_jax.config import ScoreConfig, TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.layer_types import (
     FULL,
@@ -40,6 +39,7 @@ from transformer_jax.interop.key_table import (
     size,
     written,
 )
+from transformer_jax.models.config import ScoreConfig, TransformerConfig
 
 __all__ = [
     "GEMMA",

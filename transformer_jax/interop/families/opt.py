@@ -6,7 +6,6 @@ Zhang et al. 2022. Layout: https://huggingface.co/docs/transformers/model_doc/op
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     Model,
@@ -20,6 +19,7 @@ from transformer_jax.interop.family import (
     ties_head,
 )
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
+from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["FAMILY"]
 

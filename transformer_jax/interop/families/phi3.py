@@ -7,7 +7,6 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import window_size
@@ -21,6 +20,7 @@ from transformer_jax.interop.family import (
     norm_mappings,
     tied_names,
 )
+from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["FAMILY"]
 

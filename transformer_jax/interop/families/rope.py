@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.config import PositionConfig
 from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.models.config import PositionConfig
 
 __all__ = ["KINDS", "rope_fields", "rope_group", "rope_positions"]
 

@@ -6,7 +6,6 @@ Raffel et al. 2020; Shazeer 2020. Layout: https://huggingface.co/docs/transforme
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import Activation
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     Model,
@@ -19,6 +18,7 @@ from transformer_jax.interop.family import (
     ties_head,
 )
 from transformer_jax.interop.key_table import ACTIVATIONS, KeyTable, number, size
+from transformer_jax.models.config import Activation
 
 __all__ = ["MT5", "T5"]
 

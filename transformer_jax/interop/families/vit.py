@@ -6,7 +6,6 @@ Dosovitskiy et al. 2021. Layout: https://huggingface.co/docs/transformers/model_
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import ImageConfig, TransformerConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import label_fields, labels_of, refuse_headless
 from transformer_jax.interop.family import (
@@ -19,6 +18,7 @@ from transformer_jax.interop.family import (
     norm_mappings,
 )
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
+from transformer_jax.models.config import ImageConfig, TransformerConfig
 
 __all__ = ["FAMILY"]
 

@@ -8,7 +8,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Key
 
-from transformer_jax.config import PositionConfig, TransformerConfig
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.attention import attend_heads_first
 from transformer_jax.functional.kernels.products import split_columns
@@ -22,11 +21,12 @@ from transformer_jax.functional.positions import (
     yarn_frequencies,
 )
 from transformer_jax.functional.scores import ScaledDot, Scores
-from transformer_jax.modules.cache import KeysValues, LayerCache
-from transformer_jax.modules.layers import Linear, Norm
-from transformer_jax.modules.lora import LoRALinear
-from transformer_jax.modules.parameters import logical_axes
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import PositionConfig, TransformerConfig
+from transformer_jax.models.layers.basic import Linear, Norm
+from transformer_jax.models.layers.cache import KeysValues, LayerCache
+from transformer_jax.models.layers.lora import LoRALinear
+from transformer_jax.models.layers.parameters import logical_axes
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Attention", "OnWeights", "Positions", "frequencies_of", "stack_weights"]
 

@@ -10,20 +10,20 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.functional import positions as positional
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import constrain
-from transformer_jax.modules.attention import OnWeights, Positions
-from transformer_jax.modules.block import Block, Memory
-from transformer_jax.modules.cache import Cache, LayerCache
-from transformer_jax.modules.embedding import Embed
-from transformer_jax.modules.layers import Linear, Norm
-from transformer_jax.modules.mixer import slot_size
-from transformer_jax.modules.parameters import at_depth, stacked, unstacked
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.attention import OnWeights, Positions
+from transformer_jax.models.layers.basic import Linear, Norm
+from transformer_jax.models.layers.block import Block, Memory
+from transformer_jax.models.layers.cache import Cache, LayerCache
+from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.mixer import slot_size
+from transformer_jax.models.layers.parameters import at_depth, stacked, unstacked
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["OnHidden", "Stack", "stack_blocks", "unstack_blocks"]
 

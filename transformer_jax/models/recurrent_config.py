@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Annotated, Any, Literal, TypeAlias
 
-from transformer_jax.config import CellName, ComputeConfig, FeatureConfig, TransformerConfig
 from transformer_jax.core.config_fields import Configuration, Range, Rate
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.model_presets import Presets
+from transformer_jax.models.config import CellName, ComputeConfig, FeatureConfig, TransformerConfig
+from transformer_jax.models.presets import Presets
 
 __all__ = [
     "RECURRENT_PRESETS",

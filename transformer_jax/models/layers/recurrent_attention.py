@@ -15,8 +15,8 @@ from transformer_jax.functional.alignment_scores import (
     projected_additive_scores,
 )
 from transformer_jax.functional.scores import ScaledDot, Score, dot, scaled_dot
-from transformer_jax.modules.summary import Summarized
-from transformer_jax.recurrent_config import ScoreName
+from transformer_jax.models.layers.summary import Summarized
+from transformer_jax.models.recurrent_config import ScoreName
 
 __all__ = [
     "AdditiveScore",

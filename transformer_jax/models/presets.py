@@ -3,7 +3,9 @@
 import dataclasses
 from typing import TypeVar
 
-from transformer_jax.config import (
+from transformer_jax.core.config_fields import nearest
+from transformer_jax.core.errors import ArgumentError, ConfigError
+from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -14,8 +16,6 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.core.config_fields import nearest
-from transformer_jax.core.errors import ArgumentError, ConfigError
 
 __all__ = ["PRESETS", "Presets", "bert", "vit"]
 

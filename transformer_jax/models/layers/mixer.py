@@ -12,15 +12,15 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.convolution import convolve, gated_linear_unit
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State
-from transformer_jax.modules.cache import LayerCache
-from transformer_jax.modules.recurrent import RecurrentLayer
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.cache import LayerCache
+from transformer_jax.models.layers.recurrent import RecurrentLayer
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["ConvolutionMixer", "RecurrentMixer", "make_mixer", "segments_of", "slot_size"]
 
@@ -254,7 +254,7 @@ def slot_size(config: TransformerConfig) -> tuple[int, str]:
 
     Example:
         >>> import dataclasses
-        >>> from transformer_jax.config import MixerConfig
+        >>> from transformer_jax.models.config import MixerConfig
         >>> slot_size(TransformerConfig(mixer=MixerConfig("recurrent", cell="lstm")))
         (1024, 'float32')
     """

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_jax.config import CellName
 from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
-from transformer_jax.modules.layers import Linear
-from transformer_jax.modules.parameters import at_depth, logical_axes
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import CellName
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.parameters import at_depth, logical_axes
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Recurrent", "RecurrentLayer"]
 

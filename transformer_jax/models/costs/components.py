@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from transformer_jax.config import TransformerConfig
+from transformer_jax.models.config import TransformerConfig
 
 __all__ = [
     "RECURRENT_BLOCKS",

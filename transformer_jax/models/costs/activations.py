@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.extend.core import Literal
 
-from transformer_jax.component_costs import head_sizes, itemsize
-from transformer_jax.config import CellName, TransformerConfig
 from transformer_jax.functional.recurrent import CELLS, recur
+from transformer_jax.models.config import CellName, TransformerConfig
+from transformer_jax.models.costs.components import head_sizes, itemsize
+from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
-from transformer_jax.recurrent_config import RecurrentConfig
 
 __all__ = [
     "DeviceShare",
@@ -78,7 +78,7 @@ def block_bytes(
         memory: Tokens of a row that cross-attention reads; None without.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> config, local = PRESETS["vaswani_base"], DeviceShare(8.0)
         >>> kept = [block_bytes(config, local, 128, [name]) for name in ("cudnn", "xla")]
         >>> [round(size / 2**20) for size in kept]
@@ -158,7 +158,7 @@ def working_bytes(
     """Bytes that the backward pass of one block needs for gradients of its activations.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> round(working_bytes(PRESETS["vaswani_base"], DeviceShare(8.0), 128, ["xla"]) / 2**20)
         20
     """

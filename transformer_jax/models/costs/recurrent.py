@@ -6,8 +6,8 @@ is not counted: it is below a hundredth of that of a layer of 256 numbers.
 
 from collections.abc import Iterator, Sequence
 
-from transformer_jax.component_costs import RECURRENT_BLOCKS, Component, itemsize
-from transformer_jax.recurrent_config import RecurrentConfig
+from transformer_jax.models.costs.components import RECURRENT_BLOCKS, Component, itemsize
+from transformer_jax.models.recurrent_config import RecurrentConfig
 
 __all__ = ["cache_bytes", "iter_recurrent_components"]
 

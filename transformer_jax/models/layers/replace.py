@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer_jax.functional.kernels.choice import resolve_implementation
-from transformer_jax.modules.attention import Attention
-from transformer_jax.modules.layers import Linear, LinearTransposed
-from transformer_jax.modules.stack import Stack
+from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.layers.basic import Linear, LinearTransposed
+from transformer_jax.models.layers.stack import Stack
 
 __all__ = ["prepare_for_decoding", "replaced", "with_attention_kernels"]
 
@@ -78,7 +78,7 @@ def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
         wide: Smallest number of rows and columns of kernels that are transposed.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> from transformer_jax.models.decoder import Decoder
         >>> import dataclasses
         >>> sizes = {"vocab_size": 5, "d_model": 12, "decoder_layers": 1}
@@ -115,7 +115,7 @@ def with_attention_kernels(model: Any, device: Any) -> Any:
         device: Device that it will run on, such as the first of a mesh.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> from transformer_jax.models.decoder import Decoder
         >>> model = nnx.eval_shape(lambda: Decoder(PRESETS["nanogpt_char"], rngs=nnx.Rngs(0)))
         >>> model = with_attention_kernels(model, jax.devices("cpu")[0])

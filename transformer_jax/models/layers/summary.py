@@ -30,8 +30,8 @@ def summarize(module: nnx.Module) -> str:
         module: The module.
 
     Example:
-        >>> from transformer_jax.modules.layers import Norm
-        >>> from transformer_jax.config import NormConfig
+        >>> from transformer_jax.models.layers.basic import Norm
+        >>> from transformer_jax.models.config import NormConfig
         >>> print(summarize(Norm(NormConfig(), 8)))
         Norm: 16 parameters
           gain  8  8

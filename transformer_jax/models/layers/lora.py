@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 
 from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.low_rank import column_gain
-from transformer_jax.modules.layers import Linear, LinearTransposed
-from transformer_jax.modules.parameters import logical_axes
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.layers.basic import Linear, LinearTransposed
+from transformer_jax.models.layers.parameters import logical_axes
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = [
     "LEAVES",

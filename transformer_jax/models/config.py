@@ -8,7 +8,9 @@ import dataclasses
 import math
 from typing import Annotated
 
-from transformer_jax.config_groups import (
+from transformer_jax.core.config_fields import Configuration, Range
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.models.config_groups import (
     Activation,
     AttentionConfig,
     CellName,
@@ -23,8 +25,6 @@ from transformer_jax.config_groups import (
     PositionConfig,
     ScoreConfig,
 )
-from transformer_jax.core.config_fields import Configuration, Range
-from transformer_jax.core.errors import ConfigError
 
 __all__ = [
     "Activation",

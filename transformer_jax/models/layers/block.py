@@ -7,14 +7,14 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.masks import Mask
-from transformer_jax.modules.attention import Attention, OnWeights, Positions
-from transformer_jax.modules.cache import LayerCache
-from transformer_jax.modules.layers import FeedForward, Norm
-from transformer_jax.modules.mixer import make_mixer
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.attention import Attention, OnWeights, Positions
+from transformer_jax.models.layers.basic import FeedForward, Norm
+from transformer_jax.models.layers.cache import LayerCache
+from transformer_jax.models.layers.mixer import make_mixer
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Block", "Memory"]
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from transformer_jax.config import NormConfig, TransformerConfig
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.layers import (
     ACTIVATIONS,
@@ -17,8 +16,9 @@ from transformer_jax.functional.layers import (
     linear_transposed,
     rms_norm,
 )
-from transformer_jax.modules.parameters import logical_axes
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import NormConfig, TransformerConfig
+from transformer_jax.models.layers.parameters import logical_axes
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["FeedForward", "Linear", "LinearTransposed", "Norm", "initial_key"]
 

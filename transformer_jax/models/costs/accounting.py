@@ -6,7 +6,7 @@ counts it, one for each operation and nothing for exp, log, tanh or rsqrt. Nothi
 
 import dataclasses
 
-from transformer_jax.component_costs import (
+from transformer_jax.models.costs.components import (
     Component,
     head_sizes,
     itemsize,
@@ -14,8 +14,8 @@ from transformer_jax.component_costs import (
     mixing_cost,
     slot_bytes,
 )
-from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
-from transformer_jax.recurrent_costs import cache_bytes, iter_recurrent_components
+from transformer_jax.models.costs.recurrent import cache_bytes, iter_recurrent_components
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 
 __all__ = [
     "Decoding",
@@ -70,7 +70,7 @@ def components(
     Source: Bishop and Bishop 2024, section 12.1.8: projections are O(N D²), scores O(N² D).
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> [p.path for p in components(PRESETS["vaswani_base"])][:3]
         ['embedding', 'encoder/positions', 'encoder/self_attention/query']
     """
@@ -87,7 +87,7 @@ def count_parameters(config: ModelConfig) -> int:
     Source: Vaswani et al. 2017, table 3, which prints 65M.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> count_parameters(PRESETS["vaswani_base"])
         63045632
     """
@@ -108,7 +108,7 @@ def model_cost(
     rematerialisation the blocks' forward once more) and the update.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> sizes = {"batch": 16, "source_length": 256, "target_length": 256}
         >>> cost = model_cost(PRESETS["vaswani_base"], **sizes)
         >>> round(cost.training / cost.forward, 2)
@@ -144,7 +144,7 @@ def training_flops(config: ModelConfig, rows: int, *lengths: int) -> float:
         lengths: Of an encoder-decoder's sources and targets, or of the only texts.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> config = PRESETS["gpt2_small"]
         >>> round(training_flops(config, 8, 1024) / (8 * 1024) / count_parameters(config), 1)
         6.9
@@ -166,7 +166,7 @@ def decoding(
     """The cost of generating ``target_length`` tokens one by one with a cache.
 
     Example:
-        >>> from transformer_jax.model_presets import PRESETS
+        >>> from transformer_jax.models.presets import PRESETS
         >>> cost = decoding(PRESETS["vaswani_base"], source_length=10, target_length=10)
         >>> cost.cache_bytes  # 6 layers, keys and values, 10 + 10 positions, 512 numbers of 4 bytes
         491520

@@ -9,14 +9,14 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.config import FeatureConfig, TransformerConfig
 from transformer_jax.core.errors import ArgumentError, DataError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.functional.trained_rows import put_rows, replace_taken
-from transformer_jax.modules.layers import Linear, initial_key
-from transformer_jax.modules.parameters import logical_axes
-from transformer_jax.modules.summary import Summarized
+from transformer_jax.models.config import FeatureConfig, TransformerConfig
+from transformer_jax.models.layers.basic import Linear, initial_key
+from transformer_jax.models.layers.parameters import logical_axes
+from transformer_jax.models.layers.summary import Summarized
 
 __all__ = [
     "Embed",

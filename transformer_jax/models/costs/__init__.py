@@ -1,0 +1,1 @@
+"""Costs of models, computed from their configurations: parameters, FLOPs, bytes."""

@@ -1,1 +1,0 @@
-"""Flax NNX modules: they hold parameters and call the pure functions of ``functional``."""
