@@ -67,11 +67,11 @@ def write_gpt2(folder: Path, **size: int) -> int:
     from flax import nnx
 
     from benchmarks.ours_language import resized
+    from transformer_jax.core.trees import flatten_dict, unflatten_dict
     from transformer_jax.interop.export import write_folder
     from transformer_jax.interop.family import Model
     from transformer_jax.models.decoder import Decoder
     from transformer_jax.models.presets import PRESETS
-    from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
     config = resized(PRESETS["gpt2_small"], **size) if size else PRESETS["gpt2_small"]
     shapes = flatten_dict(nnx.to_pure_dict(nnx.split(nnx.eval_shape(

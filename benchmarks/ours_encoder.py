@@ -29,12 +29,12 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.models.layers.parameters import parameters
+from transformer_jax.models.partition import merging
 from transformer_jax.models.presets import bert
 from transformer_jax.recipes.finetuning import ExampleTokens as EncoderTraining
 from transformer_jax.recipes.texts import LengthBatches as PretrainTraining
 from transformer_jax.training.objectives import masked_lm, sequence_classification
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.partition import merging
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import Batch, Objective, make_step

@@ -20,19 +20,20 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.worker import serve
+from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.functional.kernels.products import matmul
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.parameters import parameters, values
 from transformer_jax.models.layers.replace import replaced
+from transformer_jax.models.lora import lora
+from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.training.lora import lora
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.settings import LoRAConfig, OptimizerConfig, ScheduleConfig
+from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import make_step
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 
 @jax.custom_vjp

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer_jax.models.layers.parameters import parameters, values
+from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import make_step

@@ -19,11 +19,9 @@ from transformer_jax.core.config_fields import Configuration, Range, field_types
 from transformer_jax.core.config_help import field_help
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.config import *  # noqa: F403
+from transformer_jax.models.lora_config import LoRAConfig  # noqa: F401
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig  # noqa: F401
-from transformer_jax.training.settings import (
-    LoRAConfig,  # noqa: F401
-    ScheduleConfig,  # noqa: F401
-)
+from transformer_jax.training.settings import ScheduleConfig  # noqa: F401
 
 # Results and parts of one function are no settings.
 ELSEWHERE = ("transformer_jax.interop.", "transformer_jax.visual.")

@@ -24,10 +24,10 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.making import make_model
+from transformer_jax.models.partition import merging
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.partition import merging
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step

@@ -59,12 +59,12 @@ if TYPE_CHECKING:
         TransformerEncoder,
         TransformerEncoderDecoder,
     )
+    from transformer_jax.models.partition import merging
     from transformer_jax.models.presets import PRESETS
     from transformer_jax.parallel.mesh import make_mesh
     from transformer_jax.parallel.settings import MeshConfig
     from transformer_jax.predictors.loading import load
     from transformer_jax.training import objectives
-    from transformer_jax.training.partition import merging
     from transformer_jax.training.settings import OptimizerConfig, adamw
     from transformer_jax.training.state import TrainState, split
     from transformer_jax.training.step import make_step

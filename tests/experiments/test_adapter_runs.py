@@ -13,9 +13,9 @@ from transformer_jax.chat.template import find_template, named_template
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main as command
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.predictors.loading import load as tj_load
 from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.trees import flatten_dict
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from flax import nnx
 from transformer_jax.cli import encoder_only, seq2seq
 from transformer_jax.cli.main import main as command
 from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.labeled import Sentences
 from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.evaluation.classification import f1, macro_f1
@@ -24,7 +25,6 @@ from transformer_jax.tasks.scores import measure
 from transformer_jax.training.checkpoint_reader import load_params, load_parts
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.trees import flatten_dict
 
 PRETRAIN_RUNS = named_runs("masked_lm")
 TASK_RUNS = named_runs("finetuning")

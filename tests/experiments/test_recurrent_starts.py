@@ -14,13 +14,13 @@ from tests.experiments.language_runs import ALONE, LANGUAGE, SHORT, run_of, writ
 from tests.experiments.test_published_starts import history
 from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.predictors.runs import load
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.freezing import partition_of
 from transformer_jax.runs.initial import parameter_shapes
 from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 RUNS = named_runs("translation", "recurrent_translation")
 

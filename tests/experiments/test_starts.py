@@ -25,6 +25,7 @@ from tests.experiments.language_runs import (
 )
 from tests.parity import layouts
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from transformer_jax.predictors.loading import load as load_predictor
@@ -32,7 +33,6 @@ from transformer_jax.predictors.runs import load
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.initial import load_pretrained, with_new_rows
 from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.trees import flatten_dict
 
 LANGUAGE_RUNS = named_runs("language_model", "ngram")
 

@@ -12,6 +12,7 @@ from flax import nnx
 from tests.interop.word_level import tokenizer_of
 from tests.parity import layouts
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.hf_generate import HFGenerator
@@ -30,7 +31,6 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 ct2 = pytest.importorskip("ctranslate2")
 

@@ -10,6 +10,7 @@ import tokenizers
 from flax import nnx
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.interop.export import hf_tensors, with_post_processor, write_folder
 from transformer_jax.interop.export_plan import choose_family
@@ -25,7 +26,6 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.presets import PRESETS, bert
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 ENCODER = dataclasses.replace(
     bert(64, 1, vocab_size=40, max_length=12, dropout=0.0),

@@ -16,6 +16,7 @@ from tests.parity import layouts
 from transformer_jax.cli.main import main as command
 from transformer_jax.core.errors import CheckpointError, ConfigError, UserError
 from transformer_jax.core.output_files import is_draft
+from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.interop import hf_run_directory
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
@@ -27,7 +28,6 @@ from transformer_jax.predictors.loading import load
 from transformer_jax.predictors.merging import write_with_adapter
 from transformer_jax.training.adapters import merge_adapter
 from transformer_jax.training.checkpoint_reader import load_params
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 SPECIAL = ("<start>", "<pad>", "<stop>", "<unk>", "</s>")
 DAMAGED = [

@@ -24,6 +24,7 @@ from tests.decoding.finding import SearchRows, find
 from tests.interop.word_level import tokenizer_of
 from tests.parity import layouts
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.interop.exported_functions import functions, portable
 from transformer_jax.interop.family import Model
@@ -38,7 +39,6 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.presets import bert
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 pytest.importorskip("flatbuffers")
 

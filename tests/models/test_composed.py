@@ -30,10 +30,10 @@ from transformer_jax.models.encoder_decoder import (
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.layers.parameters import layer_depths, parameters
+from transformer_jax.models.partition import merging
 from transformer_jax.models.protocol import Decodable, Encoded, Scorer
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.objectives import sequence_to_sequence
-from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 

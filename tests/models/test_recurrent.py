@@ -14,10 +14,10 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
+from transformer_jax.models.partition import merging
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.training.objectives import sequence_to_sequence
-from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 

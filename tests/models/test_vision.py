@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.functional.patches import patchify
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -30,7 +31,6 @@ from transformer_jax.models.layers.stack import stack_blocks
 from transformer_jax.models.presets import PRESETS, bert, vit
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 from transformer_jax.parallel.sharding import shardings
-from transformer_jax.training.trees import flatten_dict
 
 D, SIZE, PATCH, CHANNELS, CLASSES = 16, 12, 4, 2, 3
 PATCHES = (SIZE // PATCH) ** 2

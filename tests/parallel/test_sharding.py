@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.functional import partitioning
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -44,7 +45,6 @@ from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
-from transformer_jax.training.trees import flatten_dict
 
 SIZES = {"data": 2, "fsdp": 2, "tensor": 2}
 

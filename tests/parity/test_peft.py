@@ -17,16 +17,16 @@ from safetensors.numpy import load_file
 from transformer_jax.cli import decoder_only, encoder_only
 from transformer_jax.cli.main import main as command
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import WEIGHTS, read_peft, write_peft
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.lora import LoRALinear
+from transformer_jax.models.lora import with_adapters
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.adapters import merge_adapter
-from transformer_jax.training.lora import with_adapters
-from transformer_jax.training.trees import flatten_dict
 
 peft = pytest.importorskip("peft")
 torch = pytest.importorskip("torch")

@@ -14,6 +14,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.core.errors import UserError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import CONFIG, read_peft, write_peft
@@ -21,7 +22,6 @@ from transformer_jax.interop.peft_modules import untied
 from transformer_jax.predictors.merging import write_with_adapter
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.adapters import merge_adapter
-from transformer_jax.training.trees import flatten_dict
 
 peft = pytest.importorskip("peft")
 torch = pytest.importorskip("torch")

@@ -27,7 +27,10 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.layers.parameters import map_parameters
+from transformer_jax.models.lora import lora
+from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.making import make_model
+from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.models.presets import bert
 from transformer_jax.models.recurrent_config import (
     AlignmentConfig,
@@ -38,9 +41,6 @@ from transformer_jax.models.recurrent_config import (
 )
 from transformer_jax.parallel.mesh import local_rows, shard_batch
 from transformer_jax.training import objectives
-from transformer_jax.training.lora import lora
-from transformer_jax.training.partition import EVERYTHING, Partition
-from transformer_jax.training.settings import LoRAConfig
 from transformer_jax.training.state import create_state
 from transformer_jax.training.step import Objective, compile_step, make_step
 

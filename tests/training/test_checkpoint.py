@@ -17,6 +17,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.trees import flatten_dict, unflatten_dict, with_leaves
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import (
     Checkpointer,
@@ -26,7 +27,6 @@ from transformer_jax.training.checkpoint import (
     verify,
 )
 from transformer_jax.training.state import TrainState, digest
-from transformer_jax.training.trees import flatten_dict, unflatten_dict, with_leaves
 
 TX = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
 

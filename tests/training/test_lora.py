@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.models.config import AttentionConfig, ComputeConfig, FeedForwardConfig
@@ -17,21 +18,21 @@ from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.lora import LoRALinear, choose_rows, init_adapter
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.replace import prepare_for_decoding
+from transformer_jax.models.lora import lora, merged, split_adapters
+from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.making import make_model
+from transformer_jax.models.partition import overlay
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training import manifest, objectives
 from transformer_jax.training.adapters import Adapter, merge_adapter, unmerge_adapter, with_choice
 from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.lora import lora, merged, split_adapters
-from transformer_jax.training.partition import overlay
-from transformer_jax.training.settings import LoopConfig, LoRAConfig
+from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import TrainState, abstract_parts, create_state, digest, split
 from transformer_jax.training.step import make_step
 from transformer_jax.training.task import Data, Task
 from transformer_jax.training.trainer import Trainer
-from transformer_jax.training.trees import flatten_dict
 
 VARIANTS = ("lora", "rslora", "dora")
 TOKENS = np.random.default_rng(0).integers(1, 11, (4, 9)).astype(np.int32)

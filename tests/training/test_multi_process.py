@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.two_processes import free_port, reports
+from transformer_jax.models.partition import merging
 from transformer_jax.parallel.mesh import make_mesh, shard_batch
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.partition import merging
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import create_state, digest, split
 from transformer_jax.training.step import compile_step, make_step

@@ -14,11 +14,11 @@ from flax import nnx
 
 from tests.drawing import normals
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.models.layers.parameters import layer_depths, raise_depth
+from transformer_jax.models.partition import where
 from transformer_jax.training.optimizers import learning_rate, make_optimizer, weight_decay_mask
-from transformer_jax.training.partition import where
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
-from transformer_jax.training.trees import flatten_dict
 
 FLAT = ScheduleConfig("constant", 0)
 

@@ -16,10 +16,10 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.partition import EVERYTHING
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.tasks import preference_task
 from transformer_jax.training import preference_objectives as objectives
-from transformer_jax.training.partition import EVERYTHING
 from transformer_jax.training.settings import LoopConfig, adamw
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import add_sums, make_step, means

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
@@ -19,16 +20,15 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.partition import merging, where
 from transformer_jax.parallel.mesh import make_mesh, shard_batch
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import replicated
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.partition import merging, where
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState, abstract_state, create_state, digest, split
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
-from transformer_jax.training.trees import flatten_dict
 
 OBJECTIVE = sequence_to_sequence(bos=1, label_smoothing=0.1)
 # With plain descent at rate 1 the change of a parameter is its gradient.

@@ -12,6 +12,7 @@ from flax import nnx
 
 from tests.training.test_lora import adapter_run, adapter_task, logits, nudged, small
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -20,21 +21,21 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.layers.parameters import is_projection, layer_depths, parameters, values
+from transformer_jax.models.lora import lora
+from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.making import make_model
+from transformer_jax.models.partition import EVERYTHING, where
+from transformer_jax.models.trainable_tokens import put_in, split_rows, trainable_tokens
 from transformer_jax.parallel.mesh import make_mesh, shard_batch
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training import manifest, objectives
 from transformer_jax.training.adapters import merge_adapter, of_run
 from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.lora import lora
 from transformer_jax.training.optimizers import make_optimizer, weight_decay_mask
-from transformer_jax.training.partition import EVERYTHING, where
 from transformer_jax.training.preference_objectives import beside_reference
-from transformer_jax.training.settings import LoRAConfig, OptimizerConfig, ScheduleConfig
+from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import abstract_parts, create_state, digest, split
 from transformer_jax.training.step import compile_step, make_step
-from transformer_jax.training.trainable_tokens import put_in, split_rows, trainable_tokens
-from transformer_jax.training.trees import flatten_dict
 
 V, IDS = 12, (11, 4)
 TOKENS = np.random.default_rng(0).integers(0, V, (4, 9)).astype(np.int32)

@@ -13,9 +13,11 @@ import pytest
 from flax import nnx
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, Stopped
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.interop.hf_run_directory import save_converted
+from transformer_jax.models.partition import EVERYTHING, Partition, merging, overlay, where
 from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
@@ -26,13 +28,11 @@ from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.checkpoint_score import CheckpointScore
 from transformer_jax.training.manifest import FROZEN
 from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.partition import EVERYTHING, Partition, merging, overlay, where
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import digest, split
 from transformer_jax.training.task import Data, Metric, Task
 from transformer_jax.training.trainer import Trainer
-from transformer_jax.training.trees import flatten_dict
 from transformer_jax.training.verification import verify
 
 

@@ -14,6 +14,7 @@ from flax import nnx
 from transformer_jax import tasks
 from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -33,7 +34,6 @@ from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.tasks.fit import allowing
 from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.trees import flatten_dict
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import load_embeddings, save_embeddings, size_of_vectors
 from transformer_jax.word_vectors.initialization import (

@@ -159,7 +159,7 @@ def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
         return {}
     from flax import nnx
 
-    from transformer_jax.training.trees import flatten_dict
+    from transformer_jax.core.trees import flatten_dict
 
     params = nnx.to_pure_dict(nnx.split(abstract_model(run, model_config(run)))[1])
     return {

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.functional.positions import rotary_frequencies, sinusoidal
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.attention import frequencies_of
 from transformer_jax.models.layers.stack import unstack_blocks
-from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["Layers"]
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import Tokenizer, target_file
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.hf_checkpoint import parameter_shapes
 from transformer_jax.interop.tensor_layouts import to_hf
 from transformer_jax.interop.tensor_writer import write_tensors
-from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["hf_tensors", "with_post_processor", "write_folder", "write_model"]
 

@@ -10,6 +10,7 @@ import jaxtyping
 from flax import nnx
 
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.trees import unflatten_dict
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens, special_tokens
@@ -19,7 +20,6 @@ from transformer_jax.decoding.search_state import SearchRows
 from transformer_jax.interop.ctranslate2 import never_written
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model
-from transformer_jax.training.trees import unflatten_dict
 
 __all__ = ["Function", "functions", "portable"]
 

@@ -20,6 +20,7 @@ from flax import nnx
 from transformer_jax.core.devices import default_device
 from transformer_jax.core.errors import CheckpointError, ConfigError, UserError, no_such_run
 from transformer_jax.core.numerics import all_finite
+from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.interop.config_reader import ConfigReader, diagnose_config, read_config
 from transformer_jax.interop.families import (
     bart,
@@ -42,7 +43,6 @@ from transformer_jax.interop.memory import Memory, Shared, aligned
 from transformer_jax.interop.tensor_files import TensorFolder, open_tensors
 from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
 from transformer_jax.models.making import make_model
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 __all__ = [
     "FAMILIES",

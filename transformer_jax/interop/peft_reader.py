@@ -30,8 +30,8 @@ from transformer_jax.interop.peft_modules import (
 from transformer_jax.interop.peft_tables import Leaves, TableChanges
 from transformer_jax.interop.peft_tokens import BEFORE, read_rows
 from transformer_jax.interop.tensor_layouts import from_hf
+from transformer_jax.models.lora import not_finite
 from transformer_jax.training.adapters import Adapter
-from transformer_jax.training.lora import not_finite
 
 __all__ = ["LEAVES", "WEIGHTS", "is_peft_folder", "kernel_norms", "read_peft"]
 

@@ -66,8 +66,8 @@ def write_stablehlo(
     check_stablehlo(model, length, platforms)
     from safetensors.numpy import save
 
+    from transformer_jax.core.trees import flatten_dict
     from transformer_jax.interop.exported_functions import functions
-    from transformer_jax.training.trees import flatten_dict
 
     weights = {name: np.asarray(leaf) for name, leaf in flatten_dict(params).items()}
     shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in weights.items()}

@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Key
 
-from transformer_jax.training.partition import merging
+from transformer_jax.models.partition import merging
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import (
     Batch,

@@ -1,7 +1,7 @@
 """Sharding: the logical axes that parameters declare, mapped to mesh axes by one table."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import path_name
 from transformer_jax.functional.partitioning import LOGICAL_AXIS_RULES, MeshAxes, partition_spec
 from transformer_jax.models.layers.parameters import Parameters
 
@@ -19,21 +20,10 @@ __all__ = [
     "batch_sharding",
     "make_placer",
     "num_batch_shards",
-    "path_name",
     "replicated",
     "shardings",
     "shardings_like",
 ]
-
-
-def path_name(path: Sequence[object]) -> str:
-    """A tree path in words: ``(DictKey('up'), DictKey('kernel'))`` as ``'up/kernel'``.
-
-    Example:
-        >>> path_name((jax.tree_util.DictKey("blocks"), jax.tree_util.SequenceKey(0)))
-        'blocks/0'
-    """
-    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
 def shardings(

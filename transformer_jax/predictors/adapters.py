@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 from transformer_jax.core.devices import default_device
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.storage.copies import fetched
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.interop.export_plan import choose_family, unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, model_of
@@ -39,7 +40,6 @@ from transformer_jax.training.adapters import (
     with_choice,
 )
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.trees import flatten_dict
 
 __all__ = [
     "check_adapter",

@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 from transformer_jax.chat.template import ChatTemplate, find_template
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
@@ -41,7 +42,6 @@ from transformer_jax.predictors.runs import (
 )
 from transformer_jax.training.adapters import is_adapter_run, merge_adapter, of_run
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.trees import flatten_dict
 
 __all__ = [
     "check_peft",

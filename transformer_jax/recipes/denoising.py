@@ -144,10 +144,10 @@ def score(
     Next to it is ``unigram_loss``, the loss of the frequencies of tokens in targets of training,
     which needs no source.
     """
+    from transformer_jax.models.partition import merging
     from transformer_jax.parallel.inference import MeshProgram
     from transformer_jax.tasks.masked_lm_task import build_sentence_store
     from transformer_jax.training.objectives import sequence_to_sequence
-    from transformer_jax.training.partition import merging
     from transformer_jax.training.state import split
     from transformer_jax.training.step import add_sums, make_eval_step
 

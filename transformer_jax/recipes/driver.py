@@ -10,6 +10,7 @@ from transformer_jax.core.storage.urls import with_urls
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.config import ComputeConfig
+from transformer_jax.models.partition import EVERYTHING
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.recipes import checks
 from transformer_jax.recipes.recipe import Recipe
@@ -22,7 +23,6 @@ from transformer_jax.runs.settings import start_config
 from transformer_jax.runs.sizing import changed_settings, from_size
 from transformer_jax.tasks.fit import allowing
 from transformer_jax.training.config_guard import latest_manifest
-from transformer_jax.training.partition import EVERYTHING
 from transformer_jax.training.run_directory import RunDirectory, describe_run
 from transformer_jax.training.settings import check_warmup
 from transformer_jax.training.task import Task

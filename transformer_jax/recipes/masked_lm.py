@@ -182,10 +182,10 @@ def score(
     model: Any,
 ) -> dict[str, dict[str, float]]:
     """Prints and returns the metrics of a model on the test texts, or else on validation texts."""
+    from transformer_jax.models.partition import merging
     from transformer_jax.parallel.inference import MeshProgram
     from transformer_jax.tasks.masked_lm_task import build_sentence_store, pretraining_plan
     from transformer_jax.training.objectives import masked_lm
-    from transformer_jax.training.partition import merging
     from transformer_jax.training.state import split
     from transformer_jax.training.step import add_sums, make_eval_step
 

@@ -7,9 +7,10 @@ from transformer_jax.core.config_fields import Amount, Configuration, Count, Rat
 from transformer_jax.core.errors import plural
 from transformer_jax.data.plan import Batching
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig
-from transformer_jax.training.settings import LoopConfig, LoRAConfig, OptimizerConfig
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig
 
 __all__ = [
     "Adapted",

@@ -8,19 +8,19 @@ from typing import Any
 from flax import nnx
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.lora import lora
 from transformer_jax.models.making import make_model
+from transformer_jax.models.partition import EVERYTHING, Partition, where
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.models.trainable_tokens import trainable_tokens
 from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, abstract_model
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.runs.initial import Initial, load_pretrained, parameter_shapes
 from transformer_jax.runs.settings import StartConfig, start_config
-from transformer_jax.training.lora import lora
-from transformer_jax.training.partition import EVERYTHING, Partition, where
 from transformer_jax.training.state import abstract_parts
-from transformer_jax.training.trainable_tokens import trainable_tokens
-from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["check_layers", "initial_of", "partition_for", "partition_of", "with_new_tokens"]
 

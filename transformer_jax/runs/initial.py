@@ -29,6 +29,7 @@ from jaxtyping import Shaped
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.task_progress import log
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import Kind, make_model
@@ -44,7 +45,6 @@ from transformer_jax.runs.memory import check_room
 from transformer_jax.runs.settings import start_config, was_given, with_normalization
 from transformer_jax.training.config_guard import leaves
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_new_rows"]
 

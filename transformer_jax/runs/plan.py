@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.partition import merging
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.parallel.program_report import ProgramReport, report
 from transformer_jax.parallel.settings import MeshConfig
@@ -30,7 +31,6 @@ from transformer_jax.runs.planned import (
 from transformer_jax.runs.planned_decoding import decoding_program, decoding_shape
 from transformer_jax.runs.planned_kernels import attention_kernels
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.partition import merging
 from transformer_jax.training.state import abstract_parts, abstract_state
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 

@@ -15,6 +15,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import rows_within
 from transformer_jax.data.shapes import padded_length
 from transformer_jax.models.making import Kind, make_model
+from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.parallel.mesh import make_mesh, mesh_shape
 from transformer_jax.parallel.sharding import batch_sharding
@@ -23,7 +24,6 @@ from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recipes.settings import RowBatches
 from transformer_jax.runs.settings import start_config
 from transformer_jax.training import objectives
-from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.step import Batch, Objective
 
 __all__ = [

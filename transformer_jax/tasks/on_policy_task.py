@@ -18,11 +18,11 @@ from transformer_jax.decoding.options import special_tokens
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.decoder import Decoder, ValuedDecoder
+from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.training import on_policy
 from transformer_jax.training.on_policy import FIXED, KLControl, OnPolicy, Reward
-from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.preference_objectives import FrozenModel, beside_reference
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
 

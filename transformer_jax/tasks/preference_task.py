@@ -29,13 +29,13 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.partition import EVERYTHING, Partition, merging
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.calibration import Calibration
 from transformer_jax.tasks.fit import Side, describe_unknown
 from transformer_jax.training import preference_objectives as objectives
 from transformer_jax.training.batches import put_batch
-from transformer_jax.training.partition import EVERYTHING, Partition, merging
 from transformer_jax.training.step import compile_eval
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
 

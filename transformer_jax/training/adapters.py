@@ -12,15 +12,15 @@ from jaxtyping import PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
+from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.models.layers.lora import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.models.layers.replace import replaced
 from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.lora import merged, not_finite, split_adapters
+from transformer_jax.models.trainable_tokens import put_in, split_rows
 from transformer_jax.training.checkpoint_reader import load_parts
-from transformer_jax.training.lora import merged, not_finite, split_adapters
 from transformer_jax.training.state import digest
-from transformer_jax.training.trainable_tokens import put_in, split_rows
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 __all__ = [
     "Adapter",

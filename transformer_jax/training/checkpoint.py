@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from transformer_jax.core import trees
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.output_files import draft_folder, flush_directory, remove_dead_drafts
-from transformer_jax.training import manifest, trees
+from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint_items import (
     check_fit,
     device_count,

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from transformer_jax.core import trees
 from transformer_jax.core.errors import CheckpointError
-from transformer_jax.training import trees
 
 __all__ = [
     "check_fit",

@@ -12,9 +12,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import jax
 import numpy as np
 
+from transformer_jax.core import trees
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.numerics import all_finite
-from transformer_jax.training import manifest, trees
+from transformer_jax.models.partition import overlay
+from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint_items import explained, read_item
 from transformer_jax.training.checkpoint_score import CheckpointScore, score_of
 from transformer_jax.training.manifest import (
@@ -25,7 +27,6 @@ from transformer_jax.training.manifest import (
     checkpoints_of,
     steps,
 )
-from transformer_jax.training.partition import overlay
 
 __all__ = [
     "Loaded",
@@ -62,7 +63,7 @@ def load_params(
 
     One checkpoint yields its moving average (EMA) where training kept one; several yield the
     mean of their parameters. Adapters are merged into the weights that they change
-    (:func:`transformer_jax.training.lora.merged`), and rows of tokens that were trained alone are
+    (:func:`transformer_jax.models.lora.merged`), and rows of tokens that were trained alone are
     put into their tables. A damaged checkpoint is named in the log and the one before it is used.
     Only the files of what is returned are read, and training may continue meanwhile.
 
@@ -85,8 +86,8 @@ def load_params(
             f"{run}: its model is not made of its parameters alone: load it with its task "
             f"(transformer_jax.load(path, task))"
         )
-    from transformer_jax.training.lora import merged
-    from transformer_jax.training.trainable_tokens import put_in, split_rows
+    from transformer_jax.models.lora import merged
+    from transformer_jax.models.trainable_tokens import put_in, split_rows
 
     params, rows = split_rows(loaded.params, loaded.frozen)
     plain = put_in(loaded.frozen, rows, merge.get("tokens", ()))

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from transformer_jax.parallel.sharding import path_name
+from transformer_jax.core.trees import path_name
 from transformer_jax.training.state import TrainState
 
 __all__ = ["CompiledStep", "compiling"]

@@ -1,8 +1,7 @@
-"""Settings of training: the loop, optimizers, schedules and adapters. They need no JAX."""
+"""Settings of training: the loop, optimizers and schedules. They need no JAX."""
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from transformer_jax.core.config_fields import (
@@ -10,7 +9,6 @@ from transformer_jax.core.config_fields import (
     Configuration,
     Count,
     NotNegative,
-    Positive,
     Range,
     Rate,
     Share,
@@ -20,8 +18,6 @@ from transformer_jax.core.errors import ConfigError, plural
 __all__ = [
     "FALLING",
     "OPTIMIZER_DEFAULTS",
-    "TARGETS",
-    "LoRAConfig",
     "LoopConfig",
     "OptimizerConfig",
     "ScheduleConfig",
@@ -31,19 +27,6 @@ __all__ = [
     "profile_window",
 ]
 
-_ATTENTION = tuple(
-    f"{kind}_attention/{name}"
-    for kind in ("self", "cross")
-    for name in ("query", "key", "value", "out")
-)
-_MLP = ("feed_forward/up", "feed_forward/gate", "feed_forward/down")
-
-# Sets of linear maps by name.
-TARGETS: Mapping[str, tuple[str, ...]] = {
-    "attention": _ATTENTION,
-    "mlp": _MLP,
-    "all-linear": (*_ATTENTION, *_MLP),
-}
 # What each optimizer takes, and its values where none are given.
 OPTIMIZER_DEFAULTS: dict[str, dict[str, float]] = {
     "adam": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
@@ -242,35 +225,3 @@ def check_warmup(schedule: ScheduleConfig, total_steps: int) -> None:
             f"{plural(total_steps, 'step')}: "
             f"lower it (None is a tenth of the run), or train longer"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class LoRAConfig(Configuration, group="lora"):
-    """Adapters (LoRA): the model stays as it is, and low-rank changes of some maps are trained."""
-
-    rank: Amount = 0  # of the adapters, such as 8; 0 trains the model itself
-    # Adapters are multiplied by alpha / rank, rslora's by alpha / sqrt(rank).
-    alpha: Positive = 16.0
-    dropout: Rate = 0.0  # share of the adapters' inputs that is dropped
-    # attention, mlp, all-linear, or names of linear maps such as query or feed_forward/up
-    targets: tuple[str, ...] = ("attention",)
-    # rslora scales by 1 / sqrt(rank), dora trains magnitudes too
-    variant: Literal["lora", "rslora", "dora"] = "lora"
-    base_dtype: Literal["float32", "bfloat16"] = "float32"  # of the matrices that stay as they are
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.targets:
-            raise ConfigError(f"lora.targets is empty: give {', '.join(TARGETS)} or names of maps")
-
-    @property
-    def narrows(self) -> bool:
-        """Returns whether the base of step 0 differs from the given model in its dtype."""
-        return self.rank > 0 and self.base_dtype != "float32"
-
-    @property
-    def scale(self) -> float:
-        """The number that the adapters' products are multiplied by."""
-        from transformer_jax.functional.low_rank import lora_scale  # imports JAX
-
-        return lora_scale(self.rank, self.alpha, self.variant)

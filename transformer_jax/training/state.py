@@ -15,10 +15,11 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree, UInt32
 
 from transformer_jax.core.keys import key_for
+from transformer_jax.core.trees import path_name
 from transformer_jax.models.layers.parameters import Parameters, map_parameters, parameters, values
 from transformer_jax.models.layers.replace import with_attention_kernels
-from transformer_jax.parallel.sharding import path_name, shardings, shardings_like
-from transformer_jax.training.partition import EVERYTHING, Partition
+from transformer_jax.models.partition import EVERYTHING, Partition
+from transformer_jax.parallel.sharding import shardings, shardings_like
 
 __all__ = [
     "TrainState",

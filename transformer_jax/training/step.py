@@ -12,13 +12,13 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.partition import Merge
 from transformer_jax.parallel.sharding import (
     batch_sharding,
     num_batch_shards,
     replicated,
 )
 from transformer_jax.training.optimizers import learning_rate
-from transformer_jax.training.partition import Merge
 from transformer_jax.training.state import TrainState
 
 __all__ = [

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Int
 
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.training.partition import EVERYTHING, Partition
+from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.training.step import Batch, Objective, make_step
 
 __all__ = ["Data", "Items", "Metric", "Plan", "Task", "fingerprint", "select_rows"]

@@ -12,13 +12,13 @@ from jaxtyping import PyTree
 
 from transformer_jax.core.devices import default_device
 from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.partition import overlay
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.checkpoint_reader import load_parts
-from transformer_jax.training.partition import overlay
 from transformer_jax.training.state import abstract_parts
-from transformer_jax.training.trees import flatten_dict
 
 if TYPE_CHECKING:
     from transformer_jax.training.task import Task

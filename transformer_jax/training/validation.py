@@ -10,8 +10,10 @@ from jax.sharding import Mesh
 
 from transformer_jax.core.devices import default_device
 from transformer_jax.core.task_progress import tracked
+from transformer_jax.core.trees import flatten_dict, with_leaves
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.partition import Merge
 from transformer_jax.parallel.mesh import (
     broadcast_json,
     gather_to_host,
@@ -22,12 +24,10 @@ from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.batches import put_batch
 from transformer_jax.training.checkpoint_reader import load_all_parts
-from transformer_jax.training.partition import Merge
 from transformer_jax.training.state import TrainState, abstract_parts
 from transformer_jax.training.step import add_sums, compile_eval, make_eval_step
 from transformer_jax.training.task import Task
 from transformer_jax.training.trained_model import check_parameters
-from transformer_jax.training.trees import flatten_dict, with_leaves
 
 __all__ = ["Validated", "make_validation", "validate_checkpoint"]
 

@@ -12,9 +12,9 @@ from jaxtyping import Float32, Int
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.core.trees import path_name
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.recurrent_config import ModelConfig
-from transformer_jax.parallel.sharding import path_name
 
 __all__ = [
     "TokenVectors",

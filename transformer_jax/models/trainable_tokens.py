@@ -13,10 +13,9 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import flatten_dict, path_name, unflatten_dict
 from transformer_jax.models.layers.embedding import row_parameter, with_trained_rows
-from transformer_jax.parallel.sharding import path_name
-from transformer_jax.training.partition import Partition, overlay
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
+from transformer_jax.models.partition import Partition, overlay
 
 __all__ = ["put_in", "split_rows", "trainable_tokens"]
 

@@ -1,13 +1,21 @@
 """Trees of arrays as flat dictionaries of names, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
-from transformer_jax.parallel.sharding import path_name
+__all__ = ["flatten_dict", "path_name", "unflatten_dict", "with_leaves"]
 
-__all__ = ["flatten_dict", "unflatten_dict", "with_leaves"]
+
+def path_name(path: Sequence[object]) -> str:
+    """A tree path in words: ``(DictKey('up'), DictKey('kernel'))`` as ``'up/kernel'``.
+
+    Example:
+        >>> path_name((jax.tree_util.DictKey("blocks"), jax.tree_util.SequenceKey(0)))
+        'blocks/0'
+    """
+    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
 def flatten_dict(tree: Any) -> dict[str, Any]:

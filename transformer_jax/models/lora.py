@@ -11,14 +11,13 @@ from jaxtyping import PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
+from transformer_jax.core.trees import flatten_dict, path_name, unflatten_dict
 from transformer_jax.functional.low_rank import low_rank_kernel
 from transformer_jax.models.layers.lora import LEAVES, LoRALinear, adapter_parameters, init_adapter
 from transformer_jax.models.layers.parameters import LAYERS, is_matrix
 from transformer_jax.models.layers.replace import replaced
-from transformer_jax.parallel.sharding import path_name
-from transformer_jax.training.partition import Partition, overlay, where
-from transformer_jax.training.settings import TARGETS, LoRAConfig
-from transformer_jax.training.trees import flatten_dict, unflatten_dict
+from transformer_jax.models.lora_config import TARGETS, LoRAConfig
+from transformer_jax.models.partition import Partition, overlay, where
 
 __all__ = [
     "find_targets",

@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 from jaxtyping import PyTree
 
-from transformer_jax.parallel.sharding import path_name
+from transformer_jax.core.trees import path_name
 
 __all__ = ["EVERYTHING", "Merge", "Partition", "merge_parts", "merging", "overlay", "where"]
 
