@@ -17,17 +17,17 @@ from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.making import make_model
-from transformer_jax.models.presets import PRESETS
-from transformer_jax.predictors.engines import (
+from transformer_jax.inference.engines import (
     EngineConfig,
     load_engine_language,
     load_engine_translator,
 )
-from transformer_jax.predictors.runs import load, load_language
-from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.inference.runs import load, load_language
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.making import make_model
+from transformer_jax.models.presets import PRESETS
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split
 
 EOS = 3

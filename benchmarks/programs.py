@@ -21,10 +21,10 @@ from benchmarks.harness import environment
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.target import Target, find_target
+from transformer_jax.planning.plan import Program, compile_program
+from transformer_jax.recipes.begin import for_device
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.translation import Run as TranslationRun
-from transformer_jax.runs.begin import for_device
-from transformer_jax.runs.plan import Program, compile_program
 
 PRETRAIN_RUNS = named_runs("masked_lm")
 RUNS = named_runs("language_model", "ngram")

@@ -12,9 +12,9 @@ from pathlib import Path
 import jax
 
 from transformer_jax.parallel.target import DeviceType, Target
+from transformer_jax.planning import plan
+from transformer_jax.planning.programs import Shape
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs import plan
-from transformer_jax.runs.planned import Shape
 
 PRETRAIN_RUNS = named_runs("masked_lm")
 RUNS = named_runs("language_model", "ngram")

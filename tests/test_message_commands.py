@@ -10,7 +10,7 @@ import pytest
 from tests.test_docs import strange_command
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError, command, install, no_such_run
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "transformer_jax").rglob("*.py"))

@@ -20,8 +20,8 @@ from transformer_jax.recipes.on_policy import PolicyRun
 from transformer_jax.recipes.preferences import PreferenceRun
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.translation import Run
-from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory
 
 TASK_RUNS = named_runs("finetuning")
 

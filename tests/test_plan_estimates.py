@@ -8,10 +8,10 @@ import pytest
 from benchmarks import programs as cases
 from tests.compiled_plans import NAMED, RESULTS, run_of, stored_cases
 from transformer_jax.parallel.target import plan_target
-from transformer_jax.runs import plan
-from transformer_jax.runs.begin import for_device
-from transformer_jax.runs.planned import Shape
-from transformer_jax.runs.planned_kernels import attention_kernels
+from transformer_jax.planning import plan
+from transformer_jax.planning.kernels import attention_kernels
+from transformer_jax.planning.programs import Shape
+from transformer_jax.recipes.begin import for_device
 
 CASES = stored_cases()
 PROGRAMS = json.loads((RESULTS.parent / "programs.json").read_text())["cases"]

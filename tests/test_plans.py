@@ -10,9 +10,10 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import ProgramReport
 from transformer_jax.parallel.target import DEVICES, Target
+from transformer_jax.planning import plan
+from transformer_jax.planning import programs as planned
+from transformer_jax.recipes.begin import for_device
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs import plan, planned
-from transformer_jax.runs.begin import for_device
 
 PRETRAIN_RUNS = named_runs("masked_lm")
 RUNS = named_runs("language_model", "ngram")

@@ -17,9 +17,9 @@ import transformer_jax
 from tests.drawing import drawn
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
-from transformer_jax.encoding.masked import MaskFiller
-from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.functional.losses import linear_cross_entropy
+from transformer_jax.inference.encoding.masked import MaskFiller
+from transformer_jax.inference.encoding.vectors import Embedder
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.making import make_model
 from transformer_jax.models.presets import PRESETS

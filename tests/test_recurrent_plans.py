@@ -19,9 +19,9 @@ from transformer_jax.models.costs.activations import (
     translator_bytes,
 )
 from transformer_jax.parallel.target import plan_target
+from transformer_jax.planning import plan
+from transformer_jax.planning.programs import Shape
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs import plan
-from transformer_jax.runs.planned import Shape
 
 RUNS = named_runs("language_model", "ngram")
 TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")

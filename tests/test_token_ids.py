@@ -15,9 +15,9 @@ from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.language import DecoderLanguageModel
-from transformer_jax.encoding.masked import MaskFiller
-from transformer_jax.encoding.task_runner import TaskRunner
-from transformer_jax.encoding.vectors import Embedder
+from transformer_jax.inference.encoding.masked import MaskFiller
+from transformer_jax.inference.encoding.task_runner import TaskRunner
+from transformer_jax.inference.encoding.vectors import Embedder
 from transformer_jax.models.config import (
     AttentionConfig,
     FeedForwardConfig,

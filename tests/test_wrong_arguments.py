@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer_jax.predictors.images import pixels_of
+from transformer_jax.inference.images import pixels_of
 
 PROGRAM = Path(__file__).parent / "wrong_arguments_program.py"
 SAID = {

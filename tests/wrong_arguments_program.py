@@ -10,13 +10,13 @@ from flax import nnx
 import transformer_jax as tj
 from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.functional import spectrogram
+from transformer_jax.inference.base import listed
+from transformer_jax.inference.images import pixels_of
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert, vit
 from transformer_jax.models.recurrent_config import RECURRENT_PRESETS, RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
 from transformer_jax.models.vision import VisionEncoder
-from transformer_jax.predictors.base import listed
-from transformer_jax.predictors.images import pixels_of
 
 SMALL = {"vocab_size": 8, "d_model": 8, "attention": tj.AttentionConfig(2)}
 DECODER = TransformerConfig(encoder_layers=0, decoder_layers=1, **SMALL)

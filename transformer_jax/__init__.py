@@ -33,10 +33,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transformer_jax import tasks
     from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.functional.attention import attend
     from transformer_jax.functional.masks import Mask
+    from transformer_jax.inference.loading import load
     from transformer_jax.models.config import (
         AttentionConfig,
         ComputeConfig,
@@ -63,12 +63,13 @@ if TYPE_CHECKING:
     from transformer_jax.models.presets import PRESETS
     from transformer_jax.parallel.mesh import make_mesh
     from transformer_jax.parallel.settings import MeshConfig
-    from transformer_jax.predictors.loading import load
+    from transformer_jax.recipes import tasks
+    from transformer_jax.runs.checkpoint_score import Metric
     from transformer_jax.training import objectives
     from transformer_jax.training.settings import OptimizerConfig, adamw
     from transformer_jax.training.state import TrainState, split
     from transformer_jax.training.step import make_step
-    from transformer_jax.training.task import Data, Metric, Task
+    from transformer_jax.training.task import Data, Task
     from transformer_jax.training.trainer import Trainer
 
     presets = PRESETS
@@ -129,20 +130,20 @@ _MODULES = {
     "TransformerEncoderDecoder": "models.encoder_decoder",
     "MeshConfig": "parallel.settings",
     "make_mesh": "parallel.mesh",
-    "load": "predictors.loading",
-    "presets": "model_presets",
+    "load": "inference.loading",
+    "presets": "models.presets",
     "OptimizerConfig": "training.settings",
     "adamw": "training.settings",
-    "merging": "training.partition",
+    "merging": "models.partition",
     "TrainState": "training.state",
     "split": "training.state",
     "make_step": "training.step",
     "Data": "training.task",
-    "Metric": "training.task",
+    "Metric": "runs.checkpoint_score",
     "Task": "training.task",
     "Trainer": "training.trainer",
     "objectives": "training.objectives",
-    "tasks": "tasks",
+    "tasks": "recipes.tasks",
 }
 _OTHER_NAMES = {"presets": "PRESETS"}  # there
 _WHOLE = ("objectives", "tasks")  # modules
@@ -156,7 +157,7 @@ if not TYPE_CHECKING:  # checkers of types know the names above
             near = difflib.get_close_matches(name, __all__, 1)
             hint = f": did you mean {near[0]}?" if near else ""
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
-        module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'config')}")
+        module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'models.config')}")
         value = module if name in _WHOLE else getattr(module, _OTHER_NAMES.get(name, name))
         globals()[name] = value
         return value

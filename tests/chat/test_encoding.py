@@ -9,10 +9,10 @@ import pytest
 
 from tests.chat.test_template import conversation
 from tests.conftest import SWEEP_SEED
-from transformer_jax.chat.encoding import ChatEncoder
-from transformer_jax.chat.template import ChatTemplate, built_in, named_template
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.backends import SPECIAL
+from transformer_jax.data.chat.encoding import ChatEncoder
+from transformer_jax.data.chat.template import ChatTemplate, built_in, named_template
 from transformer_jax.data.tokenizer import train_tokenizer
 
 ENDS = ("<|im_start|>", "<|im_end|>", "<|end|>", "<|eot_id|>", "<end_of_turn>")

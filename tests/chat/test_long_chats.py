@@ -14,13 +14,13 @@ import pytest
 from tests.chat.test_template import conversation
 from tests.conftest import SWEEP_SEED
 from tests.tokenizer_kinds import KINDS, tokenizer_of
-from transformer_jax.chat import encoding, rendered_tokens
-from transformer_jax.chat.encoding import ChatEncoder
-from transformer_jax.chat.rendered_tokens import MarkedRenderer, PartTokenizer
-from transformer_jax.chat.session import fit_messages
-from transformer_jax.chat.store import build_chats
-from transformer_jax.chat.template import ChatTemplate, built_in, named_template
 from transformer_jax.core.errors import DataError
+from transformer_jax.data.chat import encoding, rendered_tokens
+from transformer_jax.data.chat.encoding import ChatEncoder
+from transformer_jax.data.chat.rendered_tokens import MarkedRenderer, PartTokenizer
+from transformer_jax.data.chat.store import build_chats
+from transformer_jax.data.chat.template import ChatTemplate, built_in, named_template
+from transformer_jax.inference.chat_session import fit_messages
 
 WORDS = {"bos_token": "<bos>", "eos_token": "<eos>"}
 # A template of each kind: special tokens around messages, or after answers alone.
@@ -226,7 +226,7 @@ import time
 from pathlib import Path
 from tests.chat.test_long_chats import TEMPLATES, talk
 from tests.tokenizer_kinds import tokenizer_of
-from transformer_jax.chat.encoding import ChatEncoder
+from transformer_jax.data.chat.encoding import ChatEncoder
 status = Path("/proc/self/status")
 most = lambda: int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
 encoder, chat = ChatEncoder(tokenizer_of("bpe"), TEMPLATES["NAME"]), talk(10_000)

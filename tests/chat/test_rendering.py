@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.chat import render_client, render_process
-from transformer_jax.chat.template import ChatTemplate
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.chat import render_client, render_process
+from transformer_jax.data.chat.template import ChatTemplate
 
 ROOT = Path(__file__).parents[2]
 CHAT = [{"role": "user", "content": "Hi"}]
@@ -24,7 +24,7 @@ BEGIN = """
 import os, resource, signal, sys, time
 from pathlib import Path
 from tests.chat.test_rendering import CHAT, ENDLESS, SHOW
-from transformer_jax.chat import render_client
+from transformer_jax.data.chat import render_client
 from transformer_jax.core.errors import UserError
 def pid():
     return render_client._process._child.pid
@@ -224,7 +224,7 @@ def test_hostile_templates_take_little_memory_and_honest_ones_little_time():
     program = """
 import json
 from tests.chat.hostile import HOSTILE
-from transformer_jax.chat.template import ChatTemplate
+from transformer_jax.data.chat.template import ChatTemplate
 for text in HOSTILE.values():
     try:
         ChatTemplate(text).render(CHAT)

@@ -10,10 +10,10 @@ from flax import nnx
 
 from tests.chat.test_encoding import tokenizer  # noqa: F401  (a fixture)
 from tests.drawing import drawn
-from transformer_jax.chat.encoding import ChatEncoder
-from transformer_jax.chat.store import ChatPlan, build_chats, chat_rows, split_chats
-from transformer_jax.chat.template import named_template
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.chat.encoding import ChatEncoder
+from transformer_jax.data.chat.store import ChatPlan, build_chats, chat_rows, split_chats
+from transformer_jax.data.chat.template import named_template
 from transformer_jax.models.config import (
     AttentionConfig,
     FeedForwardConfig,

@@ -7,13 +7,8 @@ import random
 import pytest
 
 from tests.chat.hostile import HOSTILE, REFUSED
-from transformer_jax.chat.template import (
-    ChatTemplate,
-    built_in,
-    find_template,
-    named_template,
-)
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.chat.template import ChatTemplate, built_in, find_template, named_template
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 CHAT = [
@@ -176,7 +171,7 @@ def test_features_of_published_templates_are_equal_to_transformers(name):
     ],
 )
 def test_a_file_that_is_no_template_is_refused_at_once(tmp_path, monkeypatch, name, content, says):
-    monkeypatch.setattr("transformer_jax.chat.token_names._LARGEST_FILE", 1 << 20)
+    monkeypatch.setattr("transformer_jax.data.chat.token_names._LARGEST_FILE", 1 << 20)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=rf"{name}: .*{says}"):
         named_template(str(tmp_path))

@@ -27,8 +27,8 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split
 
 LESSON = list(L1_PAIRS)

@@ -7,7 +7,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.core.errors import ArgumentError, ConfigError, DataError
-from transformer_jax.predictors.attention import one_text
+from transformer_jax.inference.attention import one_text
 
 
 @pytest.fixture(scope="module")

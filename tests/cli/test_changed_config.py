@@ -7,8 +7,8 @@ import pytest
 
 from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.training import manifest
-from transformer_jax.training.manifest import steps
+from transformer_jax.runs import manifest
+from transformer_jax.runs.manifest import steps
 
 COMMANDS = dict(with_flags())
 # What each command is given beside the run; only verify and convert have no flag to allow it.

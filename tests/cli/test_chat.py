@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from tests.cli.conftest import language_run
-from transformer_jax.chat.template import named_template
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.chat.template import named_template
 from transformer_jax.data.tokenizer import SPECIAL
-from transformer_jax.predictors.loading import load
+from transformer_jax.inference.loading import load
 
 ENDS = ("<|im_start|>", "<|im_end|>")
 GREEDY = {"temperature": 0, "max_new_tokens": 12}

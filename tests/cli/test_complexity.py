@@ -8,7 +8,7 @@ import pytest
 
 from transformer_jax.cli.complexity import Complexity
 from transformer_jax.cli.main import main
-from transformer_jax.complexity.layers import KINDS, Layer
+from transformer_jax.laboratory.complexity.layers import KINDS, Layer
 
 SMALL = ["--lengths", "16", "32", "--sizes", "64", "--repetitions", "1"]
 FLOPS, SECONDS = r"[\d.]+(?: [kMG])?", r"[\d.]+ (?:s|ms|µs)"
@@ -86,7 +86,7 @@ def test_without_repetitions_no_time_is_taken(tmp_path, capsys):
 
 
 def test_paths_beyond_the_longest_are_those_of_the_formula_and_say_so(capsys, monkeypatch):
-    monkeypatch.setattr("transformer_jax.complexity.measure.LONGEST_PATH", 16)
+    monkeypatch.setattr("transformer_jax.laboratory.complexity.measure.LONGEST_PATH", 16)
     assert main(["complexity", *SMALL[:-1], "0", "--layers", "recurrent"]) == 0
     out, err = capsys.readouterr()
     assert [row[-1] for row in rows(out.split("\n\n")[1])] == ["15", "(31)"]

@@ -9,9 +9,9 @@ import transformer_jax as tj
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.sources import ReadOptions, Splits
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.predictors.runs import as_trained, source_as_trained
-from transformer_jax.tasks.translation_task import translation
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.inference.runs import as_trained, source_as_trained
+from transformer_jax.recipes.tasks.translation_task import translation
+from transformer_jax.runs.run_directory import RunDirectory
 
 ENDS = {
     "blanks": "   ",

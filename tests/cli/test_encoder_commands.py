@@ -13,15 +13,15 @@ from safetensors.numpy import load_file
 import transformer_jax as tj
 from tests.drawing import drawn
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.encoding.masked import MaskFiller
-from transformer_jax.encoding.task_runner import AnswerSpan, TaskRunner
-from transformer_jax.encoding.vectors import Embedder
+from transformer_jax.inference.encoding.masked import MaskFiller
+from transformer_jax.inference.encoding.task_runner import AnswerSpan, TaskRunner
+from transformer_jax.inference.encoding.vectors import Embedder
+from transformer_jax.inference.runs import load
 from transformer_jax.models.config import AttentionConfig
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.models.presets import bert
-from transformer_jax.predictors.runs import load
-from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
@@ -268,7 +268,7 @@ def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_p
     answers = lambda *_, **how: [[AnswerSpan("a", start, 1.0)] for start in found]
     predictor = type("TaskRunner", (), {"answers": staticmethod(answers)})
     loaded = lambda *_: (predictor, {}, str)
-    monkeypatch.setattr("transformer_jax.predictors.encoders.load_task", loaded)
+    monkeypatch.setattr("transformer_jax.inference.encoders.load_task", loaded)
     questions = ["who"] * len(found)
     code, _, err = run_command("answer", tmp_path, *questions, "--context", tmp_path / "text")
     assert code == 0

@@ -15,12 +15,12 @@ from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.functional import logits as processors
-from transformer_jax.predictors.engines import (
+from transformer_jax.inference.engines import (
     EngineConfig,
     load_engine_language,
     load_engine_translator,
 )
-from transformer_jax.predictors.runs import load, load_language
+from transformer_jax.inference.runs import load, load_language
 
 pytest.importorskip("ctranslate2")
 

@@ -20,8 +20,8 @@ from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.translate import Translate
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.checkpoint_reader import load_params
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.checkpoint_reader import load_params
 from transformer_jax.training.state import TrainState
 
 pytest.importorskip("ctranslate2")

@@ -11,8 +11,8 @@ from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.inference.runs import load
 from transformer_jax.interop.stablehlo import load_stablehlo
-from transformer_jax.predictors.runs import load
 
 
 @pytest.fixture(scope="module")

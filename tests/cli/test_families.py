@@ -8,7 +8,7 @@ import pytest
 from transformer_jax.cli import decoder_only, encoder_only, families, seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.run_directory import RunDirectory
 
 DENOISING_RUNS = named_runs("denoising")
 PRETRAIN_RUNS = named_runs("masked_lm")

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 import transformer_jax as tj
 from tests.parity import layouts
 from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.predictors.images import ImagePredictor
+from transformer_jax.inference.images import ImagePredictor
 
 NAMES = ("vit", "vit_bare")
 HOW = {"do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 32, "width": 32}}

@@ -6,7 +6,7 @@ import pytest
 
 from transformer_jax.cli.launch import with_resume
 from transformer_jax.cli.main import main
-from transformer_jax.launch import supervisor
+from transformer_jax.parallel.launch import supervisor
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.lengths import learn_length_limit
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.predictors.generation_settings import length_limit
-from transformer_jax.predictors.hf_generation import _continuation
+from transformer_jax.inference.generation_settings import length_limit
+from transformer_jax.inference.hf_generation import _continuation
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.checkpoint_reader import load_params
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.checkpoint_reader import load_params
 from transformer_jax.training.state import TrainState
 
 SAID = "error: the model computed NaN or infinity"

@@ -15,7 +15,7 @@ from transformer_jax.cli.output import TextOutput
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.output_files import Destination
 from transformer_jax.data.text import check_readable, open_bytes, read_lines
-from transformer_jax.encoding.saving import VectorFile
+from transformer_jax.inference.encoding.saving import VectorFile
 
 LINE = b"x" * 99 + b"\n"
 

@@ -15,7 +15,7 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.instruct import ChatConfig
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.recipes.settings import TokenizerConfig
 
 RUNS = named_runs("instruct")
 

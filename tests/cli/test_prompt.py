@@ -16,6 +16,7 @@ from transformer_jax.data.corpora.in_context import EXAMPLE
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.evaluation.few_shot import Demonstrations, Template, accuracy
+from transformer_jax.inference.runs import load_language
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -24,9 +25,8 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.predictors.runs import load_language
-from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "prompt.txt"

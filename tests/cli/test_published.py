@@ -17,12 +17,12 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.hf_config import GenerationConfig, from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.requests import Continuation
-from transformer_jax.encoding.batching import Batches
+from transformer_jax.inference.encoding.batching import Batches
+from transformer_jax.inference.hf_generation import HFTextGenerator
+from transformer_jax.inference.runs import load
 from transformer_jax.models.layers.stack import stack_blocks
-from transformer_jax.predictors.hf_generation import HFTextGenerator
-from transformer_jax.predictors.runs import load
-from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]

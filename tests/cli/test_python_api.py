@@ -19,8 +19,8 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.data.labeled import LabeledSplits
 from transformer_jax.data.labeled_files import Sentences
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.predictors.results import GeneratedText
-from transformer_jax.tasks.language_model_task import Rows
+from transformer_jax.inference.results import GeneratedText
+from transformer_jax.recipes.tasks.language_model_task import Rows
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
@@ -176,7 +176,7 @@ def test_a_mesh_is_made_from_sizes_by_name():
 
 
 def test_tasks_are_functions_whatever_was_imported_before():
-    from transformer_jax.tasks import labeled, translation_task  # noqa: F401
+    from transformer_jax.recipes.tasks import labeled, translation_task  # noqa: F401
 
     for name in tj.tasks.__all__:
         assert callable(getattr(tj.tasks, name))

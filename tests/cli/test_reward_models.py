@@ -14,20 +14,20 @@ from tests.chat.test_encoding import ENDS, WORDS
 from tests.chat.test_template import conversation
 from tests.cli.conftest import TEXT
 from tests.conftest import SWEEP_SEED
-from transformer_jax.chat.encoding import ChatEncoder
-from transformer_jax.chat.template import built_in, named_template
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.backends import SPECIAL
+from transformer_jax.data.chat.encoding import ChatEncoder
+from transformer_jax.data.chat.template import built_in, named_template
 from transformer_jax.data.plan import BatchPlan
 from transformer_jax.data.preference_examples import encode_preferences
 from transformer_jax.data.preferences import Preferences
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.inference.loading import load
 from transformer_jax.models.config import PositionConfig, TransformerConfig
 from transformer_jax.models.heads import DecoderSequenceClassifier
-from transformer_jax.predictors.loading import load
-from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.preference_objectives import rewards
-from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split
 
 MOST = 40  # tokens of a row: some conversations are longer

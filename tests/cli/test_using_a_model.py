@@ -23,10 +23,10 @@ from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.requests import Continuation
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.inference.attention import translation_attention
+from transformer_jax.inference.runs import chosen_checkpoint, load
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.predictors.attention import translation_attention
-from transformer_jax.predictors.runs import chosen_checkpoint, load
 
 GREEDY = TRANSLATION.changed(num_beams=1)
 
@@ -475,7 +475,7 @@ def test_damage_is_named_and_exits_4(copied_run, run_command, harm):
 
 def test_another_tokenizer_is_noticed(copied_run, run_command, lesson):
     held = copied_run / "checkpoints/step_00000150"
-    from transformer_jax.training import manifest
+    from transformer_jax.runs import manifest
 
     fields = manifest.read(held)
     manifest.rewrite(held, fields | {"tokenizer": "0" * 64})

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.conftest import language_run
-from transformer_jax.predictors.runs import model_config, open_directory
+from transformer_jax.inference.runs import model_config, open_directory
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.complexity.layers import GROWTH, KINDS, Layer
-from transformer_jax.complexity.measure import Clock, count_flops, measure, measured_path
-from transformer_jax.complexity.programs import function_of, inputs_of, recurrent_step
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.jacobian_paths import dependence
 from transformer_jax.functional.masks import Mask
+from transformer_jax.laboratory.complexity.layers import GROWTH, KINDS, Layer
+from transformer_jax.laboratory.complexity.measure import Clock, count_flops, measure, measured_path
+from transformer_jax.laboratory.complexity.programs import function_of, inputs_of, recurrent_step
 
 EXTENTS = {"restricted self-attention": 9, "convolution": 3, "dilated convolution": 2}
 LAYERS = [(kind, EXTENTS.get(kind)) for kind in KINDS]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from transformer_jax.data.examples import EncodedExamples, collate
 from transformer_jax.data.store import TokenStore
-from transformer_jax.encoding.batching import Batches, length_buckets
+from transformer_jax.inference.encoding.batching import Batches, length_buckets
 
 STEPS = {4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256}
 STEPS |= {320, 384, 448, 512}

@@ -8,7 +8,7 @@ from flax import nnx
 from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, SpecialTokensTemplate, train_tokenizer
-from transformer_jax.encoding.masked import MaskFiller
+from transformer_jax.inference.encoding.masked import MaskFiller
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.models.presets import bert
 

@@ -10,9 +10,9 @@ from flax import nnx
 from tests.decoding.test_sharded import every_mesh, sharded
 from tests.drawing import drawn
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.encoding.masked import MaskFiller
-from transformer_jax.encoding.task_runner import TaskRunner
-from transformer_jax.encoding.vectors import Embedder
+from transformer_jax.inference.encoding.masked import MaskFiller
+from transformer_jax.inference.encoding.task_runner import TaskRunner
+from transformer_jax.inference.encoding.vectors import Embedder
 from transformer_jax.models.config import AttentionConfig
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.models.presets import bert

@@ -12,7 +12,7 @@ from transformer_jax.evaluation.bleu_results import (
     scores_of_run,
     training_cost,
 )
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.run_directory import RunDirectory
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 RESULTS = {

@@ -17,8 +17,8 @@ from transformer_jax.evaluation.error_rates import word_error_rate
 from transformer_jax.evaluation.rouge import oracle, rouge_scores
 from transformer_jax.evaluation.words import check_tokenize, choose_tokenize, main_script
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, TransformerConfig
-from transformer_jax.tasks.settings import EvaluationConfig
-from transformer_jax.tasks.translation_task import translation
+from transformer_jax.recipes.tasks.settings import EvaluationConfig
+from transformer_jax.recipes.tasks.translation_task import translation
 
 MEANT = ["我们昨天去了公园。", "他正在学习中文。", "今天的天气很好。", "请给我一杯水。"]
 SAID = ["我们昨天去公园了。", "他正在学习中文。", "今天天气很好。", "请给我一杯水。"]

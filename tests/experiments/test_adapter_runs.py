@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tests.experiments.language_runs import ALONE, LANGUAGE, WIDTHS, run_of, write_texts
-from transformer_jax.chat.template import find_template, named_template
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main as command
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.trees import flatten_dict
-from transformer_jax.predictors.loading import load as tj_load
-from transformer_jax.training.checkpoint_reader import load_params, load_parts
+from transformer_jax.data.chat.template import find_template, named_template
+from transformer_jax.inference.loading import load as tj_load
+from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 
 
 @pytest.fixture(autouse=True)

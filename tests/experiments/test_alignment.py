@@ -9,9 +9,9 @@ from tests.cli.conftest import language_run
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main as use
 from transformer_jax.core.trees import flatten_dict
-from transformer_jax.predictors.loading import load as tj_load
-from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.manifest import check_checkpoint
+from transformer_jax.inference.loading import load as tj_load
+from transformer_jax.runs.checkpoint_reader import load_params, load_parts
+from transformer_jax.runs.manifest import check_checkpoint
 
 ONE = ["--distributed.num-local-devices", "1", "--loop.evaluate-every", "0"]
 ONE += ["--loop.checkpoint-every", "0", "--optimizer.learning-rate", "1e-3"]

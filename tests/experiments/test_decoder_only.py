@@ -18,13 +18,13 @@ from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.data.tokenizer import load_tokenizer
+from transformer_jax.inference.runs import load_language
 from transformer_jax.models.ngram import NgramModel
-from transformer_jax.predictors.runs import load_language
 from transformer_jax.recipes.driver import read
 from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory
 
 RUNS = named_runs("language_model", "ngram")
 

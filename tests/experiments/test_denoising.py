@@ -12,12 +12,12 @@ import transformer_jax
 from transformer_jax.cli import seq2seq
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.data.denoising import NoiseConfig
+from transformer_jax.planning.programs import buckets
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.denoising import DenoisingRun
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs.planned import buckets
-from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory
 
 RUNS = named_runs("denoising")
 

@@ -14,17 +14,17 @@ from transformer_jax.cli.main import main as command
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.labeled import Sentences
-from transformer_jax.encoding.task_runner import TaskRunner
 from transformer_jax.evaluation.classification import f1, macro_f1
-from transformer_jax.predictors.loading import load as tj_load
+from transformer_jax.inference.encoding.task_runner import TaskRunner
+from transformer_jax.inference.loading import load as tj_load
 from transformer_jax.recipes.driver import read
 from transformer_jax.recipes.finetuning import FinetuneRun
+from transformer_jax.recipes.freezing import partition_of
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs.freezing import partition_of
-from transformer_jax.tasks.scores import measure
-from transformer_jax.training.checkpoint_reader import load_params, load_parts
-from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.recipes.tasks.scores import measure
+from transformer_jax.runs.checkpoint_reader import load_params, load_parts
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory
 
 PRETRAIN_RUNS = named_runs("masked_lm")
 TASK_RUNS = named_runs("finetuning")

@@ -12,9 +12,9 @@ from transformer_jax.cli.run_flags import asked_run
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.training import manifest
-from transformer_jax.training.lock import LOCK
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs import manifest
+from transformer_jax.runs.lock import LOCK
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.settings import LoopConfig
 
 LANGUAGE_RUNS = named_runs("language_model", "ngram")

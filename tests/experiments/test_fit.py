@@ -18,9 +18,9 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokeni
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.tasks.batching import TokenCache
-from transformer_jax.tasks.fit import (
+from transformer_jax.recipes.settings import TokenizerConfig
+from transformer_jax.recipes.tasks.batching import TokenCache
+from transformer_jax.recipes.tasks.fit import (
     Side,
     allowing,
     check_restored,
@@ -28,11 +28,11 @@ from transformer_jax.tasks.fit import (
     log_scored,
     unknown_share,
 )
-from transformer_jax.tasks.labeled import labeled
-from transformer_jax.tasks.language_model_task import as_documents, build_text_store
-from transformer_jax.tasks.masked_lm_task import build_sentence_store
-from transformer_jax.tasks.translation_task import translation
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.recipes.tasks.labeled import labeled
+from transformer_jax.recipes.tasks.language_model_task import as_documents, build_text_store
+from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store
+from transformer_jax.recipes.tasks.translation_task import translation
+from transformer_jax.runs.run_directory import RunDirectory
 
 RUNS = named_runs("translation", "recurrent_translation")
 

@@ -7,13 +7,13 @@ import shutil
 import pytest
 
 import transformer_jax
-from transformer_jax.chat.template import find_template, named_template
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
+from transformer_jax.data.chat.template import find_template, named_template
 from transformer_jax.recipes import driver
-from transformer_jax.training.checkpoint_reader import load_params
-from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.checkpoint_reader import load_params
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.trainer import Trainer
 
 SIZES = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.resident import peak
-from transformer_jax.training.metrics import read_metrics
+from transformer_jax.runs.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
 MEGABYTES = int(os.environ.get("TRANSFORMER_JAX_BIG_MB", "64"))

@@ -12,7 +12,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.checks import with_warmup
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs.sizing import (
+from transformer_jax.recipes.sizing import (
     VOCABULARY,
     changed_settings,
     epochs_for,

@@ -17,11 +17,11 @@ from tests.experiments.language_runs import ALONE
 from transformer_jax.cli import main as program
 from transformer_jax.cli import seq2seq
 from transformer_jax.core.trees import flatten_dict
+from transformer_jax.inference.runs import open_directory
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
-from transformer_jax.predictors.runs import open_directory
 from transformer_jax.recipes import driver
-from transformer_jax.training.checkpoint_reader import load_params
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.checkpoint_reader import load_params
+from transformer_jax.runs.run_directory import RunDirectory
 
 FAMILIES = ["bart", "t5"]
 PREFIX = "summarize : "

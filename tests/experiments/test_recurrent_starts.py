@@ -16,11 +16,11 @@ from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.predictors.runs import load
+from transformer_jax.inference.runs import load
+from transformer_jax.recipes.freezing import partition_of
+from transformer_jax.recipes.initial import parameter_shapes
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs.freezing import partition_of
-from transformer_jax.runs.initial import parameter_shapes
-from transformer_jax.training.checkpoint_reader import load_params, load_parts
+from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 
 RUNS = named_runs("translation", "recurrent_translation")
 

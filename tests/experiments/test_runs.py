@@ -23,16 +23,16 @@ from transformer_jax.data.token_file import build_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
+from transformer_jax.planning.memory import memory
 from transformer_jax.recipes.driver import keep_learned
 from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.sizing import from_size
+from transformer_jax.recipes.tasks.settings import EvaluationConfig
 from transformer_jax.recipes.texts import token_cache
 from transformer_jax.recipes.translation import SmoothedTraining as TrainingConfig
-from transformer_jax.runs.memory import memory
-from transformer_jax.runs.sizing import from_size
-from transformer_jax.tasks.settings import EvaluationConfig
-from transformer_jax.training import manifest
-from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs import manifest
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.task import Data, Task

@@ -18,14 +18,15 @@ from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.processes import machine, process_started
+from transformer_jax.inference.runs import open_directory
 from transformer_jax.models.costs.accounting import training_flops
-from transformer_jax.predictors.runs import open_directory
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.training import manifest, trainer
-from transformer_jax.training.lock import LOCK
+from transformer_jax.runs import manifest
+from transformer_jax.runs.lock import LOCK
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.training import trainer
 from transformer_jax.training.loop import FitResult
-from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.trainer import Trainer
 

@@ -11,7 +11,7 @@ import transformer_jax
 from transformer_jax.cli import families, seq2seq
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.training.checkpoint_reader import load_params
+from transformer_jax.runs.checkpoint_reader import load_params
 
 TASK_RUNS = named_runs("finetuning")
 RUNS = named_runs("summarization")

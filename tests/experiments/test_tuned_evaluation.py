@@ -12,7 +12,7 @@ from tests.cli.conftest import language_run
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main as use
 from transformer_jax.data.preferences import PreferenceData, open_preferences
-from transformer_jax.training.metrics import read_metrics
+from transformer_jax.runs.metrics import read_metrics
 
 ALONE = ["--distributed.num-local-devices", "1"]
 EVERY = [*ALONE, "--loop.evaluate-every", "2", "--loop.checkpoint-every", "2",

@@ -27,8 +27,8 @@ from tests.faults.harness import DAMAGES, Case, Ended, changed, damaged, ended, 
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.processes import this_process
-from transformer_jax.training import manifest
-from transformer_jax.training.lock import LOCK
+from transformer_jax.runs import manifest
+from transformer_jax.runs.lock import LOCK
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +127,7 @@ FIELDS = (
     "model/norm/eps", "model/positions", "model",
 )  # fmt: skip
 # Whether commands compare config.json with the manifest of a run.
-REFUSES_CHANGES = importlib.util.find_spec("transformer_jax.training.config_guard") is not None
+REFUSES_CHANGES = importlib.util.find_spec("transformer_jax.runs.config_guard") is not None
 # A model could have these; this one has not.
 CHANGES = (
     ("model/attention/num_heads", 4), ("model/feed_forward/activation", "gelu"),

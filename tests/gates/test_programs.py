@@ -17,12 +17,12 @@ from tests.compiled_plans import run_of, stored_cases
 from transformer_jax.models.making import make_model
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.target import find_target
+from transformer_jax.planning.plan import compile_program, estimate_program, programs
+from transformer_jax.planning.programs import Shape
+from transformer_jax.recipes.begin import for_device
 from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.masked_lm import PretrainRun
 from transformer_jax.recipes.translation import Run as TranslationRun
-from transformer_jax.runs.begin import for_device
-from transformer_jax.runs.plan import compile_program, estimate_program, programs
-from transformer_jax.runs.planned import Shape
 
 KINDS = {TranslationRun: "encoder-decoder", PretrainRun: "encoder", LanguageRun: "decoder"}
 MB = 10**6

@@ -17,10 +17,10 @@ from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.inference.attention import translation_attention
+from transformer_jax.inference.runs import load, open_directory
 from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.interop.vocabularies import find_target_tokenizer, find_tokenizer
-from transformer_jax.predictors.attention import translation_attention
-from transformer_jax.predictors.runs import load, open_directory
 
 ENGLISH = "the quick brown fox jumps over lazy dogs"
 GERMAN = "der schnelle braune Fuchs springt zur Straße"

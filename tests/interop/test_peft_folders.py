@@ -18,16 +18,16 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, UserError
 from transformer_jax.core.output_files import is_draft
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.inference.adapters import load_merged
+from transformer_jax.inference.loading import load
+from transformer_jax.inference.merging import write_with_adapter
 from transformer_jax.interop import hf_run_directory
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.interop.peft import CONFIG, WEIGHTS, read_peft
 from transformer_jax.interop.peft_modules import bare_name, linear_maps
-from transformer_jax.predictors.adapters import load_merged
-from transformer_jax.predictors.loading import load
-from transformer_jax.predictors.merging import write_with_adapter
+from transformer_jax.runs.checkpoint_reader import load_params
 from transformer_jax.training.adapters import merge_adapter
-from transformer_jax.training.checkpoint_reader import load_params
 
 SPECIAL = ("<start>", "<pad>", "<stop>", "<unk>", "</s>")
 DAMAGED = [

@@ -7,15 +7,15 @@ import pytest
 import transformer_jax as tj
 from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
-from transformer_jax.chat.template import copy_template, find_template
-from transformer_jax.chat.token_names import token_names
 from transformer_jax.cli.main import main
+from transformer_jax.data.chat.template import copy_template, find_template
+from transformer_jax.data.chat.token_names import token_names
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.context import TextStart
+from transformer_jax.inference.chats import encoder_of, special_names
+from transformer_jax.inference.generation_settings import text_start
+from transformer_jax.inference.runs import load_language, open_directory
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, convert
-from transformer_jax.predictors.chats import encoder_of, special_names
-from transformer_jax.predictors.generation_settings import text_start
-from transformer_jax.predictors.runs import load_language, open_directory
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 SPECIAL = ("<pad>", "</s>", "<unk>")

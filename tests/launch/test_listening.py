@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.launch.supervisor import Processes, child_environment
 from transformer_jax.parallel import coordinator
 from transformer_jax.parallel.coordinator import (
     bind_address,
@@ -18,6 +17,7 @@ from transformer_jax.parallel.coordinator import (
     launcher_bind_address,
     on_loopback,
 )
+from transformer_jax.parallel.launch.supervisor import Processes, child_environment
 from transformer_jax.parallel.launchers import find_launch
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import yaml
 
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.launch.render import KINDS, Cluster, render
+from transformer_jax.parallel.launch.render import KINDS, Cluster, render
 
 COMMAND = ["transformer-jax", "train", "small", "--data.source", "a b's $HOME.txt", "--resume"]
 CASES = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.launch.supervisor import Processes, child_environment, supervise
+from transformer_jax.parallel.launch.supervisor import Processes, child_environment, supervise
 from transformer_jax.parallel.launchers import find_launch
 
 ROOT = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ def test_a_signal_reaches_all_and_nothing_starts_again(tmp_path, number, code):
         """
         import sys
         from pathlib import Path
-        from transformer_jax.launch.supervisor import Processes, supervise
+        from transformer_jax.parallel.launch.supervisor import Processes, supervise
         sys.exit(supervise(sys.argv[2:], Processes(2, restarts=5, logs=Path(sys.argv[1]))))
         """
     )

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from transformer_jax.chat.template import built_in, named_template
 from transformer_jax.data.backends import SPECIAL
+from transformer_jax.data.chat.template import built_in, named_template
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.predictors.loading import load
+from transformer_jax.inference.loading import load
 
 pytestmark = pytest.mark.parity
 ENDS = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|user|>")

@@ -19,13 +19,13 @@ from transformer_jax.cli.main import main as command
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.inference.runs import load
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import WEIGHTS, read_peft, write_peft
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.lora import LoRALinear
 from transformer_jax.models.lora import with_adapters
-from transformer_jax.predictors.runs import load
 from transformer_jax.training.adapters import merge_adapter
 
 peft = pytest.importorskip("peft")

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from tests.interop.test_undefined_tokens import CHAT, SPECIAL, folder_of
-from transformer_jax.chat.template import find_template
-from transformer_jax.chat.token_names import TOKEN_NAMES
+from transformer_jax.data.chat.template import find_template
+from transformer_jax.data.chat.token_names import TOKEN_NAMES
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

@@ -17,8 +17,13 @@ from jaxtyping import Float32
 from transformer_jax.cli import training
 from transformer_jax.core.config_fields import Configuration, Count
 from transformer_jax.data.loader import pad_rows
+from transformer_jax.data.speech.features import Normalization
+from transformer_jax.data.speech.store import fill_positions
 from transformer_jax.data.store import encode_texts
 from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.inference.base import Predictor
+from transformer_jax.inference.runs import load
+from transformer_jax.inference.transcriber import Recording, Transcriber
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -28,19 +33,14 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.making import make_model
-from transformer_jax.predictors.base import Predictor
-from transformer_jax.predictors.runs import load
 from transformer_jax.recipes import registry
 from transformer_jax.recipes.recipe import Named, Recipe
-from transformer_jax.recipes.settings import RunConfig, TokenBatches
-from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_defaults
-from transformer_jax.speech.features import Normalization
-from transformer_jax.speech.store import fill_positions
-from transformer_jax.speech.transcriber import Recording, Transcriber
+from transformer_jax.recipes.settings import RunConfig, TokenBatches, TokenizerConfig
+from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
-from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.training.task import Data, Task, fingerprint
 
 WORDS = ("cat", "dog", "sun", "sea", "hat")
 PATCHES, WIDTH = 3, 6  # of a picture, numbers of a patch

@@ -16,8 +16,8 @@ import pytest
 import transformer_jax
 from tests.recipes import captioning
 from transformer_jax.cli.main import main
-from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 ALONE = ["--distributed.num-local-devices", "1"]

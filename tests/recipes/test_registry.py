@@ -19,15 +19,15 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.recipes.inferred import infer_recipe
 from transformer_jax.recipes.registry import RECIPES, get_recipe, named_runs, recipe_of
-from transformer_jax.tasks.denoising_task import DenoisingSettings
-from transformer_jax.tasks.labeled import ExampleSettings, LabeledSettings
-from transformer_jax.tasks.language_model_task import LanguageModelSettings
-from transformer_jax.tasks.masked_lm_task import MaskedLMSettings, SentenceObjectiveSettings
-from transformer_jax.tasks.settings import LengthSettings
-from transformer_jax.tasks.summarization_task import SummarizationSettings, SummarySettings
-from transformer_jax.tasks.translation_task import PairSettings, TranslationSettings
-from transformer_jax.training.config_guard import differences
-from transformer_jax.training.run_directory import RunDirectory, describe_run
+from transformer_jax.recipes.tasks.denoising_task import DenoisingSettings
+from transformer_jax.recipes.tasks.labeled import ExampleSettings, LabeledSettings
+from transformer_jax.recipes.tasks.language_model_task import LanguageModelSettings
+from transformer_jax.recipes.tasks.masked_lm_task import MaskedLMSettings, SentenceObjectiveSettings
+from transformer_jax.recipes.tasks.settings import LengthSettings
+from transformer_jax.recipes.tasks.summarization_task import SummarizationSettings, SummarySettings
+from transformer_jax.recipes.tasks.translation_task import PairSettings, TranslationSettings
+from transformer_jax.runs.config_guard import differences
+from transformer_jax.runs.run_directory import RunDirectory, describe_run
 
 PROGRAMS = (seq2seq.FAMILY, decoder_only.FAMILY, encoder_only.FAMILY)
 NAMED = [(recipe, name) for recipe in RECIPES if recipe != "captioning"

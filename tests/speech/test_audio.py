@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.speech.audio import AudioConfig, log_mel_frames, resampled
+from transformer_jax.data.speech.wav import read_wav
 from transformer_jax.functional.spectrogram import frame_signal, hann_window, log_mel
-from transformer_jax.speech.audio import AudioConfig, log_mel_frames, resampled
-from transformer_jax.speech.wav import read_wav
 
 RATE = 8000
 SMALL = AudioConfig(sample_rate=RATE, num_mels=8)

@@ -20,25 +20,25 @@ from tests.speech.test_audio import SIGNAL, pcm
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.models.config import FeatureConfig
-from transformer_jax.models.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
-from transformer_jax.predictors.runs import family, open_directory
-from transformer_jax.predictors.speech import load_transcriber
-from transformer_jax.recipes import driver
-from transformer_jax.recipes.registry import named_runs
-from transformer_jax.recipes.speech import RecurrentSpeechRun, SpeechRun
-from transformer_jax.speech.audio import AudioConfig
-from transformer_jax.speech.recordings import (
+from transformer_jax.data.speech.audio import AudioConfig
+from transformer_jax.data.speech.recordings import (
     SpeechReadOptions,
     SpeechSplits,
     build_features,
     read_manifest,
 )
-from transformer_jax.speech.store import build_speech_store, make_speech_batch
-from transformer_jax.speech.transcriber import Recording
-from transformer_jax.tasks.speech_task import SpeechDataSettings
-from transformer_jax.training.metrics import read_metrics
+from transformer_jax.data.speech.store import build_speech_store, make_speech_batch
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.inference.runs import family, open_directory
+from transformer_jax.inference.speech import load_transcriber
+from transformer_jax.inference.transcriber import Recording
+from transformer_jax.models.config import FeatureConfig
+from transformer_jax.models.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
+from transformer_jax.recipes import driver
+from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.speech import RecurrentSpeechRun, SpeechRun
+from transformer_jax.recipes.tasks.speech_task import SpeechDataSettings
+from transformer_jax.runs.metrics import read_metrics
 
 SPEECH_RUNS = named_runs("speech", "recurrent_speech")
 RUNS = named_runs("translation", "recurrent_translation")

@@ -12,9 +12,9 @@ import pytest
 
 from tests.speech.test_audio import SIGNAL, SMALL, floating, pcm
 from transformer_jax.core.errors import DataError
-from transformer_jax.speech.audio import AudioConfig, resampled
-from transformer_jax.speech.features import decode_features
-from transformer_jax.speech.wav import read_wav
+from transformer_jax.data.speech.audio import AudioConfig, resampled
+from transformer_jax.data.speech.features import decode_features
+from transformer_jax.data.speech.wav import read_wav
 
 OPEN = [0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000, 0x80000000, 0xFFFFFFFF - 36]
 TAG = b"LIST" + struct.pack("<I", 4) + b"INFO"

@@ -13,12 +13,12 @@ from transformer_jax.core.storage.copies import ObjectStorage, fetched, storage_
 from transformer_jax.core.storage.objects import Objects
 from transformer_jax.core.storage.urls import url_of, url_of_folder, with_urls, working_copy
 from transformer_jax.data.text import read_lines
+from transformer_jax.inference.loading import _in_engine
 from transformer_jax.interop.hf_run_directory import convert
-from transformer_jax.predictors.loading import _in_engine
-from transformer_jax.training.lease import Lease
-from transformer_jax.training.lock import RunLock, check_lock
-from transformer_jax.training.manifest import run_storage
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.lease import Lease
+from transformer_jax.runs.lock import RunLock, check_lock
+from transformer_jax.runs.manifest import run_storage
+from transformer_jax.runs.run_directory import RunDirectory
 
 
 def content(folder):
@@ -223,7 +223,7 @@ def test_a_run_that_another_machine_writes_is_not_changed_without_a_lock(run):
 def test_of_two_that_take_a_run_over_one_has_it(run, monkeypatch):
     url, _, _ = run
     Objects(url).write("lock.json", stranger().encode())
-    monkeypatch.setattr("transformer_jax.training.lease._SETTLE", 0.0)
+    monkeypatch.setattr("transformer_jax.runs.lease._SETTLE", 0.0)
     mine = Lease(url, stale=-1.0)  # silent for longer than that
     mine.take("mine")
     mine.check("mine")

@@ -18,7 +18,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.core.storage.copies import fetched
 from transformer_jax.core.storage.objects import Objects
 from transformer_jax.data.corpora import phrasebook
-from transformer_jax.training.verification import verify
+from transformer_jax.runs.verification import verify
 
 ROOT = Path(__file__).parents[2]
 STEPS = 60

@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec as P
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict, with_leaves
-from transformer_jax.training import manifest
-from transformer_jax.training.checkpoint import (
+from transformer_jax.runs import manifest
+from transformer_jax.runs.checkpoint import (
     Checkpointer,
     CheckpointScore,
     load_params,
@@ -470,7 +470,7 @@ def test_a_moving_average_under_its_earlier_name_is_read_verified_and_scored(run
 
 def test_what_training_removes_meanwhile_confuses_no_reader(tmp_path, monkeypatch, caplog):
     """Checkpoints vanish between listing, reading the manifest, verifying and reading arrays."""
-    from transformer_jax.training import checkpoint_reader
+    from transformer_jax.runs import checkpoint_reader
 
     for name in ("read", "find_corruption"):
         run = ck_run(tmp_path / name, at=(1, 2))

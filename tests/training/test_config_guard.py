@@ -14,9 +14,9 @@ from transformer_jax.recipes.finetuning import FinetuneRun
 from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.masked_lm import PretrainRun
 from transformer_jax.recipes.translation import Run
-from transformer_jax.training import manifest
-from transformer_jax.training.config_guard import changed_config, differences, leaves
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs import manifest
+from transformer_jax.runs.config_guard import changed_config, differences, leaves
+from transformer_jax.runs.run_directory import RunDirectory
 
 RUNS = {"translator": Run, "language": LanguageRun, "encoder": PretrainRun, "task": FinetuneRun}
 

@@ -13,10 +13,10 @@ import pytest
 from transformer_jax.core import processes
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.core.processes import process_alive, process_started, this_process
-from transformer_jax.training import lock, metrics
-from transformer_jax.training.lock import LOCK, RunLock, check_lock
-from transformer_jax.training.metrics import MetricsLog
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs import lock, metrics
+from transformer_jax.runs.lock import LOCK, RunLock, check_lock
+from transformer_jax.runs.metrics import MetricsLog
+from transformer_jax.runs.run_directory import RunDirectory
 
 
 def lk_record(path, *, age=0.0, **fields):

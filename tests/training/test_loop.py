@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, NumericsError, Stopped
-from transformer_jax.training import manifest
-from transformer_jax.training.checkpoint import Checkpointer, load_params, steps
+from transformer_jax.runs import manifest
+from transformer_jax.runs.checkpoint import Checkpointer, load_params, steps
+from transformer_jax.runs.metrics import MetricsLog, read_metrics
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.loop import FitResult, Loop, fit
-from transformer_jax.training.metrics import MetricsLog, read_metrics
 from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import TrainState, digest
 

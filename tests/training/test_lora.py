@@ -25,9 +25,10 @@ from transformer_jax.models.partition import overlay
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
-from transformer_jax.training import manifest, objectives
+from transformer_jax.runs import manifest
+from transformer_jax.runs.checkpoint_reader import load_params, load_parts
+from transformer_jax.training import objectives
 from transformer_jax.training.adapters import Adapter, merge_adapter, unmerge_adapter, with_choice
-from transformer_jax.training.checkpoint_reader import load_params, load_parts
 from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import TrainState, abstract_parts, create_state, digest, split
 from transformer_jax.training.step import make_step

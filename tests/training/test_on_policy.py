@@ -20,9 +20,9 @@ from transformer_jax.decoding.options import special_tokens
 from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.parallel.mesh import make_mesh
-from transformer_jax.tasks import on_policy_task, preference_task, rewards
+from transformer_jax.recipes.tasks import on_policy_task, preference_task, rewards
+from transformer_jax.runs.checkpoint_reader import load_params
 from transformer_jax.training import on_policy
-from transformer_jax.training.checkpoint_reader import load_params
 from transformer_jax.training.on_policy import KLControl, OnPolicy
 from transformer_jax.training.preference_objectives import (
     FrozenModel,

@@ -16,21 +16,21 @@ from tests.chat.test_encoding import ENDS, WORDS
 from tests.chat.test_template import conversation
 from tests.conftest import SWEEP_SEED
 from tests.training.small_decoder import CONFIG
-from transformer_jax.chat.encoding import ChatEncoder
-from transformer_jax.chat.session import ChatModel
-from transformer_jax.chat.template import ChatTemplate, built_in, named_template
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.backends import SPECIAL
+from transformer_jax.data.chat.encoding import ChatEncoder
+from transformer_jax.data.chat.template import ChatTemplate, built_in, named_template
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.options import special_tokens
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.writing import GenerationSequence
+from transformer_jax.inference.chat_session import ChatModel
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import make_mesh
-from transformer_jax.tasks import on_policy_task
-from transformer_jax.tasks.rewards import PythonReward
+from transformer_jax.recipes.tasks import on_policy_task
+from transformer_jax.recipes.tasks.rewards import PythonReward
 from transformer_jax.training import on_policy
 from transformer_jax.training.on_policy import KLControl, OnPolicy
 from transformer_jax.training.preference_objectives import Policies

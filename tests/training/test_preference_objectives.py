@@ -18,7 +18,7 @@ from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.partition import EVERYTHING
 from transformer_jax.parallel.mesh import make_mesh
-from transformer_jax.tasks import preference_task
+from transformer_jax.recipes.tasks import preference_task
 from transformer_jax.training import preference_objectives as objectives
 from transformer_jax.training.settings import LoopConfig, adamw
 from transformer_jax.training.state import TrainState, split

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.training.curves import training_curves
-from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory
+from transformer_jax.visual.curves import training_curves
 
 
 def test_what_was_begun_is_refused_unless_it_may_be_deleted(tmp_path):

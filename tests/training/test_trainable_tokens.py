@@ -28,9 +28,10 @@ from transformer_jax.models.partition import EVERYTHING, where
 from transformer_jax.models.trainable_tokens import put_in, split_rows, trainable_tokens
 from transformer_jax.parallel.mesh import make_mesh, shard_batch
 from transformer_jax.parallel.settings import MeshConfig
-from transformer_jax.training import manifest, objectives
+from transformer_jax.runs import manifest
+from transformer_jax.runs.checkpoint_reader import load_params, load_parts
+from transformer_jax.training import objectives
 from transformer_jax.training.adapters import merge_adapter, of_run
-from transformer_jax.training.checkpoint_reader import load_params, load_parts
 from transformer_jax.training.optimizers import make_optimizer, weight_decay_mask
 from transformer_jax.training.preference_objectives import beside_reference
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig

@@ -16,24 +16,24 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, DataError,
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.inference.loading import load
 from transformer_jax.interop.hf_run_directory import save_converted
 from transformer_jax.models.partition import EVERYTHING, Partition, merging, overlay, where
 from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
-from transformer_jax.predictors.loading import load
-from transformer_jax.training import manifest
-from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.checkpoint_reader import load_params
-from transformer_jax.training.checkpoint_score import CheckpointScore
-from transformer_jax.training.manifest import FROZEN
-from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs import manifest
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.checkpoint_reader import load_params
+from transformer_jax.runs.checkpoint_score import CheckpointScore, Metric
+from transformer_jax.runs.manifest import FROZEN
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory
+from transformer_jax.runs.verification import verify
 from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import digest, split
-from transformer_jax.training.task import Data, Metric, Task
+from transformer_jax.training.task import Data, Task
 from transformer_jax.training.trainer import Trainer
-from transformer_jax.training.verification import verify
 
 
 class Layer(nnx.Module):

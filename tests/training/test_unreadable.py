@@ -18,10 +18,10 @@ from tests.training.test_trainer import trainer
 from transformer_jax.cli.errors import guarded, terminated
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.training.checkpoint_reader import load_params, weights_digest
-from transformer_jax.training.config_guard import latest_manifest
-from transformer_jax.training.manifest import UnreadableError
-from transformer_jax.training.verification import verify
+from transformer_jax.runs.checkpoint_reader import load_params, weights_digest
+from transformer_jax.runs.config_guard import latest_manifest
+from transformer_jax.runs.manifest import UnreadableError
+from transformer_jax.runs.verification import verify
 
 NEWEST, BEFORE = "checkpoints/step_00000006", "checkpoints/step_00000004"
 
@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
     """A run of a user's own task with three checkpoints, and what they are."""
     folder = tmp_path_factory.mktemp("unreadable") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("transformer_jax.training.curves.training_curves", lambda *_, **__: None)
+        patch.setattr("transformer_jax.visual.curves.training_curves", lambda *_, **__: None)
         trainer(folder).fit(steps=6)
     return folder
 
@@ -178,14 +178,14 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, monkeypatch, caps
     def read(*_):
         asyncio.run(stopped()) if inside == "event loop" else os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("transformer_jax.training.checkpoint_reader.read_item", read)
+    monkeypatch.setattr("transformer_jax.runs.checkpoint_reader.read_item", read)
     before = contents(run)
     for act in (lambda: load_params(run, "best"), lambda: verify(run)):
         with terminated("stopped by a signal"):
             code = guarded(lambda act=act: act() and 0)
         assert code == {signal.SIGTERM: 143, signal.SIGUSR1: 75}[number]
         assert capsys.readouterr().err == "error: stopped by a signal\n"
-    monkeypatch.setattr("transformer_jax.training.checkpoint.read_item", read)
+    monkeypatch.setattr("transformer_jax.runs.checkpoint.read_item", read)
     with terminated("stopped by a signal"):
         assert guarded(lambda: trainer(run).fit(steps=8) and 0) in (75, 143)
     assert "error: stopped by a signal" in capsys.readouterr().err

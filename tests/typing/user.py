@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any, assert_type
 
 import transformer_jax as tj
-from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor
-from transformer_jax.predictors.results import GeneratedText
-from transformer_jax.predictors.speech import SpeechPredictor
-from transformer_jax.predictors.texts import (
+from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
+from transformer_jax.inference.results import GeneratedText
+from transformer_jax.inference.speech import SpeechPredictor
+from transformer_jax.inference.texts import (
     ClassificationPredictor,
     EncoderPredictor,
     QuestionAnsweringPredictor,

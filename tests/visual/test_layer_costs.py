@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from transformer_jax.complexity.layers import Layer
-from transformer_jax.complexity.measure import Measured, Passes
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.visual import layer_costs
-from transformer_jax.visual.layer_costs import plot_layers
+from transformer_jax.laboratory.complexity import picture as layer_costs
+from transformer_jax.laboratory.complexity.layers import Layer
+from transformer_jax.laboratory.complexity.measure import Measured, Passes
+from transformer_jax.laboratory.complexity.picture import plot_layers
 
 
 def measured(times):

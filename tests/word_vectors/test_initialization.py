@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax import tasks
 from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.inference.runs import model_config, open_directory
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -26,14 +26,13 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.making import make_model
 from transformer_jax.models.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
-from transformer_jax.predictors.runs import model_config, open_directory
-from transformer_jax.recipes import driver
+from transformer_jax.recipes import driver, tasks
 from transformer_jax.recipes.checks import checked
+from transformer_jax.recipes.initial import load_pretrained
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.runs.initial import load_pretrained
-from transformer_jax.tasks.fit import allowing
-from transformer_jax.training.checkpoint_reader import load_params
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.recipes.tasks.fit import allowing
+from transformer_jax.runs.checkpoint_reader import load_params
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import load_embeddings, save_embeddings, size_of_vectors
 from transformer_jax.word_vectors.initialization import (

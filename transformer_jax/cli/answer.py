@@ -43,7 +43,7 @@ class Answer(PredictionCommand):
         if self.context is None:
             raise ConfigError("--context is missing: the text file that holds the answers")
         from transformer_jax.cli.encoders import file_lines, given_lines, windows, write
-        from transformer_jax.predictors.encoders import load_task
+        from transformer_jax.inference.encoders import load_task
 
         if str(self.context) == "-" and not self.questions:
             raise ConfigError("--context - is standard input: give the questions as arguments")

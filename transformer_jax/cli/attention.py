@@ -14,7 +14,7 @@ from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
-    from transformer_jax.predictors.attention import TextAttention
+    from transformer_jax.inference.attention import TextAttention
 
 __all__ = ["Attention"]
 
@@ -86,8 +86,8 @@ class Attention(AttentionFlags, RunCommand):
             ConfigError: A flag that is for translators, of another model.
             DataError: The recording cannot be read, or a text is too long.
         """
-        from transformer_jax.predictors.loading import load
-        from transformer_jax.predictors.runs import (
+        from transformer_jax.inference.loading import load
+        from transformer_jax.inference.runs import (
             ENCODERS,
             FAMILY_NAMES,
             family,

@@ -17,8 +17,8 @@ from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
-    from transformer_jax.chat.session import ChatSession
     from transformer_jax.decoding.requests import GenerationRequest
+    from transformer_jax.inference.chat_session import ChatSession
 
 __all__ = ["Chat"]
 
@@ -67,9 +67,9 @@ class Chat(ChatFlags, PredictionCommand):
 
         request = GenerationRequest.of("", self.generation())
         change = longer(self.context, self.rope_interpolation)
-        from transformer_jax.chat.session import ChatSession
-        from transformer_jax.predictors.chats import load_chat
-        from transformer_jax.predictors.runs import as_trained
+        from transformer_jax.inference.chat_session import ChatSession
+        from transformer_jax.inference.chats import load_chat
+        from transformer_jax.inference.runs import as_trained
 
         prepare = as_trained(self.run, trim=False)
         model = load_chat(

@@ -16,7 +16,7 @@ from transformer_jax.core.config_fields import Range, Share
 from transformer_jax.core.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
-    from transformer_jax.encoding.rewards import Rewarded, RewardRunner
+    from transformer_jax.inference.encoding.rewards import Rewarded, RewardRunner
 
 __all__ = ["Classify"]
 
@@ -55,10 +55,10 @@ class Classify(PredictionCommand):
         """Classifies lines until the input ends."""
         self.check()
         from transformer_jax.cli.encoders import given_lines, windows, write
-        from transformer_jax.encoding.rewards import RewardRunner
-        from transformer_jax.encoding.task_runner import UnreadTextError
-        from transformer_jax.predictors.encoders import load_task
-        from transformer_jax.predictors.runs import open_directory
+        from transformer_jax.inference.encoders import load_task
+        from transformer_jax.inference.encoding.rewards import RewardRunner
+        from transformer_jax.inference.encoding.task_runner import UnreadTextError
+        from transformer_jax.inference.runs import open_directory
 
         predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
         kind, labels = task["kind"], task.get("labels", [])

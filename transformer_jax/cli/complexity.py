@@ -9,8 +9,8 @@ from transformer_jax.core.config_fields import Configuration, OutputPath, Range
 from transformer_jax.core.errors import ConfigError, plural
 
 if TYPE_CHECKING:
-    from transformer_jax.complexity.layers import Kind, Layer
-    from transformer_jax.complexity.measure import Measured
+    from transformer_jax.laboratory.complexity.layers import Kind, Layer
+    from transformer_jax.laboratory.complexity.measure import Measured
 
 __all__ = ["Complexity"]
 
@@ -61,8 +61,8 @@ class Complexity(Configuration, group="--"):
         check_file("--output", self.output, SUFFIXES)
         import jax
 
-        from transformer_jax.complexity.measure import seconds_of_nothing
         from transformer_jax.core.devices import default_device
+        from transformer_jax.laboratory.complexity.measure import seconds_of_nothing
 
         device = default_device().device_kind
         print(_growth([layer.kind for layer in layers]), flush=True)
@@ -88,7 +88,7 @@ class Complexity(Configuration, group="--"):
             }
             write_json("--json", self.json, content)
         if self.output is not None:
-            from transformer_jax.visual.layer_costs import plot_layers
+            from transformer_jax.laboratory.complexity.picture import plot_layers
 
             with writing("--output", self.output):
                 plot_layers(measured, self.output, device=device)
@@ -124,7 +124,7 @@ class Complexity(Configuration, group="--"):
 
     def combined(self) -> "list[Layer]":
         """Each kind with each length and size, and with each of its kernels or windows."""
-        from transformer_jax.complexity.layers import Layer
+        from transformer_jax.laboratory.complexity.layers import Layer
 
         extents = {"restricted": self.windows, "convolution": self.kernels, "dilated": self.kernels}
         return [
@@ -137,8 +137,8 @@ class Complexity(Configuration, group="--"):
 
     def measured(self, layers: "list[Layer]") -> "list[Measured]":
         """Counts and measures the layers."""
-        from transformer_jax.complexity.measure import Clock, measure
         from transformer_jax.core.task_progress import show_progress
+        from transformer_jax.laboratory.complexity.measure import Clock, measure
 
         with show_progress("counting FLOPs and measuring paths", len(layers)) as activity:
             found = []
@@ -156,7 +156,7 @@ class Complexity(Configuration, group="--"):
 
 def _growth(kinds: "list[Kind]") -> str:
     """Table 1, with the exact numbers behind each order of growth."""
-    from transformer_jax.complexity.layers import GROWTH
+    from transformer_jax.laboratory.complexity.layers import GROWTH
 
     head = ("layer", "operations", "multiply-adds", "sequential", "path", "path length")
     shown = [(kind, *GROWTH[kind]) for kind in dict.fromkeys(kinds)]
@@ -201,7 +201,7 @@ def _seconds(value: float) -> str:
 
 def _notes(measured: "list[Measured]") -> list[str]:
     """Returns notes about the limits of the figures."""
-    from transformer_jax.complexity.measure import LONGEST_PATH
+    from transformer_jax.laboratory.complexity.measure import LONGEST_PATH
 
     kinds, found = {one.layer.kind for one in measured}, []
     if "restricted self-attention" in kinds:

@@ -22,7 +22,7 @@ from transformer_jax.models.recurrent_config import RECURRENT_PRESETS, ModelConf
 if TYPE_CHECKING:
     from transformer_jax.models.costs.accounting import Decoding
     from transformer_jax.models.costs.components import Component
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Describe", "report"]
 
@@ -53,7 +53,7 @@ class Describe(RunCommand):
 
     def __call__(self) -> int:
         """Prints the description."""
-        from transformer_jax.predictors.runs import open_directory
+        from transformer_jax.inference.runs import open_directory
 
         config = self.config()
         if isinstance(config, RecurrentConfig):
@@ -96,9 +96,9 @@ class Describe(RunCommand):
             ConfigError: There is no such device.
         """
         from transformer_jax.parallel.target import plan_target
-        from transformer_jax.runs.begin import dtype_of
-        from transformer_jax.runs.planned import Shape
-        from transformer_jax.runs.planned_kernels import model_kernels
+        from transformer_jax.planning.kernels import model_kernels
+        from transformer_jax.planning.programs import Shape
+        from transformer_jax.recipes.begin import dtype_of
 
         target = plan_target(name)
         if self.preset is not None:
@@ -117,7 +117,7 @@ class Describe(RunCommand):
 
     def heads(self, config: ModelConfig) -> dict[str, tuple[int, ...]]:
         """The shapes of the heads of the run's task or of a Hugging Face encoder."""
-        from transformer_jax.predictors.runs import open_directory
+        from transformer_jax.inference.runs import open_directory
 
         if self.run is not None:
             return heads_of(open_directory(self.run))
@@ -145,7 +145,7 @@ class Describe(RunCommand):
             raise ConfigError(
                 f"--preset {self.preset}: no such preset: {hint}there are {', '.join(presets)}"
             )
-        from transformer_jax.predictors.runs import model_config, open_directory
+        from transformer_jax.inference.runs import model_config, open_directory
 
         assert self.run is not None
         return model_config(open_directory(self.run))
@@ -153,7 +153,7 @@ class Describe(RunCommand):
 
 def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
     """The shapes of the parameters of a run's heads, by its task."""
-    from transformer_jax.predictors.runs import ENCODERS, abstract_model, family, model_config
+    from transformer_jax.inference.runs import ENCODERS, abstract_model, family, model_config
 
     if family(run) not in (*ENCODERS, "decoder-task", "image"):
         return {}
@@ -171,7 +171,7 @@ def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
 
 def has_head(run: "RunDirectory") -> bool:
     """Returns whether a run's decoder has a language-model head."""
-    from transformer_jax.predictors.runs import family
+    from transformer_jax.inference.runs import family
 
     return family(run) != "decoder-task"
 

@@ -62,7 +62,7 @@ class DiversityCommand(PredictionCommand):
         """Prints a row for each way, and writes the files that are asked for."""
         self.check()
         from transformer_jax.cli.request_lines import prompt_lines
-        from transformer_jax.predictors.runs import family, open_directory, preparation
+        from transformer_jax.inference.runs import family, open_directory, preparation
 
         run = open_directory(self.run)
         prepared = preparation(run)
@@ -72,7 +72,7 @@ class DiversityCommand(PredictionCommand):
             raise DataError(f"{self.file}: no lines: it is empty")
         from transformer_jax.evaluation.diversity import diversity
         from transformer_jax.evaluation.words import choose_tokenize
-        from transformer_jax.predictors.varieties import write_varieties
+        from transformer_jax.inference.varieties import write_varieties
 
         found = write_varieties(
             self.run, lines, self.ways(), checkpoint=self.checkpoint,

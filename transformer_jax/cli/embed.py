@@ -45,14 +45,14 @@ class Embed(PredictionCommand):
     def __call__(self) -> int:
         """Writes the file, and prints a line about its content."""
         from transformer_jax.cli.encoders import file_lines, layers_of
-        from transformer_jax.predictors.encoders import load_vectors, pool_of, prompt_of, skip_of
-        from transformer_jax.predictors.runs import open_directory
+        from transformer_jax.inference.encoders import load_vectors, pool_of, prompt_of, skip_of
+        from transformer_jax.inference.runs import open_directory
 
         layers = layers_of(self.layers)
         import numpy as np
 
         from transformer_jax.data.text import check_readable
-        from transformer_jax.encoding.saving import VectorFile
+        from transformer_jax.inference.encoding.saving import VectorFile
 
         if str(self.file) != "-":
             check_readable(self.file, "embed")

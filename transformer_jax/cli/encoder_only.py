@@ -37,7 +37,7 @@ class Glue(Configuration, group="--"):
 def glue(arguments: Sequence[str], program: str) -> int:
     """Prints the published rows and that of the runs."""
     asked = parse_flags(Glue, program, arguments)
-    from transformer_jax.runs import glue_table
+    from transformer_jax.recipes import glue_table
 
     print(glue_table.glue(asked.runs))
     return 0

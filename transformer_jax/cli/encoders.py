@@ -10,7 +10,7 @@ from transformer_jax.cli.output import waiting
 from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transformer_jax.encoding.vectors import Layers
+    from transformer_jax.inference.encoding.vectors import Layers
 
 __all__ = ["file_lines", "given_lines", "layers_of", "windows", "write"]
 

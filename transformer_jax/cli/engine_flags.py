@@ -11,7 +11,7 @@ from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transformer_jax.predictors.engines import EngineConfig
+    from transformer_jax.inference.engines import EngineConfig
 
 __all__ = ["EngineCommand"]
 
@@ -82,7 +82,7 @@ class EngineCommand(PredictionCommand):
 
     def engine_config(self) -> "EngineConfig":
         """Returns the CTranslate2 settings of the flags."""
-        from transformer_jax.predictors.engines import EngineConfig
+        from transformer_jax.inference.engines import EngineConfig
 
         told = lambda folder, said: wrote(folder, what=said)
         return EngineConfig(self.compute or "float32", self.engine_cache, told)

@@ -60,8 +60,8 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
         ConfigError: There is no such run, a flag is for runs of another kind, or the run has no
             evaluation.
     """
-    from transformer_jax.predictors.runs import open_directory
-    from transformer_jax.training.config_guard import changed_config
+    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.runs.config_guard import changed_config
 
     paths = [one for one in arguments if not one.startswith("-")]
     path = next((one for one in paths if url_of(one) or Path(one).is_dir()), None)

@@ -76,13 +76,13 @@ class Export(RunCommand):
     def write(self, output: Path) -> str:
         """Write the export into a new folder; returns a line about it."""
         if self.format == "peft":
-            from transformer_jax.predictors.merging import export_peft
+            from transformer_jax.inference.merging import export_peft
 
             return export_peft(self.run, output, self.checkpoint)
+        from transformer_jax.inference.generation_settings import text_start
+        from transformer_jax.inference.runs import family, load, open_directory
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
-        from transformer_jax.predictors.generation_settings import text_start
-        from transformer_jax.predictors.runs import family, load, open_directory
 
         directory = open_directory(self.run)
         kind, fields = family(directory), directory.read_config()
@@ -96,7 +96,7 @@ class Export(RunCommand):
         first = None if start is None else start.alone
         what = (output, model, params, tokenizer)
         if self.format == "hf":
-            from transformer_jax.chat.template import copy_template
+            from transformer_jax.data.chat.template import copy_template
             from transformer_jax.interop.export import write_model
 
             shard = None if self.max_shard_size is None else int(self.max_shard_size * 1e9)

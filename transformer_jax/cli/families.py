@@ -166,8 +166,8 @@ def _recipe_of(path: Path) -> Recipe:
     A file that was changed after training is refused where the run is opened, which knows whether
     that is allowed.
     """
-    from transformer_jax.predictors.runs import open_directory
-    from transformer_jax.training.run_directory import ConfigFile
+    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.runs.run_directory import ConfigFile
 
     run = open_directory(path) if url_of(path) or path.is_dir() else ConfigFile(path)
     return recipe_of(run, check=False)

@@ -31,7 +31,7 @@ class FillMask(PredictionCommand):
 
     def __call__(self) -> int:
         """Prints one row per prediction, the most probable first."""
-        from transformer_jax.predictors.runs import (
+        from transformer_jax.inference.runs import (
             as_trained,
             load,
             open_directory,
@@ -54,8 +54,8 @@ class FillMask(PredictionCommand):
                 f"try {command('embed', self.run)}"
             )
         from transformer_jax.cli.encoders import given_lines, windows, write
-        from transformer_jax.encoding import masked
-        from transformer_jax.predictors.encoders import read_length, template_of
+        from transformer_jax.inference.encoders import read_length, template_of
+        from transformer_jax.inference.encoding import masked
 
         prepare = as_trained(self.run, trim=False)
         model, tokenizer = load(self.run, self.checkpoint, kind="encoder")

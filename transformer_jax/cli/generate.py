@@ -87,7 +87,7 @@ class Generate(TextFlags, EngineCommand):
             return self.by_generation_config()
         asked = self.asked()
         from transformer_jax.decoding.requests import numbered
-        from transformer_jax.predictors.runs import as_trained, is_ngram_run, open_directory
+        from transformer_jax.inference.runs import as_trained, is_ngram_run, open_directory
 
         prepare = as_trained(self.run, trim=False)
         # Numbered here: the model gets one window of requests at a time.
@@ -108,7 +108,7 @@ class Generate(TextFlags, EngineCommand):
         conversations = self.of_conversations(asked)
         model = self.language_model(shapes, asked)
         if conversations:
-            from transformer_jax.predictors.chats import answering, template_of
+            from transformer_jax.inference.chats import answering, template_of
 
             chosen = [self.adapters.get(one.adapter or "") for one in asked]
             chat = answering(self.run, model, template_of(self.run, chosen))
@@ -155,7 +155,7 @@ class Generate(TextFlags, EngineCommand):
     ) -> "LanguageModel":
         """The language model of the run, in its engine, which has what is ``asked`` for."""
         if self.engine == "ctranslate2":
-            from transformer_jax.predictors.engines import load_engine_language
+            from transformer_jax.inference.engines import load_engine_language
 
             model = load_engine_language(
                 self.run, self.checkpoint, self.engine_config(), shapes=shapes
@@ -163,11 +163,11 @@ class Generate(TextFlags, EngineCommand):
             for request in asked:
                 model.check(request)
             return model
-        from transformer_jax.predictors.runs import load_language
+        from transformer_jax.inference.runs import load_language
 
         change, loaded = longer(self.context, self.rope_interpolation), None
         if self.adapters:
-            from transformer_jax.predictors.adapters import load_adapted
+            from transformer_jax.inference.adapters import load_adapted
 
             how: Any = {"dtype": self.dtype, "change": change}
             loaded = load_adapted(self.run, self.adapters, self.checkpoint, **how)
@@ -244,8 +244,8 @@ class Generate(TextFlags, EngineCommand):
     def by_generation_config(self) -> int:
         """Writes the texts of ``generate()`` of transformers."""
         from transformer_jax.cli.flags import refuse_flags
-        from transformer_jax.predictors.hf_generation import HFTextGenerator
-        from transformer_jax.predictors.runs import load
+        from transformer_jax.inference.hf_generation import HFTextGenerator
+        from transformer_jax.inference.runs import load
 
         names = ("max_new_tokens", "num_beams", "num_return_sequences", "repetition_penalty",
                  "no_repeat_ngram_size")  # fmt: skip

@@ -86,7 +86,7 @@ class Launch(Configuration, group="--"):
 
     def __call__(self) -> int:
         """Runs the command to its end, or prints a file; returns the exit code."""
-        from transformer_jax.launch.supervisor import Processes, supervise
+        from transformer_jax.parallel.launch.supervisor import Processes, supervise
 
         command = self._checked()
         if self.render is not None:
@@ -106,7 +106,7 @@ class Launch(Configuration, group="--"):
         return supervise(_program(command), processes, again=_program(with_resume(command)))
 
     def _rendered(self, command: list[str]) -> str:
-        from transformer_jax.launch.render import Cluster, render
+        from transformer_jax.parallel.launch.render import Cluster, render
 
         if self.plan is None:
             raise ConfigError(

@@ -37,7 +37,7 @@ class Merge(RunCommand):
             raise ConfigError(
                 "--unmerge and --adapter: one takes the base of a run out, one merges into it"
             )
-        from transformer_jax.predictors.merging import write_merged, write_with_adapter
+        from transformer_jax.inference.merging import write_merged, write_with_adapter
 
         if self.adapter is not None:
             done = write_with_adapter(

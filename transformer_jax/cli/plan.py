@@ -31,11 +31,11 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
             nearest settings that do.
     """
     from transformer_jax.parallel.target import plan_target
+    from transformer_jax.planning import plan
+    from transformer_jax.planning.programs import mesh_on
+    from transformer_jax.recipes.begin import for_device
     from transformer_jax.recipes.checks import checked
     from transformer_jax.recipes.registry import get_recipe
-    from transformer_jax.runs import plan
-    from transformer_jax.runs.begin import for_device
-    from transformer_jax.runs.planned import mesh_on
 
     recipe = get_recipe(run.recipe)
     if not recipe.has_plan:
@@ -110,7 +110,7 @@ def _vocabulary(settings: Any) -> tuple[int, int, str]:
     """Tokens before a run adds some, tokens after it, and where the first number is from."""
     from transformer_jax.data.added_tokens import add_tokens
     from transformer_jax.data.tokenizer import load_tokenizer
-    from transformer_jax.runs.sizing import VOCABULARY
+    from transformer_jax.recipes.sizing import VOCABULARY
 
     added = (settings.add_tokens, settings.add_special_tokens)
     if settings.path is not None:
@@ -131,7 +131,7 @@ def _usable(found: Any) -> str:
 
 
 def _advice(run: Any, found: Any, programs: list[Any]) -> str:
-    from transformer_jax.runs import plan
+    from transformer_jax.planning import plan
 
     most = max(program.memory for program in programs)
     less = "more than" if most > found.usable else f"which leaves less than {plan.MARGIN:.0%} of"
@@ -147,7 +147,7 @@ def _advice(run: Any, found: Any, programs: list[Any]) -> str:
 
 
 def _rows(programs: Sequence[Any]) -> list[tuple[str, ...]]:
-    from transformer_jax.runs.planned_kernels import FUSED
+    from transformer_jax.planning.kernels import FUSED
 
     rows: list[tuple[str, ...]] = []
     for program in programs:
@@ -170,7 +170,7 @@ def _rows(programs: Sequence[Any]) -> list[tuple[str, ...]]:
 
 
 def _as_json(programs: Sequence[Any], kernels: Any, found: Any, settings: dict[str, Any]) -> str:
-    from transformer_jax.runs.plan import fits
+    from transformer_jax.planning.plan import fits
 
     described = [
         {

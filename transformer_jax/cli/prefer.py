@@ -84,7 +84,7 @@ class Prefer(SamplingCommand):
     def _chooser(self) -> Choose:
         if self.rule is None:
             return _ask
-        from transformer_jax.tasks.rewards import PythonReward, load_reward
+        from transformer_jax.recipes.tasks.rewards import PythonReward, load_reward
 
         rule = PythonReward(load_reward(str(self.rule), "--rule"), None, str(self.rule))
 

@@ -15,8 +15,8 @@ from transformer_jax.core.errors import DataError, UserError, plural
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled
     from transformer_jax.data.preparation import Preparation
-    from transformer_jax.encoding.probing import ProbeResult
-    from transformer_jax.encoding.vectors import Embedder, Pools
+    from transformer_jax.inference.encoding.probing import ProbeResult
+    from transformer_jax.inference.encoding.vectors import Embedder, Pools
 
 __all__ = ["Probe"]
 
@@ -47,8 +47,8 @@ class Probe(PredictionCommand):
 
     def __call__(self) -> int:
         """Prints the held-out accuracy of each layer."""
-        from transformer_jax.predictors.encoders import load_vectors, pool_of, sentence_of
-        from transformer_jax.predictors.runs import open_directory, preparation
+        from transformer_jax.inference.encoders import load_vectors, pool_of, sentence_of
+        from transformer_jax.inference.runs import open_directory, preparation
 
         run = open_directory(self.run)
         prepare = preparation(run)
@@ -57,7 +57,7 @@ class Probe(PredictionCommand):
         # Tagging uses one vector per word, without pooling.
         pool = "mean" if self.tagged else pool_of(self.run, self.pool)
         vectors, _ = load_vectors(self.run, self.checkpoint)
-        from transformer_jax.encoding.probing import majority, probe_layers
+        from transformer_jax.inference.encoding.probing import majority, probe_layers
 
         (items, given), (others, wanted) = self.items(train), self.items(valid)
         names = sorted(set(given))

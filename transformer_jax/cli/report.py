@@ -71,7 +71,7 @@ class Report(Configuration, group="--"):
             DataError: The folder has no results.
         """
         from transformer_jax.evaluation.bleu_results import results_in, scores_of_run
-        from transformer_jax.predictors.runs import family, open_directory
+        from transformer_jax.inference.runs import family, open_directory
 
         found: list[OwnScore] = []
         for path in self.runs:

@@ -20,7 +20,7 @@ class RunCommand(Configuration, group="--"):
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
         """Context in which the command's runs are loaded."""
-        from transformer_jax.training.config_guard import changed_config
+        from transformer_jax.runs.config_guard import changed_config
 
         with changed_config(self.allow_changed_config):
             yield

@@ -161,7 +161,7 @@ def config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
 def _configured(command: str, runs: Runs, file: Path) -> Any:
     """The run that a ``config.json`` describes."""
     from transformer_jax.recipes.driver import read
-    from transformer_jax.training.run_directory import ConfigFile
+    from transformer_jax.runs.run_directory import ConfigFile
 
     try:
         run = read(ConfigFile(file))

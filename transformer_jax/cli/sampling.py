@@ -11,11 +11,11 @@ from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationCon
 from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
-    from transformer_jax.chat.session import ChatModel
     from transformer_jax.data.preferences import Prompt
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.decoding.ngram import NgramLanguageModel
     from transformer_jax.decoding.requests import Continuation, GenerationRequest
+    from transformer_jax.inference.chat_session import ChatModel
 
 __all__ = ["Sampler", "SamplingCommand", "load_sampler", "read_prompts"]
 
@@ -48,7 +48,7 @@ class SamplingCommand(SamplingFlags, PredictionCommand):
             CheckpointError: The run does not exist, or its ``config.json`` is damaged.
         """
         from transformer_jax.decoding.requests import GenerationRequest
-        from transformer_jax.predictors.runs import as_trained
+        from transformer_jax.inference.runs import as_trained
 
         prepare = as_trained(run, trim=False)
         base = GenerationRequest.of("", self.generation(num_return_sequences=samples))
@@ -128,8 +128,8 @@ def load_sampler(run: Path, checkpoint: str, *, conversational: bool) -> Sampler
         ConfigError: The run is no language model, or has no chat template that is needed.
         CheckpointError: The run does not exist, or is damaged.
     """
-    from transformer_jax.predictors.chats import load_chat
-    from transformer_jax.predictors.runs import as_trained, load_language
+    from transformer_jax.inference.chats import load_chat
+    from transformer_jax.inference.runs import as_trained, load_language
 
     prepare = as_trained(run, trim=False)
     if not conversational:

@@ -39,7 +39,7 @@ class Score(PredictionCommand):
 
     def __call__(self) -> int:
         """Prints one row per line, and one of the corpus."""
-        from transformer_jax.predictors.runs import open_directory, refuse_others
+        from transformer_jax.inference.runs import open_directory, refuse_others
 
         if (self.source is None) != (self.target is None):
             missing = "--source" if self.source is None else "--target"
@@ -58,7 +58,7 @@ class Score(PredictionCommand):
     def texts(self) -> int:
         """Scores of lines, or of a whole file, by a language model; bits are per UTF-8 byte."""
         from transformer_jax.data.text import read_lines
-        from transformer_jax.predictors.runs import as_trained, load_language
+        from transformer_jax.inference.runs import as_trained, load_language
 
         assert self.text is not None
         lines = list(read_lines(self.text, "score"))
@@ -89,7 +89,7 @@ class Score(PredictionCommand):
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.text import check_readable
         from transformer_jax.decoding.translator import Translator
-        from transformer_jax.predictors.runs import as_trained, load, source_as_trained
+        from transformer_jax.inference.runs import as_trained, load, source_as_trained
 
         assert self.source is not None
         assert self.target is not None

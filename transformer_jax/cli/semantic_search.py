@@ -42,7 +42,7 @@ class SemanticSearch(PredictionCommand):
     def __call__(self) -> int:
         """Prints similarity, number and text of the most similar lines, in descending order."""
         from transformer_jax.cli.encoders import file_lines, layers_of, write
-        from transformer_jax.predictors.encoders import (
+        from transformer_jax.inference.encoders import (
             load_vectors,
             pool_of,
             prompt_of,
@@ -50,7 +50,7 @@ class SemanticSearch(PredictionCommand):
             similarity_of,
             skip_of,
         )
-        from transformer_jax.predictors.runs import open_directory
+        from transformer_jax.inference.runs import open_directory
 
         layers = layers_of(self.layers)
         if layers == "all":
@@ -58,7 +58,7 @@ class SemanticSearch(PredictionCommand):
         if not self.query.strip():
             raise ConfigError("the query is empty: there is nothing to compare with")
         from transformer_jax.data.text import check_readable
-        from transformer_jax.encoding.vectors import cosine
+        from transformer_jax.inference.encoding.vectors import cosine
 
         if str(self.file) != "-":
             check_readable(self.file, "semantic-search")

@@ -28,7 +28,7 @@ class Spectrum(RunCommand):
         from transformer_jax.visual.figures import SUFFIXES
 
         check_file("--output", self.output, SUFFIXES)
-        from transformer_jax.predictors.merging import kernel_changes
+        from transformer_jax.inference.merging import kernel_changes
         from transformer_jax.visual.adapter_spectrum import plot_spectra, spectra
 
         changes, rank = kernel_changes(self.run, self.checkpoint)

@@ -33,7 +33,7 @@ class Tag(PredictionCommand):
     def __call__(self) -> int:
         """Tags lines until the input ends."""
         from transformer_jax.cli.encoders import given_lines, windows, write
-        from transformer_jax.predictors.encoders import load_task
+        from transformer_jax.inference.encoders import load_task
 
         predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
         names = task["labels"]

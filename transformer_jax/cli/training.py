@@ -85,7 +85,8 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
     _check_same(command, run)
     if resumes and broadcast_json(_has_begun(run.output)) and hasattr(run, "loop"):
         return _resume_as_asked(run, named)
-    from transformer_jax.runs.settings import settings_given, start_config
+    from transformer_jax.recipes.given import settings_given
+    from transformer_jax.recipes.settings import start_config
 
     if start_config(run).init_from is None:  # else its model is another; checked when it is known
         _check_room(run)
@@ -103,7 +104,7 @@ def _check_same(command: str, asked: Any) -> None:
     import jax
 
     from transformer_jax.parallel.agreement import check_same
-    from transformer_jax.training.config_guard import leaves
+    from transformer_jax.runs.config_guard import leaves
 
     settings = leaves(dataclasses.asdict(asked))
     settings.pop("distributed.process_id", None)
@@ -116,19 +117,19 @@ def _check_same(command: str, asked: Any) -> None:
 
 
 def _has_begun(path: str) -> bool:
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
 
     return RunDirectory(path).has_begun()
 
 
 def _check_room(run: Any) -> None:
-    from transformer_jax.runs.memory import check_room
+    from transformer_jax.planning.memory import check_room
 
     check_room(run)
 
 
 def _check_output(run: Any) -> None:
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
 
     RunDirectory.check_free(run.output, overwrite=run.overwrite)
 
@@ -138,8 +139,8 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
     """Context that holds the lock of a run directory in process 0; ``check`` runs first."""
     from transformer_jax.core.task_progress import log
     from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
-    from transformer_jax.training.lock import RunLock, is_locked
-    from transformer_jax.training.shared_directory import check_shared
+    from transformer_jax.runs.lock import RunLock, is_locked
+    from transformer_jax.runs.shared_directory import check_shared
 
     folder = working_copy(path)
     with contextlib.ExitStack() as held:
@@ -175,10 +176,10 @@ def resume_flags() -> Any:
 
 def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
     """Resumes a run from its newest good checkpoint, on any mesh."""
+    from transformer_jax.inference.runs import open_directory
     from transformer_jax.parallel.mesh import initialize
     from transformer_jax.parallel.settings import DistributedConfig
-    from transformer_jax.predictors.runs import open_directory
-    from transformer_jax.training.config_guard import changed_config
+    from transformer_jax.runs.config_guard import changed_config
 
     Resume = resume_flags()
     if not arguments:
@@ -212,7 +213,7 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
 def _continue(path: str, change: Callable[[Any], Any]) -> int:
     """Trains a run that has begun, with some of its settings changed, to its end."""
     from transformer_jax.recipes import driver
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
 
     with _writing_alone(path):
         directory = RunDirectory.open(path)
@@ -230,7 +231,7 @@ def _resume_as_asked(asked: Any, named: Any) -> int:
     Raises:
         ConfigError: The run is of another kind, or a flag gives another value than it has.
     """
-    from transformer_jax.training.config_guard import leaves
+    from transformer_jax.runs.config_guard import leaves
 
     before = leaves(dataclasses.asdict(named))
     flags = {
@@ -271,7 +272,7 @@ def _resume_as_asked(asked: Any, named: Any) -> int:
 def _unfinished(directory: Any) -> Any:
     """Returns the settings of a run with steps."""
     from transformer_jax.recipes.driver import read
-    from transformer_jax.training.config_guard import refuse_weights_alone
+    from transformer_jax.runs.config_guard import refuse_weights_alone
 
     refuse_weights_alone(directory.path)
     run = read(directory)

@@ -47,10 +47,10 @@ class Transcribe(TranscriptionFlags, PredictionCommand):
         if not self.files:
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
         from transformer_jax.core.task_progress import show_progress, tracked
-        from transformer_jax.predictors.generation_settings import length_limit
-        from transformer_jax.predictors.speech import load_transcriber
-        from transformer_jax.speech.features import read_features
-        from transformer_jax.speech.transcriber import Recording
+        from transformer_jax.data.speech.features import read_features
+        from transformer_jax.inference.generation_settings import length_limit
+        from transformer_jax.inference.speech import load_transcriber
+        from transformer_jax.inference.transcriber import Recording
 
         search = self.generation(**length_limit(self.run, self.max_len_a, self.max_len_b)._asdict())
         transcriber, audio = load_transcriber(self.run, self.checkpoint, search=search)

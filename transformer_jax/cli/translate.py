@@ -76,7 +76,7 @@ class Translate(TranslationFlags, EngineCommand):
         if self.generation_config == "hf":
             return self.by_generation_config()
         search, batching = self.options()
-        from transformer_jax.predictors.runs import source_as_trained
+        from transformer_jax.inference.runs import source_as_trained
 
         with self.destination() as out:
             translator = self.translator(search, batching)
@@ -102,13 +102,13 @@ class Translate(TranslationFlags, EngineCommand):
     ) -> "LineTranslator":
         """The translator of the run, in its engine."""
         if self.engine == "ctranslate2":
-            from transformer_jax.predictors.engines import load_engine_translator
+            from transformer_jax.inference.engines import load_engine_translator
 
             return load_engine_translator(
                 self.run, self.checkpoint, self.engine_config(), search=search, batching=batching
             )
         from transformer_jax.decoding.translator import Translator
-        from transformer_jax.predictors.runs import load
+        from transformer_jax.inference.runs import load
 
         model = load(self.run, self.checkpoint)
         return Translator(*model, search=search, batching=batching)
@@ -138,8 +138,8 @@ class Translate(TranslationFlags, EngineCommand):
     def by_generation_config(self) -> int:
         """Writes the translations of ``generate()`` of transformers."""
         from transformer_jax.decoding.translations import Translation
-        from transformer_jax.predictors.hf_generation import HFTextGenerator
-        from transformer_jax.predictors.runs import load
+        from transformer_jax.inference.hf_generation import HFTextGenerator
+        from transformer_jax.inference.runs import load
 
         destination = self.destination()
         loaded = load(self.run, self.checkpoint, kind="encoder-decoder")
@@ -198,7 +198,7 @@ class Translate(TranslationFlags, EngineCommand):
     def options(self) -> tuple[GenerationConfig, "TranslationBatching"]:
         """Settings of beam search and of batches."""
         from transformer_jax.decoding.options import TranslationBatching
-        from transformer_jax.predictors.generation_settings import length_limit
+        from transformer_jax.inference.generation_settings import length_limit
 
         how: dict[str, Any] = length_limit(self.run, self.max_len_a, self.max_len_b)._asdict()
         if self.sample:

@@ -14,7 +14,7 @@ from transformer_jax.core.errors import CheckpointError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.interop.hf_run_directory import HFRunDirectory
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Verify"]
 
@@ -37,8 +37,8 @@ class Verify(Configuration, group="--"):
         from transformer_jax.core.storage.copies import fetched
         from transformer_jax.interop.hf_folders import is_hf_checkpoint
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
-        from transformer_jax.training.manifest import exists
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.runs.manifest import exists
+        from transformer_jax.runs.run_directory import RunDirectory
 
         path = fetched(self.run)  # all of it, also what only training reads
         if is_hf_checkpoint(path):
@@ -50,7 +50,7 @@ class Verify(Configuration, group="--"):
         return self._verify_run(run)
 
     def _verify_run(self, run: "RunDirectory") -> int:
-        from transformer_jax.training.verification import verify
+        from transformer_jax.runs.verification import verify
 
         findings = verify(run.path)
         for finding in findings:
@@ -74,7 +74,7 @@ class Verify(Configuration, group="--"):
         return 0
 
     def _verify_ngram(self, run: "RunDirectory") -> int:
-        from transformer_jax.predictors.runs import load_language
+        from transformer_jax.inference.runs import load_language
 
         model = run.read_config(check=False).get("model")
         if not isinstance(model, dict) or model.get("kind") != "ngram":
@@ -139,8 +139,8 @@ def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
     Each has a line.
     """
     from transformer_jax.data.files import read_file
-    from transformer_jax.training.config_guard import differences, latest_manifest
-    from transformer_jax.training.manifest import UnreadableError
+    from transformer_jax.runs.config_guard import differences, latest_manifest
+    from transformer_jax.runs.manifest import UnreadableError
 
     strange: list[str] = []
     unread: list[str] = []

@@ -53,7 +53,7 @@ class WinRateCommand(SamplingCommand):
         """
         from transformer_jax.data.preferences import prompt_text
         from transformer_jax.evaluation.win_rate import win_rate
-        from transformer_jax.tasks.rewards import PythonReward, load_reward
+        from transformer_jax.recipes.tasks.rewards import PythonReward, load_reward
 
         self._check()
         rule = PythonReward(load_reward(str(self.rule), "--rule"), None, str(self.rule))

@@ -12,7 +12,7 @@ from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transformer_jax.encoding.vectors import WordVectors
+    from transformer_jax.inference.encoding.vectors import WordVectors
 
 __all__ = ["WordVectorsCommand"]
 
@@ -43,8 +43,8 @@ class WordVectorsCommand(PredictionCommand):
                 "a word and sentences with it are needed: "
                 'word-vectors RUN "bank" "on the bank" "a bank"'
             )
-        from transformer_jax.predictors.encoders import load_vectors
-        from transformer_jax.predictors.runs import open_directory, preparation
+        from transformer_jax.inference.encoders import load_vectors
+        from transformer_jax.inference.runs import open_directory, preparation
 
         vectors, prepare = load_vectors(self.run, self.checkpoint)
         word = preparation(open_directory(self.run)).line(self.word)

@@ -10,8 +10,8 @@ from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, DataError, plural
 from transformer_jax.data.files import read_file
-from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [
     "CAVEATS",

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from transformer_jax.chat.template import copy_template
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.core.storage.urls import url_of
+from transformer_jax.data.chat.template import copy_template
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.interop.config_reader import ConfigReader, read_config
 from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, read_head
@@ -22,8 +22,8 @@ from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.training.checkpoint_reader import Loaded
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.checkpoint_reader import Loaded
+from transformer_jax.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     import tokenizers
@@ -388,7 +388,7 @@ def convert(
 
 def save_converted(run: RunDirectory, params: Any, describe: Mapping[str, Any]) -> None:
     """Writes parameters as the only checkpoint of a run, step 0."""
-    from transformer_jax.training.checkpoint import Checkpointer
+    from transformer_jax.runs.checkpoint import Checkpointer
     from transformer_jax.training.state import TrainState
 
     state = TrainState(step=np.int32(0), params=params, opt_state={}, ema_params=None)

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.chat.template import ChatTemplate, built_in, find_template, named_template
-from transformer_jax.chat.token_names import token_names
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.training.manifest import atomic_write
+from transformer_jax.data.chat.template import ChatTemplate, built_in, find_template, named_template
+from transformer_jax.data.chat.token_names import token_names
+from transformer_jax.runs.manifest import atomic_write
 
 if TYPE_CHECKING:
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["run_template", "write_template"]
 
@@ -38,7 +38,7 @@ def run_template(run: Any) -> ChatTemplate:
 
 def write_template(directory: "RunDirectory", template: ChatTemplate) -> None:
     """Writes a template to a run directory, in the files of Hugging Face folders."""
-    from transformer_jax.predictors.chats import special_names
+    from transformer_jax.inference.chats import special_names
 
     special = template.special
     if special is None:

@@ -11,10 +11,10 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_jax.parallel.mesh import devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
+from transformer_jax.recipes.given import with_normalization
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe
-from transformer_jax.recipes.settings import RowBatches, TokenBatches
-from transformer_jax.runs.settings import start_config, with_normalization
+from transformer_jax.recipes.settings import RowBatches, TokenBatches, start_config
 from transformer_jax.training.settings import check_warmup
 from transformer_jax.word_vectors.initialization import check_size
 

@@ -29,18 +29,17 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.recipe import Named, Recipe
-from transformer_jax.recipes.settings import Cached, RunConfig
+from transformer_jax.recipes.settings import Cached, RunConfig, TokenizerConfig
+from transformer_jax.recipes.sizing import with_defaults, without_attention_dropout
 from transformer_jax.recipes.texts import LengthBatches, TextEvaluation, open_texts_of, token_cache
-from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.documents import TextSplits
     from transformer_jax.data.loader import Batch
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.runs.planned import BatchShapes, Parts
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "DenoisingRun"]
@@ -105,7 +104,7 @@ class Denoising(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the denoising task; at the end its loss is compared with a trivial baseline."""
-        from transformer_jax.tasks.denoising_task import denoising
+        from transformer_jax.recipes.tasks.denoising_task import denoising
 
         task = denoising(
             data,
@@ -121,13 +120,13 @@ class Denoising(Recipe):
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns what training and evaluation are made of."""
-        from transformer_jax.runs.planned import pair_parts
+        from transformer_jax.recipes.parts import pair_parts
 
         return pair_parts(run, batch)
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from texts to texts."""
-        from transformer_jax.predictors.generation import TranslationPredictor
+        from transformer_jax.inference.generation import TranslationPredictor
 
         return TranslationPredictor(path, checkpoint)
 
@@ -146,7 +145,7 @@ def score(
     """
     from transformer_jax.models.partition import merging
     from transformer_jax.parallel.inference import MeshProgram
-    from transformer_jax.tasks.masked_lm_task import build_sentence_store
+    from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store
     from transformer_jax.training.objectives import sequence_to_sequence
     from transformer_jax.training.state import split
     from transformer_jax.training.step import add_sums, make_eval_step
@@ -194,7 +193,7 @@ def _targets(batch: "Batch") -> Int[np.ndarray, " tokens"]:
 
 def _table(scores: dict[str, dict[str, float]]) -> str:
     """Returns a table with a row for each text: the model next to a trivial baseline."""
-    from transformer_jax.tasks.scores import aligned
+    from transformer_jax.recipes.tasks.scores import aligned
 
     rows = [["text", "loss", "perplexity", "unigram loss", "unigram perplexity"]]
     for name, row in scores.items():

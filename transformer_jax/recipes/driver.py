@@ -12,18 +12,17 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.config import ComputeConfig
 from transformer_jax.models.partition import EVERYTHING
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.recipes import begin as beginning
 from transformer_jax.recipes import checks
+from transformer_jax.recipes.freezing import check_layers, initial_of, partition_for
+from transformer_jax.recipes.initial import load_pretrained
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe, recipe_of
-from transformer_jax.recipes.settings import RowBatches, Trained
-from transformer_jax.runs import begin as beginning
-from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
-from transformer_jax.runs.initial import load_pretrained
-from transformer_jax.runs.settings import start_config
-from transformer_jax.runs.sizing import changed_settings, from_size
-from transformer_jax.tasks.fit import allowing
-from transformer_jax.training.config_guard import latest_manifest
-from transformer_jax.training.run_directory import RunDirectory, describe_run
+from transformer_jax.recipes.settings import RowBatches, Trained, start_config
+from transformer_jax.recipes.sizing import changed_settings, from_size
+from transformer_jax.recipes.tasks.fit import allowing
+from transformer_jax.runs.config_guard import latest_manifest
+from transformer_jax.runs.run_directory import RunDirectory, describe_run
 from transformer_jax.training.settings import check_warmup
 from transformer_jax.training.task import Task
 from transformer_jax.training.trainer import Trainer

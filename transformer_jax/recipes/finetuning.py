@@ -17,22 +17,27 @@ from transformer_jax.data.labeled import (
     read_labeled,
 )
 from transformer_jax.data.labeled_files import LabeledTask
+from transformer_jax.inference.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
-from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.recipes.recipe import Named, Recipe
-from transformer_jax.recipes.settings import Adapted, TokenBatches, Trained
-from transformer_jax.runs.settings import StartConfig, TokenizerConfig
-from transformer_jax.runs.sizing import with_defaults
+from transformer_jax.recipes.settings import (
+    Adapted,
+    StartConfig,
+    TokenBatches,
+    TokenizerConfig,
+    Trained,
+)
+from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.encoding.task_runner import TaskRunner
-    from transformer_jax.runs.initial import Initial
-    from transformer_jax.runs.planned import BatchShapes, Parts
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.inference.encoding.task_runner import TaskRunner
+    from transformer_jax.recipes.initial import Initial
+    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "ExampleTokens", "FinetuneRun", "TaskConfig"]
@@ -127,7 +132,7 @@ class Finetuning(Recipe):
 
     def metrics_of(self, run: Any) -> tuple[str, ...]:
         """Returns the metrics of the task."""
-        from transformer_jax.tasks.scores import MEASURES
+        from transformer_jax.recipes.tasks.scores import MEASURES
 
         return tuple(f"valid_{name}" for name in MEASURES[run.task.kind])
 
@@ -162,7 +167,7 @@ class Finetuning(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of labels."""
-        from transformer_jax.tasks.labeled import labeled
+        from transformer_jax.recipes.tasks.labeled import labeled
         from transformer_jax.training.objectives import with_language_model
 
         settings = run.task
@@ -190,10 +195,10 @@ class Finetuning(Recipe):
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the scores of a labeled file, or of the data of the run."""
-        from transformer_jax.predictors.runs import load
+        from transformer_jax.inference.runs import load
         from transformer_jax.recipes.driver import read
-        from transformer_jax.tasks.labeled import log_texts
-        from transformer_jax.tasks.scores import measure, table, write_scores
+        from transformer_jax.recipes.tasks.labeled import log_texts
+        from transformer_jax.recipes.tasks.scores import measure, table, write_scores
 
         run = read(directory)
         kind, labels = run.task.kind, run.task.labels
@@ -221,9 +226,9 @@ class Finetuning(Recipe):
         """Returns what training and evaluation are made of."""
         import jax.numpy as jnp
 
-        from transformer_jax.runs.freezing import partition_of
-        from transformer_jax.runs.planned import Parts, fresh_model
-        from transformer_jax.tasks.labeled import OBJECTIVES
+        from transformer_jax.recipes.freezing import partition_of
+        from transformer_jax.recipes.parts import Parts, fresh_model
+        from transformer_jax.recipes.tasks.labeled import OBJECTIVES
 
         array, length, kind = batch.array, batch.length, run.task.kind
         labels = {"regress": array(dtype=jnp.float32), "tag": array(length), "qa": array(2)}
@@ -238,8 +243,8 @@ class Finetuning(Recipe):
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function of the task."""
-        from transformer_jax.predictors import texts
-        from transformer_jax.predictors.runs import open_directory
+        from transformer_jax.inference import texts
+        from transformer_jax.inference.runs import open_directory
 
         kinds: dict[str, Any] = {
             "regress": texts.RegressionPredictor,
@@ -317,7 +322,7 @@ def _all_texts(part: "Labeled") -> list[str]:
 def _predictor(model: tuple[Any, Any], tokenizer: "Tokenizer", run: FinetuneRun) -> "TaskRunner":
     """Returns a function from texts to labels, by a model of the run."""
     from transformer_jax.data.examples import decoder_template
-    from transformer_jax.encoding.task_runner import TaskRunner
+    from transformer_jax.inference.encoding.task_runner import TaskRunner
 
     task = run.task
     return TaskRunner(

@@ -18,7 +18,7 @@ class Images(Recipe):
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function of images."""
-        from transformer_jax.predictors.images import ImagePredictor
+        from transformer_jax.inference.images import ImagePredictor
 
         return ImagePredictor(path, checkpoint)
 

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from transformer_jax.chat.store import ChatStore, TooLong, build_chats, split_chats
-from transformer_jax.chat.template import (
-    find_template,
-    special_tokens,
-)
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.added_tokens import has_token
+from transformer_jax.data.chat.store import ChatStore, TooLong, build_chats, split_chats
+from transformer_jax.data.chat.template import find_template, special_tokens
 from transformer_jax.data.conversations import Message, read_conversations
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.models.config import (
@@ -34,20 +31,19 @@ from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.chat_format import run_template, write_template
 from transformer_jax.recipes.language_model import TextRows
 from transformer_jax.recipes.recipe import Named, Recipe
-from transformer_jax.recipes.settings import Adapted, Cached, RunConfig
+from transformer_jax.recipes.settings import Adapted, Cached, RunConfig, TokenizerConfig
+from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.tasks.batching import TokenCache
 from transformer_jax.recipes.texts import token_cache
 from transformer_jax.recipes.validation import ValidationFlags
-from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_defaults
-from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
-    from transformer_jax.chat.encoding import ChatEncoder
+    from transformer_jax.data.chat.encoding import ChatEncoder
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.runs.planned import BatchShapes, Parts
-    from transformer_jax.tasks.instruction_task import Chosen
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.tasks.instruction_task import Chosen
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "ChatConfig", "ChatData", "InstructRun"]
@@ -171,7 +167,7 @@ class Instruct(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of instruction tuning, which ends with an answer."""
-        from transformer_jax.predictors.chats import encoder_of
+        from transformer_jax.inference.chats import encoder_of
 
         if find_template(directory.path) is None:  # it was killed before it was written
             self.write_files(run, directory, data, None)
@@ -197,13 +193,13 @@ class Instruct(Recipe):
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns what training and evaluation are made of."""
-        from transformer_jax.runs.planned import row_parts
+        from transformer_jax.recipes.parts import row_parts
 
         return row_parts(run, batch)
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from prompts and conversations to texts."""
-        from transformer_jax.predictors.generation import LanguageModelPredictor
+        from transformer_jax.inference.generation import LanguageModelPredictor
 
         return LanguageModelPredictor(path, checkpoint)
 
@@ -235,7 +231,7 @@ def _task_on(
     run: InstructRun, directory: "RunDirectory", tokenizer: "Tokenizer", path: str
 ) -> "Task":
     """Returns the task of a run with the conversations of a file to validate on."""
-    from transformer_jax.predictors.chats import encoder_of
+    from transformer_jax.inference.chats import encoder_of
 
     store = _store(run, encoder_of(directory.path, tokenizer), TokenCache(), path, "--data")
     chosen = store, np.arange(len(store))
@@ -246,7 +242,7 @@ def _store(
     run: InstructRun, encoder: "ChatEncoder", cache: TokenCache, path: str, flag: str
 ) -> ChatStore:
     """Returns the conversations of a file, and logs a line about them."""
-    from transformer_jax.tasks.instruction_task import log_chats
+    from transformer_jax.recipes.tasks.instruction_task import log_chats
 
     began = time.monotonic()
     store = build_chats(
@@ -268,8 +264,8 @@ def _store(
 def _tuning(
     run: InstructRun, tokenizer: "Tokenizer", chosen: "Chosen", held: "Chosen | None"
 ) -> "Task":
-    from transformer_jax.tasks.instruction_task import instruction_tuning
-    from transformer_jax.tasks.language_model_task import Rows
+    from transformer_jax.recipes.tasks.instruction_task import instruction_tuning
+    from transformer_jax.recipes.tasks.language_model_task import Rows
 
     training = run.training
     rows = Rows(training.batch_size, training.sequence_length, seed=training.seed)
@@ -297,10 +293,10 @@ def _show_answer(
 ) -> dict[str, Any]:
     """Prints an answer to a message of the validation file, or of training without one."""
     del step
-    from transformer_jax.chat.session import ChatModel
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.decoding.requests import GenerationRequest
-    from transformer_jax.predictors.chats import encoder_of
+    from transformer_jax.inference.chat_session import ChatModel
+    from transformer_jax.inference.chats import encoder_of
 
     path = run.data.valid or run.data.train
     if not run.evaluation.sample or path is None or not os.path.exists(path):

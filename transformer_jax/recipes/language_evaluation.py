@@ -11,14 +11,14 @@ from transformer_jax.data.token_file import TextStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
-from transformer_jax.predictors.generation_settings import text_start
-from transformer_jax.predictors.runs import load_language, open_directory
+from transformer_jax.inference.generation_settings import text_start
+from transformer_jax.inference.runs import load_language, open_directory
 from transformer_jax.recipes.driver import read
+from transformer_jax.recipes.language_report import Report, baselines, evaluate_texts
+from transformer_jax.recipes.tasks.language_model_task import build_text_store
+from transformer_jax.recipes.tasks.scores import write_scores
 from transformer_jax.recipes.texts import open_texts_of, token_cache
-from transformer_jax.runs.language_report import Report, baselines, evaluate_texts
-from transformer_jax.tasks.language_model_task import build_text_store
-from transformer_jax.tasks.scores import write_scores
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["build_stores", "compare_models", "score_language_model", "write_sample"]
 

@@ -19,17 +19,16 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.recipe import Named, Recipe
-from transformer_jax.recipes.settings import Adapted, Cached, RowBatches, RunConfig
+from transformer_jax.recipes.settings import Adapted, Cached, RowBatches, RunConfig, TokenizerConfig
+from transformer_jax.recipes.sizing import with_defaults, without_attention_dropout
 from transformer_jax.recipes.texts import open_texts_of, token_cache
-from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.document_stream import DocumentStream
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.runs.planned import BatchShapes, Parts
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "EvaluateLanguageModels", "LanguageEvaluation", "LanguageRun", "TextRows"]
@@ -130,7 +129,7 @@ class LanguageModel(Recipe):
     ) -> "Task":
         """Returns the task of language modelling, which ends with n-gram models and a sample."""
         from transformer_jax.recipes.language_evaluation import score_language_model
-        from transformer_jax.tasks.language_model_task import Rows, language_model
+        from transformer_jax.recipes.tasks.language_model_task import Rows, language_model
 
         training = run.training
         rows = Rows(training.batch_size, training.sequence_length, training.layout, training.seed)
@@ -151,13 +150,13 @@ class LanguageModel(Recipe):
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns what training and evaluation are made of."""
-        from transformer_jax.runs.planned import row_parts
+        from transformer_jax.recipes.parts import row_parts
 
         return row_parts(run, batch)
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from prompts to texts."""
-        from transformer_jax.predictors.generation import LanguageModelPredictor
+        from transformer_jax.inference.generation import LanguageModelPredictor
 
         return LanguageModelPredictor(path, checkpoint)
 

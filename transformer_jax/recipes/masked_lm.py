@@ -12,22 +12,21 @@ import numpy as np
 from transformer_jax.core.config_fields import Configuration, Flag
 from transformer_jax.data.bert_pretraining import MaskingConfig
 from transformer_jax.data.documents import TextData, TextOptions
+from transformer_jax.inference.runs import ENCODERS
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS, bert
-from transformer_jax.predictors.runs import ENCODERS
 from transformer_jax.recipes.recipe import Named, Recipe
-from transformer_jax.recipes.settings import Cached, RunConfig
+from transformer_jax.recipes.settings import Cached, RunConfig, TokenizerConfig
+from transformer_jax.recipes.sizing import with_defaults, without_attention_dropout
 from transformer_jax.recipes.texts import LengthBatches, TextEvaluation, open_texts_of, token_cache
-from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.bert_pretraining import BertPretrainingPlan
     from transformer_jax.data.documents import TextSplits
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.runs.planned import BatchShapes, Parts
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "PretrainRun"]
@@ -100,7 +99,7 @@ class MaskedLM(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of masked tokens, which ends with accuracies next to trivial ones."""
-        from transformer_jax.tasks.masked_lm_task import masked_lm
+        from transformer_jax.recipes.tasks.masked_lm_task import masked_lm
 
         task = masked_lm(
             data,
@@ -119,9 +118,9 @@ class MaskedLM(Recipe):
         from flax import nnx
 
         from transformer_jax.data.documents import TextSplits, read_texts
-        from transformer_jax.predictors.runs import load
+        from transformer_jax.inference.runs import load
         from transformer_jax.recipes.driver import read
-        from transformer_jax.tasks.scores import write_scores
+        from transformer_jax.recipes.tasks.scores import write_scores
 
         run = read(directory)
         texts = open_texts_of(run)
@@ -137,7 +136,7 @@ class MaskedLM(Recipe):
         """Returns what training and evaluation are made of."""
         import jax.numpy as jnp
 
-        from transformer_jax.runs.planned import Parts, fresh_model
+        from transformer_jax.recipes.parts import Parts, fresh_model
         from transformer_jax.training.objectives import masked_lm
 
         array, length, masking = batch.array, batch.length, run.masking
@@ -158,7 +157,7 @@ class MaskedLM(Recipe):
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from texts to vectors, which fills masks too."""
-        from transformer_jax.predictors.texts import EncoderPredictor
+        from transformer_jax.inference.texts import EncoderPredictor
 
         return EncoderPredictor(path, checkpoint)
 
@@ -184,7 +183,7 @@ def score(
     """Prints and returns the metrics of a model on the test texts, or else on validation texts."""
     from transformer_jax.models.partition import merging
     from transformer_jax.parallel.inference import MeshProgram
-    from transformer_jax.tasks.masked_lm_task import build_sentence_store, pretraining_plan
+    from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store, pretraining_plan
     from transformer_jax.training.objectives import masked_lm
     from transformer_jax.training.state import split
     from transformer_jax.training.step import add_sums, make_eval_step
@@ -230,7 +229,7 @@ def _guesses(ids: np.ndarray, plan: "BertPretrainingPlan", vocab: int) -> tuple[
 
 def _table(scores: dict[str, dict[str, float]], pairs: str) -> str:
     """Returns a table with a row for each text: the model next to trivial baselines."""
-    from transformer_jax.tasks.scores import aligned
+    from transformer_jax.recipes.tasks.scores import aligned
 
     head = ["text", "MLM accuracy", "most frequent word", "perplexity", "unigram perplexity"]
     with_pairs = pairs != "none"

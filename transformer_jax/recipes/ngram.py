@@ -12,11 +12,11 @@ from transformer_jax.data.documents import TextData
 from transformer_jax.parallel.settings import DistributedConfig
 from transformer_jax.recipes.language_model import EvaluateLanguageModels, LanguageEvaluation
 from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.settings import TokenizerConfig
 from transformer_jax.recipes.texts import open_texts_of
-from transformer_jax.runs.settings import TokenizerConfig
 
 if TYPE_CHECKING:
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["RECIPES", "NgramConfig", "NgramRun"]
 
@@ -80,14 +80,14 @@ class Ngram(Recipe):
         if not is_main_process():
             return 0
         from transformer_jax.recipes.language_evaluation import build_stores, write_sample
-        from transformer_jax.runs.language_report import (
+        from transformer_jax.recipes.language_report import (
             Report,
             baselines,
             evaluate_texts,
             train_ngram,
         )
-        from transformer_jax.tasks.fit import allowing
-        from transformer_jax.training import manifest
+        from transformer_jax.recipes.tasks.fit import allowing
+        from transformer_jax.runs import manifest
 
         began, tokenizer = time.monotonic(), directory.load_tokenizer()
         with allowing(unknown=run.tokenizer.allow_unknown):
@@ -117,7 +117,7 @@ class Ngram(Recipe):
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from prompts to texts."""
-        from transformer_jax.predictors.generation import LanguageModelPredictor
+        from transformer_jax.inference.generation import LanguageModelPredictor
 
         return LanguageModelPredictor(path, checkpoint)
 

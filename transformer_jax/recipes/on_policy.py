@@ -21,6 +21,7 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.preferences import PreferenceData, open_preferences
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.recipes.given import was_given
 from transformer_jax.recipes.posttraining import (
     STARTS,
     First,
@@ -37,22 +38,21 @@ from transformer_jax.recipes.posttraining import (
 )
 from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
 from transformer_jax.recipes.settings import Adapted, RunConfig, TrainingConfig
+from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.validation import (
     ValidationFlags,
     plain_scores,
     print_scores,
     validate,
 )
-from transformer_jax.runs.settings import was_given
-from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.training.on_policy import KLControl, OnPolicy
 from transformer_jax.training.settings import LoopConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.runs.rewarding import RewardSource
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.recipes.rewarding import RewardSource
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "PolicyConfig", "PolicyRun", "RewardConfig"]
@@ -192,7 +192,7 @@ class OnPolicyLearning(Recipe):
     def check(self, run: Any, start: Any) -> None:
         """Refuses rows that do not divide over devices, and a reward that the policy cannot use."""
         from transformer_jax.recipes.checks import check_rows
-        from transformer_jax.runs.rewarding import check_reward
+        from transformer_jax.recipes.rewarding import check_reward
 
         check_rows(run)
         check_reward(run, start, resolve_first(run, start).first, self.length_limit(run))
@@ -213,7 +213,7 @@ class OnPolicyLearning(Recipe):
 
     def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
         """Refuses conversations that the run or its reward cannot read."""
-        from transformer_jax.runs.rewarding import check_form
+        from transformer_jax.recipes.rewarding import check_form
 
         check_forms(run, data.splits, start)
         check_form(run, start, data.splits.train)
@@ -231,10 +231,10 @@ class OnPolicyLearning(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of learning from rewards."""
-        from transformer_jax.predictors.generation_settings import first_token
-        from transformer_jax.runs.freezing import partition_for
-        from transformer_jax.runs.rewarding import reward_source
-        from transformer_jax.tasks.on_policy_task import Learning, PromptRows, from_samples
+        from transformer_jax.inference.generation_settings import first_token
+        from transformer_jax.recipes.freezing import partition_for
+        from transformer_jax.recipes.rewarding import reward_source
+        from transformer_jax.recipes.tasks.on_policy_task import Learning, PromptRows, from_samples
 
         align, first = run.align, first_token(directory, tokenizer)
         source = data.source or reward_source(run, tokenizer, data.splits)
@@ -271,7 +271,7 @@ class OnPolicyLearning(Recipe):
         Raises:
             DataError: The reward function raised, or returned no finite number.
         """
-        from transformer_jax.runs.rewarding import reward_source
+        from transformer_jax.recipes.rewarding import reward_source
 
         source = reward_source(run, directory.load_tokenizer(), data.splits)
         with _rewarding(source):
@@ -280,8 +280,8 @@ class OnPolicyLearning(Recipe):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints what training validates, by the reward of the run or another."""
         from transformer_jax.recipes.driver import load_tokenizer, read
-        from transformer_jax.runs.initial import load_pretrained
-        from transformer_jax.runs.rewarding import FLAGS, check_form, check_reward, reward_source
+        from transformer_jax.recipes.initial import load_pretrained
+        from transformer_jax.recipes.rewarding import FLAGS, check_form, check_reward, reward_source
 
         run = read(directory)
         refuse_merged(run, directory)
@@ -311,7 +311,7 @@ class OnPolicyLearning(Recipe):
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from prompts to texts."""
-        from transformer_jax.predictors.generation import LanguageModelPredictor
+        from transformer_jax.inference.generation import LanguageModelPredictor
 
         return LanguageModelPredictor(path, checkpoint)
 

@@ -4,15 +4,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from transformer_jax.chat.template import copy_template, find_template
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.chat.template import copy_template, find_template
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
-    from transformer_jax.chat.encoding import ChatEncoder
+    from transformer_jax.data.chat.encoding import ChatEncoder
     from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [
     "STARTS",
@@ -89,7 +89,7 @@ def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
     Raises:
         ConfigError: Some are conversations and others texts, or the start has no chat template.
     """
-    from transformer_jax.predictors.chats import encoder_of
+    from transformer_jax.inference.chats import encoder_of
 
     parts = [part for part in (splits.train, splits.valid) if part is not None]
     forms = {part.conversational for part in parts}
@@ -121,7 +121,7 @@ def chat_encoder(
     directory: "RunDirectory", tokenizer: "Tokenizer", splits: "PreferenceSplits"
 ) -> "ChatEncoder | None":
     """Returns the encoder of the run's conversations; None for texts."""
-    from transformer_jax.predictors.chats import encoder_of
+    from transformer_jax.inference.chats import encoder_of
 
     return encoder_of(directory.path, tokenizer) if splits.train.conversational else None
 

@@ -27,13 +27,13 @@ from transformer_jax.recipes.posttraining import (
 )
 from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
 from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
+from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.validation import (
     ValidationFlags,
     plain_scores,
     print_scores,
     validate,
 )
-from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.training.settings import LoopConfig
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.tasks.preference_task import CompletionRows, EncodedCompletions
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.recipes.tasks.preference_task import CompletionRows, EncodedCompletions
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "AlignConfig", "PreferenceRun", "Preferences", "encode_data"]
@@ -213,7 +213,7 @@ class Preferences(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of preference learning."""
-        from transformer_jax.runs.reference import kept_reference
+        from transformer_jax.recipes.reference import kept_reference
 
         return self.task_with(run, directory, tokenizer, data, kept_reference)
 
@@ -226,8 +226,8 @@ class Preferences(Recipe):
         reference: Reference,
     ) -> "Task":
         """Returns the task of a run, with a source of the reference's log-probabilities."""
-        from transformer_jax.runs.freezing import partition_for
-        from transformer_jax.tasks.preference_task import preference
+        from transformer_jax.recipes.freezing import partition_for
+        from transformer_jax.recipes.tasks.preference_task import preference
 
         encoded, rows = encode_data(run, directory, tokenizer, data)
         if run.precomputes_reference:
@@ -245,7 +245,7 @@ class Preferences(Recipe):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints what training validates."""
         from transformer_jax.recipes.driver import load_tokenizer, read
-        from transformer_jax.runs.reference import kept_reference
+        from transformer_jax.recipes.reference import kept_reference
 
         run = read(directory)
         refuse_merged(run, directory)
@@ -263,7 +263,7 @@ class Preferences(Recipe):
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from prompts to texts."""
-        from transformer_jax.predictors.generation import LanguageModelPredictor
+        from transformer_jax.inference.generation import LanguageModelPredictor
 
         return LanguageModelPredictor(path, checkpoint)
 
@@ -272,8 +272,8 @@ def encode_data(
     run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
 ) -> "tuple[EncodedCompletions, CompletionRows]":
     """Returns the tokenized examples of a run, and the rules of batching."""
-    from transformer_jax.predictors.generation_settings import first_token
-    from transformer_jax.tasks.preference_task import CompletionRows, encode_splits
+    from transformer_jax.inference.generation_settings import first_token
+    from transformer_jax.recipes.tasks.preference_task import CompletionRows, encode_splits
 
     first, length = first_token(directory, tokenizer), run.align.max_length or LONGEST
     chats = chat_encoder(directory, tokenizer, data)
@@ -308,8 +308,8 @@ def _reference_of(
 ) -> "dict[str, np.ndarray]":
     """Computes log-probabilities of the reference for a file, by the start of the run."""
     del directory
-    from transformer_jax.runs.reference import compute_reference
-    from transformer_jax.tasks.preference_task import EncodedCompletions
+    from transformer_jax.recipes.reference import compute_reference
+    from transformer_jax.recipes.tasks.preference_task import EncodedCompletions
 
     try:
         log_probs = compute_reference(run, tokenizer, EncodedCompletions(encoded.train, None), rows)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.runs.planned import BatchShapes, Parts
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["Named", "Recipe", "TextFormat"]
@@ -145,7 +145,7 @@ class Recipe:
 
     def with_task(self, run: Any, task: "Task") -> Any:
         """Returns the run with the settings that its task derived from the data."""
-        from transformer_jax.runs.sizing import from_task
+        from transformer_jax.recipes.sizing import from_task
 
         return from_task(run, task)
 

@@ -13,7 +13,7 @@ from transformer_jax.recipes.inferred import infer_recipe
 
 if TYPE_CHECKING:
     from transformer_jax.recipes.recipe import Recipe
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["RECIPES", "get_recipe", "named_runs", "recipe_name", "recipe_of"]
 
@@ -77,7 +77,7 @@ def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe":
     """
     name = recipe_name(directory.read_config(check=check))
     if name is None:
-        from transformer_jax.training.run_directory import NOT_OURS
+        from transformer_jax.runs.run_directory import NOT_OURS
 
         raise CheckpointError(f"{directory.config}: {NOT_OURS}")
     try:

@@ -17,12 +17,12 @@ from transformer_jax.recipes.preferences import (
     encode_data,
 )
 from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.validation import plain_scores, print_scores, validate
-from transformer_jax.runs.sizing import with_defaults
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "RewardRun"]
@@ -53,7 +53,7 @@ class RewardModel(Preferences):
 
     def start_model(self, run: Any, start: Any) -> Any:
         """Returns the model of the start without its output layer."""
-        from transformer_jax.tasks.preference_task import reward_config
+        from transformer_jax.recipes.tasks.preference_task import reward_config
 
         return reward_config(start.model)
 
@@ -73,8 +73,8 @@ class RewardModel(Preferences):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of a reward model."""
-        from transformer_jax.runs.freezing import partition_for
-        from transformer_jax.tasks.preference_task import reward_model
+        from transformer_jax.recipes.freezing import partition_for
+        from transformer_jax.recipes.tasks.preference_task import reward_model
 
         encoded, rows = encode_data(run, directory, tokenizer, data)
         return reward_model(
@@ -102,7 +102,7 @@ class RewardModel(Preferences):
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from texts and conversations to rewards."""
-        from transformer_jax.predictors.texts import RewardPredictor
+        from transformer_jax.inference.texts import RewardPredictor
 
         return RewardPredictor(path, checkpoint)
 

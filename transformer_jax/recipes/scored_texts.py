@@ -22,7 +22,7 @@ SearchFlags: Any = generation_flags(
 
 def beam_search(request: Any) -> GenerationConfig:
     """Returns the search of the flags, by default with the run's length limit."""
-    from transformer_jax.predictors.generation_settings import length_limit
+    from transformer_jax.inference.generation_settings import length_limit
 
     limit = length_limit(request.run, request.max_len_a, request.max_len_b)
     search: GenerationConfig = request.generation(**limit._asdict())

@@ -1,15 +1,14 @@
 """Settings that recipes share: each is a field here once, and recipes add their own."""
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from transformer_jax.core.config_fields import Amount, Configuration, Count, Rate
-from transformer_jax.core.errors import plural
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag, Rate
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.plan import Batching
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
-from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig
 
 __all__ = [
@@ -17,10 +16,86 @@ __all__ = [
     "Cached",
     "RowBatches",
     "RunConfig",
+    "StartConfig",
     "TokenBatches",
+    "TokenizerConfig",
     "Trained",
     "TrainingConfig",
+    "start_config",
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig(Configuration, group="tokenizer"):
+    """Tokenizer settings; source and target share one vocabulary."""
+
+    kind: Literal["bpe", "wordpiece", "unigram", "bytes", "characters"] = "bpe"
+    # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
+    vocab_size: Count | None = 8000
+    path: str | None = None  # a tokenizer.json to load instead of learning one
+    add_tokens: tuple[str, ...] = ()  # words that become one token each, wherever text has them
+    # Tokens that no text becomes, such as the roles of a chat: '<|im_start|>' '<|im_end|>'.
+    add_special_tokens: tuple[str, ...] = ()
+    allow_unknown: bool = False  # train on data more than half of whose tokens are unknown
+    allow_lossy: bool = False  # train on targets more than half of which are decoded otherwise
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        added = [*self.add_tokens, *self.add_special_tokens]
+        for token in added:
+            if not token.strip() or added.count(token) > 1:
+                why = "appears twice" if token.strip() else "is blank"
+                raise ConfigError(f"tokenizer.add_tokens: {token!r} {why}: give each token once")
+
+    @property
+    def learnt(self) -> "TokenizerConfig":
+        """The settings without those about added tokens and about what is allowed."""
+        return dataclasses.replace(
+            self, add_tokens=(), add_special_tokens=(), allow_unknown=False, allow_lossy=False
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class StartConfig(Configuration, group=""):
+    """The starting model of a run, and its parameters that are trained or drawn anew."""
+
+    # A run of this package or a Hugging Face folder to start from: its parameters, its sizes and
+    # its tokenizer; None starts from nothing.
+    init_from: Annotated[str | None, Flag("init-from")] = None
+    # What is not trained: none, embeddings, encoder, decoder, or N: the embeddings and the first
+    # N layers.
+    freeze: Annotated[str, Flag("freeze")] = "none"
+    # Tokens whose rows are trained although their table is frozen, by freeze or beside adapters;
+    # those that the run adds are among them.
+    trainable_tokens: Annotated[tuple[str, ...], Flag("trainable-tokens")] = ()
+    reinit_last: Annotated[Amount, Flag("reinit-last")] = 0  # top layers to reinitialize
+    # Reinitialize the output layer, or the head of labels.
+    reinit_head: Annotated[bool, Flag("reinit-head")] = False
+
+    # What messages put before the names of these settings, and the parts that freeze may name.
+    prefix: ClassVar[str] = ""
+    parts: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = ("none", "embeddings", *self.parts)
+        if self.freeze not in named and not self.freeze.isdecimal():
+            raise ConfigError(
+                f"{self.prefix}freeze is {self.freeze}: allowed are {', '.join(named)}, or the "
+                f"number of layers to freeze together with the embeddings"
+            )
+        given = {
+            "freeze": self.freeze != "none",
+            "trainable_tokens": self.trainable_tokens,
+            "reinit_last": self.reinit_last,
+            "reinit_head": self.reinit_head,
+        }
+        if self.init_from is None and any(given.values()):
+            first = next(name for name, asked in given.items() if asked)
+            raise ConfigError(
+                f"{self.prefix}{first} is given without {self.prefix}init_from: nothing is learnt "
+                f"yet"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,3 +207,9 @@ class Cached(Configuration):
     """A part of the settings of runs on long texts."""
 
     cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
+
+
+def start_config(run: Any) -> StartConfig:
+    """Returns the settings of a run about its start; n-gram models have no start."""
+    own = getattr(run, "task", run)
+    return own if isinstance(own, StartConfig) else StartConfig()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import show_progress
+from transformer_jax.data.speech.features import Normalization
+from transformer_jax.data.speech.recordings import SpeechData
 from transformer_jax.evaluation.words import Tokenize
 from transformer_jax.models.config import FeatureConfig
 from transformer_jax.models.recurrent_config import RecurrentConfig
@@ -20,14 +22,12 @@ from transformer_jax.recipes.scored_texts import (
     required,
     write_lines,
 )
+from transformer_jax.recipes.settings import TokenizerConfig
 from transformer_jax.recipes.translation import RecurrentRun, RecurrentTranslation, Run, Translation
-from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.speech.features import Normalization
-from transformer_jax.speech.recordings import SpeechData
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "RecurrentSpeechRun", "SpeechRun"]
@@ -105,7 +105,7 @@ class Speech(Recipe):
 
     def open_data(self, run: Any) -> Any:
         """Returns the recordings."""
-        from transformer_jax.speech.recordings import load_recordings
+        from transformer_jax.data.speech.recordings import load_recordings
 
         return load_recordings(run.data)
 
@@ -142,7 +142,7 @@ class Speech(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of speech recognition, which computes a normalization that is absent."""
-        from transformer_jax.tasks.speech_task import SpeechDataSettings, speech_recognition
+        from transformer_jax.recipes.tasks.speech_task import SpeechDataSettings, speech_recognition
 
         return speech_recognition(
             data,
@@ -171,13 +171,13 @@ class Speech(Recipe):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the scores of the transcripts of a manifest's recordings."""
         from transformer_jax.core.task_progress import tracked
-        from transformer_jax.predictors.runs import preparation
-        from transformer_jax.predictors.speech import load_transcriber
+        from transformer_jax.data.speech.recordings import read_manifest
+        from transformer_jax.inference.runs import preparation
+        from transformer_jax.inference.speech import load_transcriber
+        from transformer_jax.inference.transcriber import Recording
         from transformer_jax.recipes.driver import read
-        from transformer_jax.speech.recordings import read_manifest
-        from transformer_jax.speech.transcriber import Recording
-        from transformer_jax.tasks.fit import log_scored
-        from transformer_jax.tasks.speech_task import score_recordings, shown_scores
+        from transformer_jax.recipes.tasks.fit import log_scored
+        from transformer_jax.recipes.tasks.speech_task import score_recordings, shown_scores
 
         [manifest] = required(request, self.title, "manifest")
         search, prepare = beam_search(request), preparation(directory)
@@ -200,7 +200,7 @@ class Speech(Recipe):
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from recordings to texts."""
-        from transformer_jax.predictors.speech import SpeechPredictor
+        from transformer_jax.inference.speech import SpeechPredictor
 
         return SpeechPredictor(path, checkpoint)
 

@@ -17,15 +17,15 @@ from transformer_jax.recipes.scored_texts import (
     required,
     write_lines,
 )
+from transformer_jax.recipes.settings import TokenizerConfig
+from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.tasks.settings import SummaryEvaluation
 from transformer_jax.recipes.translation import Run, Translation, note_prefix
-from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_defaults
-from transformer_jax.tasks.settings import SummaryEvaluation
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "SummarizationRun"]
@@ -101,7 +101,7 @@ class Summarization(Translation):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of summarization."""
-        from transformer_jax.tasks.summarization_task import summarization
+        from transformer_jax.recipes.tasks.summarization_task import summarization
 
         check_installed()
         return summarization(
@@ -118,9 +118,9 @@ class Summarization(Translation):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints ROUGE of the summaries of a file next to baselines."""
         from transformer_jax.data.summaries import read_summaries
-        from transformer_jax.predictors.runs import load
+        from transformer_jax.inference.runs import load
         from transformer_jax.recipes.driver import read
-        from transformer_jax.tasks.summarization_task import score_summaries
+        from transformer_jax.recipes.tasks.summarization_task import score_summaries
 
         [path] = required(request, self.title, "data")
         search, run = beam_search(request), read(directory)

@@ -12,8 +12,8 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.documents import TextSplits, open_texts
 from transformer_jax.recipes.settings import TokenBatches
-from transformer_jax.tasks.batching import TokenCache
-from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.recipes.tasks.batching import TokenCache
+from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["LengthBatches", "TextEvaluation", "open_texts_of", "token_cache"]
 

@@ -11,6 +11,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.sources import PairData, ReadOptions, load_splits, with_languages
 from transformer_jax.evaluation.words import Tokenize, check_tokenize
+from transformer_jax.inference.runs import ENCODERS
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -22,7 +23,6 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
-from transformer_jax.predictors.runs import ENCODERS
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.scored_texts import (
     SearchFlags,
@@ -31,16 +31,15 @@ from transformer_jax.recipes.scored_texts import (
     required,
     write_lines,
 )
-from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
-from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_defaults
-from transformer_jax.tasks.settings import EvaluationConfig
+from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches, TokenizerConfig
+from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.tasks.settings import EvaluationConfig
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.runs.planned import BatchShapes, Parts
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = [
@@ -165,7 +164,7 @@ class Translation(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of translation."""
-        from transformer_jax.tasks.translation_task import translation
+        from transformer_jax.recipes.tasks.translation_task import translation
 
         return translation(
             data,
@@ -184,9 +183,9 @@ class Translation(Recipe):
         from transformer_jax.data.pairs import Pairs
         from transformer_jax.data.sources import read_pair_file
         from transformer_jax.decoding.translator import Translator
-        from transformer_jax.predictors.runs import load, preparation
+        from transformer_jax.inference.runs import load, preparation
         from transformer_jax.recipes.driver import read
-        from transformer_jax.tasks.translation_task import score_pairs
+        from transformer_jax.recipes.tasks.translation_task import score_pairs
 
         search, run = beam_search(request), read(directory)
         # Every line counts, empty ones too: a score over a part of a file is another score.
@@ -212,13 +211,13 @@ class Translation(Recipe):
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns what training and evaluation are made of."""
-        from transformer_jax.runs.planned import pair_parts
+        from transformer_jax.recipes.parts import pair_parts
 
         return pair_parts(run, batch, run.training.label_smoothing)
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns a function from sentences to translations."""
-        from transformer_jax.predictors.generation import TranslationPredictor
+        from transformer_jax.inference.generation import TranslationPredictor
 
         return TranslationPredictor(path, checkpoint)
 

@@ -36,9 +36,9 @@ def validate(
         ConfigError: There are no validation data, or the devices cannot share their rows.
         CheckpointError: There is no such checkpoint, or it is damaged.
     """
+    from transformer_jax.inference.runs import chosen_checkpoint
     from transformer_jax.parallel.inference import loading_mesh
     from transformer_jax.parallel.sharding import num_batch_shards
-    from transformer_jax.predictors.runs import chosen_checkpoint
     from transformer_jax.training.validation import validate_checkpoint
 
     mesh, unit = loading_mesh(), run.training.row_unit
@@ -82,7 +82,7 @@ def print_scores(
         scores: By name.
         more: Prints what follows the table, and returns further scores of the file.
     """
-    from transformer_jax.tasks.scores import table, write_scores
+    from transformer_jax.recipes.tasks.scores import table, write_scores
 
     name = "valid" if request.data is None else "data"
     shown = {what.replace("_", " "): value for what, value in scores.items() if what != "step"}

@@ -19,7 +19,7 @@ from transformer_jax.models.layers.replace import replaced
 from transformer_jax.models.layers.stack import Stack
 from transformer_jax.models.lora import merged, not_finite, split_adapters
 from transformer_jax.models.trainable_tokens import put_in, split_rows
-from transformer_jax.training.checkpoint_reader import load_parts
+from transformer_jax.runs.checkpoint_reader import load_parts
 from transformer_jax.training.state import digest
 
 __all__ = [
@@ -92,7 +92,7 @@ class Adapter:
 
 def is_adapter_run(path: str | os.PathLike[str]) -> bool:
     """Returns whether a run directory holds adapters and a frozen base."""
-    from transformer_jax.training.config_guard import latest_manifest
+    from transformer_jax.runs.config_guard import latest_manifest
 
     how = (latest_manifest(Path(path)) or {}).get("merge")
     how = how.get("policy", how) if isinstance(how, dict) else how

@@ -14,9 +14,9 @@ from transformer_jax.core.trees import flatten_dict
 from transformer_jax.models.partition import Partition, overlay
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.parallel.sharding import replicated
-from transformer_jax.training.checkpoint import Checkpointer, Restored
-from transformer_jax.training.config_guard import latest_manifest
-from transformer_jax.training.manifest import FROZEN, check_frozen
+from transformer_jax.runs.checkpoint import Checkpointer, Restored
+from transformer_jax.runs.config_guard import latest_manifest
+from transformer_jax.runs.manifest import FROZEN, check_frozen
 from transformer_jax.training.state import TrainState, digest
 
 __all__ = ["describe", "restore", "write"]

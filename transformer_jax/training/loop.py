@@ -11,9 +11,10 @@ import jax
 
 from transformer_jax.core.errors import NumericsError, Stopped, command, plural
 from transformer_jax.core.task_progress import show_progress
-from transformer_jax.training.checkpoint import Checkpointer, CheckpointScore
+from transformer_jax.runs.checkpoint import Checkpointer, CheckpointScore
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.runs.metrics import MetricsLog
 from transformer_jax.training.compilation import CompiledStep
-from transformer_jax.training.metrics import MetricsLog
 from transformer_jax.training.monitoring import (
     Profiler,
     Rates,
@@ -25,7 +26,6 @@ from transformer_jax.training.progress import Progress, duration
 from transformer_jax.training.settings import LoopConfig, profile_window
 from transformer_jax.training.signals import StopSignals
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.task import Metric
 
 __all__ = ["FitResult", "Loop", "fit"]
 

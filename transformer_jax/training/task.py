@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from flax import nnx
@@ -11,9 +11,10 @@ from jaxtyping import Int
 
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.partition import EVERYTHING, Partition
+from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training.step import Batch, Objective, make_step
 
-__all__ = ["Data", "Items", "Metric", "Plan", "Task", "fingerprint", "select_rows"]
+__all__ = ["Data", "Items", "Plan", "Task", "fingerprint", "select_rows"]
 
 _HASHED = 1 << 24  # ids at a time
 
@@ -57,18 +58,6 @@ class Data(NamedTuple):
     plan: Any
     make_batch: Callable[[Any], Batch]
     fingerprint: str = ""
-
-
-class Metric(NamedTuple):
-    """A metric that ranks checkpoints.
-
-    Attributes:
-        name: As in measurements: ``valid_loss``, or what ``Task.evaluate`` returns.
-        better: Which values are better.
-    """
-
-    name: str
-    better: Literal["lower", "higher"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import overlay
 from transformer_jax.parallel.sharding import shardings
-from transformer_jax.training.checkpoint_reader import load_parts
+from transformer_jax.runs.checkpoint_reader import load_parts
 from transformer_jax.training.state import abstract_parts
 
 if TYPE_CHECKING:

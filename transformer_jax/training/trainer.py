@@ -27,19 +27,20 @@ from transformer_jax.parallel.mesh import (
     make_mesh,
     sync_global_devices,
 )
+from transformer_jax.runs.checkpoint import Checkpointer
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.runs.config_guard import latest_manifest, refuse_weights_alone
+from transformer_jax.runs.lock import RunLock, check_lock, holds_lock
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_directory import RunDirectory, describe_run
+from transformer_jax.runs.shared_directory import check_shared
 from transformer_jax.training import frozen as kept
 from transformer_jax.training.batches import put_batch, training_batches
-from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import CompiledStep
-from transformer_jax.training.config_guard import latest_manifest, refuse_weights_alone
-from transformer_jax.training.lock import RunLock, check_lock, holds_lock
 from transformer_jax.training.loop import FitResult, Loop, fit
-from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.monitoring import Rates, writing_log
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.run_directory import RunDirectory, describe_run
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig
-from transformer_jax.training.shared_directory import check_shared
 from transformer_jax.training.state import (
     TrainState,
     abstract_parts,
@@ -50,7 +51,7 @@ from transformer_jax.training.state import (
 from transformer_jax.training.step import (
     compile_step,
 )
-from transformer_jax.training.task import Metric, Task
+from transformer_jax.training.task import Task
 from transformer_jax.training.trained_model import load_model
 from transformer_jax.training.validation import make_validation
 
@@ -361,7 +362,7 @@ class Trainer(Configuration, group="training"):
             }
             self.run.write(self.run.results, results)
             names = [metric.name for metric in self.task.metrics if metric.name != "valid_loss"]
-            from transformer_jax.training.curves import training_curves
+            from transformer_jax.visual.curves import training_curves
 
             training_curves(
                 read_metrics(self.run.metrics), self.run.curves,

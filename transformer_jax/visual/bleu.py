@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.evaluation.bleu_results import CAVEATS, TABLE, OwnScore, PublishedTranslator
-from transformer_jax.picture_fonts import drawn
 from transformer_jax.visual.figures import new_figure, save
+from transformer_jax.visual.fonts import drawn
 from transformer_jax.visual.labels import place_labels
 
 __all__ = ["plot_bleu"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.picture_fonts import drawn
 from transformer_jax.visual.figures import new_figure, save
+from transformer_jax.visual.fonts import drawn
 from transformer_jax.visual.labels import place_labels
 
 __all__ = ["plot_words", "principal_components"]

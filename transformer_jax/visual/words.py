@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from transformer_jax.encoding.vectors import WordVectors, cosine
+from transformer_jax.inference.encoding.vectors import WordVectors, cosine
 
 __all__ = ["cosines", "word_vectors_html"]
 

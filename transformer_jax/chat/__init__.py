@@ -1,1 +1,0 @@
-"""Conversations with language models: templates, messages, tokens, and a cache between turns."""

@@ -1,0 +1,329 @@
+"""Conversations as token ids, and which of these are answers.
+
+Time and memory are linear in the messages: a conversation is rendered and tokenized once, and
+whatever else is rendered or tokenized to find its answers is a part of bounded size.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.chat.rendered_tokens import MarkedRenderer, MarkedText, PartTokenizer
+from transformer_jax.data.chat.template import ChatTemplate
+from transformer_jax.data.conversations import Message
+from transformer_jax.data.tokenizer import Tokenizer
+
+__all__ = ["AnswerFinder", "ChatEncoder", "EncodedChat"]
+
+_ASKED: list[Message] = [{"role": "user", "content": "a"}]
+# Messages that are rendered up to each of their answers. Longer conversations are rendered in
+# parts of half of it, which overlap.
+_MOST = 64
+
+
+class AnswerFinder:
+    """Finds answers: an answer begins after the text that asks for it.
+
+    Args:
+        renderer: Renders conversations by the template.
+        name: The name of the template, for messages.
+    """
+
+    def __init__(self, renderer: MarkedRenderer, name: str):
+        self._renderer, self._name = renderer, name
+
+    def starts(self, chat: Sequence[Message], text: str) -> list[int]:
+        """The first character of each answer.
+
+        A conversation of more than 64 messages is rendered in parts, each with the system prompt,
+        so that the work grows with the messages alone. Where the text is not that of its parts one
+        after the other, the conversation is rendered up to each answer.
+
+        Args:
+            chat: The conversation.
+            text: The conversation as text.
+
+        Raises:
+            ConfigError: The template is refused.
+            DataError: The text before an answer is another one when the template asks for it.
+        """
+        if len(chat) > _MOST:
+            try:
+                starts = self._starts_by_parts(chat, text)
+            except DataError:
+                starts = None  # of a part, which is not the conversation
+            if starts is not None:
+                return starts
+        return self._starts_one_by_one(chat, text)
+
+    def _starts_by_parts(self, chat: Sequence[Message], text: str) -> list[int] | None:
+        """The same by parts of the conversation; None if the text is not made of them.
+
+        A part begins with the turn before the last answer of the part before, so that the text from
+        there to the next answer is in it.
+        """
+        system = list(chat[: int(chat[0]["role"] == "system")])
+        begin, known = len(system), -1  # the last message whose answer is found
+        found: list[int] = []
+        while True:
+            end = begin + _MOST // 2
+            while end < len(chat) and not _answers(chat, max(begin, known + 1), end):
+                end += _MOST // 2
+            end = min(end, len(chat))
+            part = [*system, *chat[begin:end]]
+            shown = self._renderer.render(part).text
+            starts = self._starts_one_by_one(part, shown)
+            numbers = _answers(chat, begin, end)
+            if known < 0 and not numbers:
+                return []  # nobody answers in the whole conversation
+            if known < 0 and starts:
+                if not text.startswith(shown[: starts[0]]):
+                    return None
+                found.append(starts[0])
+                known = numbers[0]
+            if known not in numbers:
+                return None
+            at = numbers.index(known)
+            for one, next_one in zip(starts[at:], starts[at + 1 :], strict=False):
+                if not text.startswith(shown[one:next_one], found[-1]):
+                    return None
+                found.append(found[-1] + next_one - one)
+            if end == len(chat):
+                return found if text[found[-1] :] == shown[starts[-1] :] else None
+            known = numbers[-1]
+            users = [i for i in range(begin + 1, known) if chat[i]["role"] == "user"]
+            begin = users[-min(2, len(users))] if users else max(begin, known - 1)
+
+    def _starts_one_by_one(self, chat: Sequence[Message], text: str) -> list[int]:
+        found: list[int] = []
+        for i, message in enumerate(chat):
+            if message["role"] != "assistant":
+                continue
+            follows = i > 0 and chat[i - 1]["role"] == "user"
+            start = self._after_asking(chat[:i], text)
+            # Some templates ask after messages alone, or after those of the user alone.
+            if start is None or not (follows or text.endswith(self._header, 0, start)):
+                start = None if follows else self._after_header(chat, i, text)
+            if start is None:
+                raise DataError(
+                    f"message {i + 1}: {self._name} writes what stands before this answer "
+                    f"otherwise when it asks for it, and has no {{% generation %}} tags, so that "
+                    f"answers cannot be told apart"
+                )
+            found.append(start)
+        return found
+
+    def _after_asking(self, chat: Sequence[Message], text: str) -> int | None:
+        try:
+            asked = self._renderer.render(chat, add_generation_prompt=True).text
+        except DataError:
+            if chat:
+                raise
+            return None  # the template looks at the first message
+        return len(asked) if text.startswith(asked) else None
+
+    def _after_header(self, chat: Sequence[Message], number: int, text: str) -> int | None:
+        """Returns the start of an answer that follows no message of the user, or nothing at all.
+
+        Up to its content the text is the same whatever that is; what asks for answers elsewhere
+        stands there.
+        """
+        others = [
+            self._renderer.render(
+                [*chat[:number], {**chat[number], "content": said}, *chat[number + 1 :]]
+            ).text
+            for said in ("a", "b")
+        ]
+        end = min(_shared(text, other) for other in others)
+        start = text.rfind(self._header, 0, end) + len(self._header)
+        right = start >= len(self._header) > 0 and not text[start:end].strip()
+        return start if right else None
+
+    @functools.cached_property
+    def _header(self) -> str:
+        """The text by which the template asks for an answer."""
+        plain, asked = (
+            self._renderer.render(_ASKED, add_generation_prompt=asks).text for asks in (False, True)
+        )
+        return asked[_shared(plain, asked) :]
+
+
+def _answers(chat: Sequence[Message], begin: int, end: int) -> list[int]:
+    """The indices of answers among messages."""
+    numbers = range(begin, min(end, len(chat)))
+    return [i for i in numbers if chat[i]["role"] == "assistant"]
+
+
+def _shared(one: str, other: str) -> int:
+    """Returns the length of the longest common prefix of two texts."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+# Characters of the conversations that are tokenized together.
+_CHARACTERS = 1_000_000
+_TURN: list[Message] = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"},
+]
+
+
+class EncodedChat(NamedTuple):
+    """A conversation as token ids."""
+
+    ids: list[int]
+    answers: np.ndarray  # bool, which of the ids are answers and their end tokens
+
+
+class ChatEncoder:
+    """Conversations to token ids, by a chat template.
+
+    Special tokens of the template become their ids, as in ``apply_chat_template`` of Hugging Face
+    transformers. Those that a message spells out stay text: nobody ends a turn by writing its end.
+
+    Attributes:
+        template: The chat template.
+        tokenizer: Tokenizer of the model.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate):
+        """Takes the tokenizer and the template.
+
+        Raises:
+            ConfigError: The template ends answers with no special token of the tokenizer.
+        """
+        self.template, self.tokenizer = template, tokenizer
+        self._texts = PartTokenizer(tokenizer)
+        self._renderer = MarkedRenderer(template, self._texts.special)
+        self._finder = AnswerFinder(self._renderer, template.name)
+
+    @functools.cached_property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The tokens that end an answer: that of the template, and EOS.
+
+        Raises:
+            ConfigError: The template ends answers with no special token of the tokenizer.
+        """
+        try:
+            [encoded] = self.encode([_TURN])
+            last = encoded.ids[int(np.flatnonzero(encoded.answers)[-1])]
+        except DataError as error:
+            raise ConfigError(str(error)) from None
+        if last == self.tokenizer.unk or last not in self._texts.special.values():
+            raise ConfigError(self._no_end())
+        return tuple(dict.fromkeys((last, self.tokenizer.eos)))
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The ids that an answer to the last message follows.
+
+        Raises:
+            ConfigError: The template is refused.
+            DataError: The template refuses the conversation.
+        """
+        return self._prompts([messages])[0]
+
+    def _prompts(self, chats: Sequence[Sequence[Message]]) -> list[list[int]]:
+        rendered = [self._renderer.render(chat, add_generation_prompt=True) for chat in chats]
+        return [tokens.ids for tokens in self._texts.encode(rendered)]
+
+    def encode(self, chats: Sequence[Sequence[Message]]) -> list[EncodedChat]:
+        """The ids of whole conversations, and which are answers.
+
+        Answers are what ``{% generation %}`` tags of the template hold. Without tags, they are what
+        follows the text that asks for the answer, up to the next special token.
+
+        Raises:
+            ConfigError: The template is refused.
+            DataError: The template refuses a conversation; or it is not clear which tokens are
+                answers, because the tokens before an answer are others without it.
+        """
+        encoded: list[EncodedChat] = []
+        for group in _groups(chats):
+            encoded += self._encode_group(group)
+        return encoded
+
+    def _encode_group(self, chats: Sequence[Sequence[Message]]) -> Iterator[EncodedChat]:
+        rendered = [self._renderer.render(chat) for chat in chats]
+        spans = [self._spans(chat, one) for chat, one in zip(chats, rendered, strict=True)]
+        encoded = self._texts.encode(rendered)
+        starts = [[start for start, _ in found] for found in spans]
+        firsts = self._texts.count_before(rendered, encoded, starts)
+        for one, found, tokens, counts in zip(rendered, spans, encoded, firsts, strict=True):
+            answers = np.zeros(len(tokens.ids), bool)
+            for number, ((start, end), first) in enumerate(zip(found, counts, strict=True)):
+                if first is None:
+                    raise DataError(
+                        f"answer {number + 1}: the tokens before it are others without it, so that "
+                        f"it cannot be told from its prompt: strip what it begins with "
+                        f"({one.text[start : start + 8]!r})"
+                    )
+                stop = tokens.next_special(first) if end is None else tokens.count_from(end)
+                if stop is None:
+                    raise DataError(self._no_end())
+                answers[first:stop] = True
+            yield EncodedChat(tokens.ids, answers)
+
+    def _spans(
+        self, chat: Sequence[Message], rendered: MarkedText
+    ) -> Sequence[tuple[int, int | None]]:
+        """The characters of each answer; an end of None is the next special token."""
+        if not self.template.marks_answers:
+            return [(start, None) for start in self._finder.starts(chat, rendered.text)]
+        count = sum(message["role"] == "assistant" for message in chat)
+        if len(rendered.answers) != count:
+            raise DataError(
+                f"{self.template.name} shows {len(rendered.answers)} of the {count} answers"
+            )
+        return rendered.answers
+
+    def encode_answers(
+        self, chats: Sequence[Sequence[Message]], answers: Sequence[str]
+    ) -> list[tuple[list[int], list[int]]]:
+        """For each conversation the ids that its answer follows, and those of the answer.
+
+        The last of an answer is the token that ends it.
+
+        Args:
+            chats: Conversations whose last message is not of the assistant.
+            answers: An answer to each.
+
+        Raises:
+            ConfigError: The template is refused.
+            DataError: As of :meth:`encode`.
+        """
+        prompts = self._prompts(chats)
+        said: list[Message] = [{"role": "assistant", "content": text} for text in answers]
+        wholes = self.encode([[*chat, one] for chat, one in zip(chats, said, strict=True)])
+        found = []
+        for prompt, whole in zip(prompts, wholes, strict=True):
+            if whole.ids[: len(prompt)] != prompt:
+                raise DataError(
+                    f"{self.template.name} writes what stands before an answer otherwise when it "
+                    f"asks for it, so that the answer cannot be told apart"
+                )
+            end = int(np.flatnonzero(whole.answers)[-1]) + 1
+            found.append((prompt, whole.ids[len(prompt) : end]))
+        return found
+
+    def _no_end(self) -> str:
+        return (
+            f"{self.template.name} ends answers with no special token of the tokenizer, so that "
+            f"nothing would end what the model writes: add the special tokens of the template, or "
+            f"choose another template"
+        )
+
+
+def _groups(chats: Sequence[Sequence[Message]]) -> Iterator[list[Sequence[Message]]]:
+    """Conversations that are tokenized together."""
+    group: list[Sequence[Message]] = []
+    characters = 0
+    for chat in chats:
+        group.append(chat)
+        characters += sum(len(message["content"]) for message in chat)
+        if characters > _CHARACTERS:
+            yield group
+            group, characters = [], 0
+    yield group

@@ -1,0 +1,1 @@
+"""Recordings and their texts: features of waveforms, and batches of both."""

@@ -1,0 +1,198 @@
+"""Features of recordings: read from .wav, .npy or .npz, checked, normalized and stacked."""
+
+import dataclasses
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Float64
+
+from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.numpy_files import load_arrays
+from transformer_jax.data.files import read_file
+from transformer_jax.data.speech.audio import AudioConfig, log_mel_frames, resampled
+from transformer_jax.data.speech.wav import read_wav
+
+__all__ = [
+    "SUFFIXES",
+    "FeatureStatistics",
+    "Normalization",
+    "check_features",
+    "decode_features",
+    "read_features",
+]
+
+SUFFIXES = (".wav", ".npy", ".npz")
+_LARGEST_FILE = 1 << 31  # bytes: 18 hours of 16 bits at 16,000 samples a second
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalization:
+    """Mean and standard deviation of each feature, over all frames of training."""
+
+    mean: tuple[float, ...] = ()  # () is computed from the training data
+    std: tuple[float, ...] = ()  # () is computed from the training data
+
+    def __call__(self, features: Float32[np.ndarray, "T F"]) -> Float32[np.ndarray, "T F"]:
+        """``(x - mean) / std``.
+
+        Example:
+            >>> Normalization((1.0, 0.0), (2.0, 1.0))(np.array([[3.0, 5.0]], np.float32))
+            array([[1., 5.]], dtype=float32)
+        """
+        mean, std = (np.asarray(part, np.float32)[None] for part in (self.mean, self.std))
+        return (features - mean) / std
+
+
+class FeatureStatistics(NamedTuple):
+    """Sums over frames, from which mean and standard deviation follow.
+
+    Sums are of differences from the first frame, which are 0 for a constant feature.
+    """
+
+    frames: int
+    first: Float64[np.ndarray, " F"]
+    total: Float64[np.ndarray, " F"]
+    squares: Float64[np.ndarray, " F"]
+
+    @classmethod
+    def of(cls, features: Iterable[Float32[np.ndarray, "T F"]]) -> "FeatureStatistics":
+        """The sums over all frames of some recordings.
+
+        Raises:
+            DataError: There are no recordings.
+        """
+        frames, first, sums = 0, None, np.zeros((2, 1))
+        for one in features:
+            wide = one.astype(np.float64)
+            if first is None:
+                first, sums = wide[0], np.zeros((2, one.shape[1]))
+            away = wide - first[None]
+            sums += away.sum(0), np.square(away).sum(0)
+            frames += len(one)
+        if first is None:
+            raise DataError("there are no recordings to compute the mean of features from")
+        return cls(frames, first, sums[0], sums[1])
+
+    def normalization(self) -> Normalization:
+        """Mean and standard deviation; the latter is 1 of a feature that never changes.
+
+        Example:
+            >>> features = np.array([[1.0, 5.0], [3.0, 5.0]], np.float32)
+            >>> FeatureStatistics.of([features]).normalization()
+            Normalization(mean=(2.0, 5.0), std=(1.0, 1.0))
+        """
+        away = self.total / self.frames
+        variance = self.squares / self.frames - np.square(away)
+        # What rounding may leave where the first frame is far from equal others.
+        constant = variance <= 1e-14 * self.squares / self.frames
+        std = np.where(constant, 1.0, np.sqrt(np.maximum(variance, 0)))
+        mean = self.first + away
+        return Normalization(tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def read_features(
+    path: str | os.PathLike[str], audio: AudioConfig, where: str = ""
+) -> tuple[Float32[np.ndarray, "T F"], bytes]:
+    """The features of a recording, and the bytes of its file.
+
+    Args:
+        path: A ``.wav`` file, whose log-mel frames are made; or features ``[T, F]`` as ``.npy``, or
+            as the one array or the array ``features`` of an ``.npz`` file.
+        audio: How frames are made of waveforms.
+        where: The line that names the file, for messages, such as ``train.tsv:3: ``.
+
+    Raises:
+        DataError: The file is missing, damaged or of another kind, has another sample rate, is too
+            short for a frame, or holds NaN or infinity.
+    """
+    name = f"{where}{path}"
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise DataError(f"{name}: the name ends in none of {', '.join(SUFFIXES)}")
+    try:
+        content = read_file(path, _LARGEST_FILE)
+    except FileNotFoundError:
+        raise DataError(f"{name}: no such file (looked from {Path.cwd()})") from None
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read: {error.strerror or error}") from None
+    return decode_features(content, Path(path).suffix.lower(), audio, name), content
+
+
+def decode_features(
+    content: bytes, suffix: str, audio: AudioConfig, name: str
+) -> Float32[np.ndarray, "T F"]:
+    """The features in the bytes of a file, see :func:`read_features`."""
+    if suffix == ".wav":
+        samples, rate = read_wav(content, name)
+        if rate != audio.sample_rate:
+            if not audio.resample:
+                raise DataError(
+                    f"{name}: {rate:,} samples a second, and {audio.sample_rate:,} are wanted: "
+                    f"convert it, or begin a run with --data.audio.resample"
+                )
+            samples = resampled(samples, rate, audio.sample_rate, name)
+        _refuse_nonfinite(samples[:, None], name, "sample")
+        if len(samples) < audio.length:
+            raise DataError(
+                f"{name}: {plural(len(samples), 'sample')}, and a frame has {audio.length:,}: it "
+                f"is empty or too short: leave it out"
+            )
+        return log_mel_frames(samples, audio)
+    return check_features(_array(content, suffix, name), name)
+
+
+def check_features(features: np.ndarray, name: str) -> Float32[np.ndarray, "T F"]:
+    """Features as float32, which are ``[T, F]``, finite, and at least one frame.
+
+    Raises:
+        DataError: They are not; the message begins with ``name``.
+
+    Example:
+        >>> check_features(np.zeros((0, 80)), "a.npy")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.DataError: a.npy: no frames: it is empty: leave it out
+    """
+    real = np.issubdtype(features.dtype, np.floating) or np.issubdtype(features.dtype, np.integer)
+    if features.ndim != 2 or not real or not features.shape[1]:
+        raise DataError(
+            f"{name}: an array {list(features.shape)} of {features.dtype}: numbers [frames, "
+            f"features] are wanted"
+        )
+    if not len(features):
+        raise DataError(f"{name}: no frames: it is empty: leave it out")
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(features, np.float32)
+    _refuse_nonfinite(found, name, "frame")
+    return found
+
+
+def _refuse_nonfinite(rows: np.ndarray, name: str, what: str) -> None:
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"{name}: {what} {int(np.argmin(finite)) + 1:,} of {len(rows):,} holds NaN or infinity"
+        )
+
+
+def _array(content: bytes, suffix: str, name: str) -> np.ndarray:
+    """The array of a NumPy file."""
+    try:
+        loaded = load_arrays(io.BytesIO(content))
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            names = loaded.files
+            key = "features" if "features" in names else names[0] if len(names) == 1 else None
+            if key is not None:
+                return np.asarray(loaded[key])
+    except Exception as error:  # of damaged bytes the reader raises whatever they lead it to
+        reason = (str(error).splitlines() or ["damaged"])[0][:160]
+        raise DataError(f"{name}: no {suffix} file that can be read ({reason})") from None
+    raise DataError(
+        f"{name}: holds the arrays {', '.join(names) or 'none'}: name the one with features "
+        f"'features'"
+    )

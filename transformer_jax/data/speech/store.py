@@ -1,0 +1,126 @@
+"""Recordings with their texts as arrays: which fit a model, and batches of them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from transformer_jax.data.loader import Batch, pad_rows
+from transformer_jax.data.speech.features import Normalization
+from transformer_jax.data.speech.recordings import FeatureStore, Recordings
+from transformer_jax.data.store import TokenStore, encode_targets
+from transformer_jax.data.tokenizer import Tokenizer
+
+__all__ = ["SpeechStore", "build_speech_store", "fill_positions", "make_speech_batch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechStore:
+    """Features and texts of recordings.
+
+    Attributes:
+        features: Of all recordings.
+        target: Token ids of all texts.
+        kept: The recordings in use; others are too long.
+        normalization: Applied to features when a batch is made.
+        stacked_frames: Frames of a position.
+        counts: Numbers of dropped recordings by reason.
+    """
+
+    features: FeatureStore
+    target: TokenStore
+    kept: Int[np.ndarray, " count"]
+    normalization: Normalization
+    stacked_frames: int
+    counts: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @property
+    def source_lengths(self) -> Int[np.ndarray, " count"]:
+        """Positions of each recording."""
+        return -(-self.features.frames[self.kept] // self.stacked_frames)
+
+    @property
+    def target_lengths(self) -> Int[np.ndarray, " count"]:
+        """Tokens of each text, with its end token."""
+        return self.target.lengths[self.kept]
+
+
+def build_speech_store(
+    features: FeatureStore,
+    recordings: Recordings,
+    tokenizer: Tokenizer,
+    normalization: Normalization,
+    *,
+    stacked_frames: int,
+    max_length: int,
+) -> SpeechStore:
+    """Recordings of at most ``max_length`` positions whose texts have at most as many tokens.
+
+    Args:
+        features: Of the recordings.
+        recordings: With their texts.
+        tokenizer: Of the texts.
+        normalization: Of the features.
+        stacked_frames: Frames of a position.
+        max_length: Most positions, and most tokens with the end token.
+    """
+    target = encode_targets(recordings.texts, tokenizer)
+    positions = -(-features.frames // stacked_frames)
+    long, wordy = positions > max_length, target.lengths > max_length
+    found = {"recording_too_long": int(long.sum()), "text_too_long": int((wordy & ~long).sum())}
+    counts = {reason: count for reason, count in found.items() if count}
+    kept = np.flatnonzero(~(long | wordy))
+    return SpeechStore(features, target, kept, normalization, stacked_frames, counts)
+
+
+def make_speech_batch(
+    store: SpeechStore, indices: Int[np.ndarray, " B"], S: int, T: int, pad: int = 0
+) -> Batch:
+    """The arrays of one batch: normalized and stacked features, and texts, padded.
+
+    A row of index -1 holds nothing but padding and has length 0.
+
+    Returns:
+        ``inputs``, which are ``source`` float32 ``[B S W]`` and ``source_lengths`` int32 ``[B]``;
+        ``target`` int32 ``[B T]`` and its ``lengths`` int32 ``[B]``.
+    """
+    rows = np.where(indices < 0, -1, store.kept[np.maximum(indices, 0)])
+    width = store.features.features.shape[1]
+    empty = np.zeros((0, width), np.float32)
+    features = [store.normalization(store.features[i]) if i >= 0 else empty for i in rows.tolist()]
+    source, source_lengths = fill_positions(features, len(rows), S, store.stacked_frames)
+    target, lengths = pad_rows(store.target, rows, T, pad)
+    inputs = {"source": source, "source_lengths": source_lengths}
+    return {"inputs": inputs, "target": target, "lengths": lengths}
+
+
+def fill_positions(
+    features: Sequence[Float32[np.ndarray, "_ F"]], rows: int, S: int, stacked_frames: int
+) -> tuple[Float32[np.ndarray, "{rows} {S} W"], Int[np.ndarray, " {rows}"]]:
+    """Stacked frames of recordings as rows of one array, filled up with zeros; their lengths.
+
+    Each row is what :func:`.stack_frames` makes of it. On hosts NumPy does it, which compiles
+    nothing for a new length.
+
+    Args:
+        features: Normalized, of the first rows.
+        rows: Of the array.
+        S: Its positions.
+        stacked_frames: Frames of a position.
+
+    Example:
+        >>> fill_positions([np.array([[1], [2], [3]], np.float32)], 1, 2, 2)
+        (array([[[1., 2.],
+                [3., 0.]]], dtype=float32), array([2], dtype=int32))
+    """
+    width = features[0].shape[1]
+    filled = np.zeros((rows, S * stacked_frames, width), np.float32)
+    lengths = np.zeros(rows, np.int32)
+    for row, frames in enumerate(features):
+        filled[row, : len(frames)] = frames
+        lengths[row] = -(-len(frames) // stacked_frames)
+    return filled.reshape(rows, S, stacked_frames * width), lengths

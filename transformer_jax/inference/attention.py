@@ -1,0 +1,310 @@
+"""The attention weights of a model over one text, with the tokens that they belong to."""
+
+import dataclasses
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Float
+
+from transformer_jax.core.errors import ArgumentError, ConfigError, DataError, plural
+from transformer_jax.decoding.context import TextStart
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.text_tokenizer import TextTokenizer
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.inference.generation_settings import changes_of, text_start
+from transformer_jax.inference.runs import open_directory
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.visual.attention import (
+    AttentionMaps,
+    attention_html,
+    plot_attention,
+    translation_maps,
+)
+
+__all__ = [
+    "DecoderAttention",
+    "TextAttention",
+    "TranslatorAttention",
+    "decoder_attention",
+    "encoder_attention",
+    "one_text",
+    "translation_attention",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextAttention:
+    """The attention weights of every layer and head over one text.
+
+    Attributes:
+        title: The text, or the name of the recording, that the model reads.
+        text: The translation or transcript; empty for a model that only reads.
+        maps: The weights of each kind of attention with the names of their rows and columns.
+
+    Example:
+        >>> weights = np.full((2, 4, 1, 1), 1.0, np.float32)
+        >>> attention = TextAttention("a", "", (AttentionMaps("encoder", ("a",), ("a",), weights),))
+        >>> attention.tokens, attention.weights["encoder"].shape
+        (('a',), (2, 4, 1, 1))
+    """
+
+    title: str
+    text: str
+    maps: tuple[AttentionMaps, ...]
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens of the text that the model reads; of a recording, the first frames."""
+        first = self.maps[0]
+        return first.rows if len(self.maps) == 1 and first.kind != "cross" else self._source()
+
+    @property
+    def target_tokens(self) -> tuple[str, ...]:
+        """The tokens of the translation or transcript, its end included; none without one."""
+        return next((each.rows for each in self.maps if each.kind == "cross"), ())
+
+    @property
+    def weights(self) -> dict[str, Float[np.ndarray, "L N T S"]]:
+        """The weights by kind: ``encoder``, ``decoder``, ``cross``.
+
+        ``[layer, head, row, column]``: how much the token of a row reads of that of a column.
+        Rows of a decoder are the tokens being written; its columns are the tokens read before.
+        """
+        return {each.kind: each.weights for each in self.maps}
+
+    def __getitem__(self, kind: str) -> AttentionMaps:
+        """Returns the maps of a kind: ``rows`` and ``columns`` are tokens, ``weights`` an array.
+
+        Raises:
+            ArgumentError: The model has no such attention.
+        """
+        found = next((each for each in self.maps if each.kind == kind), None)
+        if found is None:
+            there = ", ".join(self.weights)
+            raise ArgumentError(f"attention of {kind!r}: this model has {there}")
+        return found
+
+    def html(self, path: str | Path | None = None) -> str:
+        """Returns an HTML page of every layer and head, which needs nothing but itself.
+
+        Args:
+            path: A file to write the page to as well.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
+        page = attention_html(self.maps, title=self.title, subtitle=self.text)
+        if path is not None:
+            _written(path, page.encode())
+        return page
+
+    def png(
+        self, path: str | Path | None = None, *, kind: str | None = None, layer: int | None = -1
+    ) -> bytes:
+        """Returns a picture of the heads of a layer, as PNG.
+
+        Args:
+            path: A file to write the picture to as well.
+            kind: ``encoder``, ``decoder`` or ``cross``; None is ``cross`` where there is one.
+            layer: The layer, from 0, or from -1 backwards; None is all layers.
+
+        Raises:
+            ArgumentError: The model has no such attention or layer.
+            ConfigError: The file cannot be written.
+        """
+        shown = self[kind or ("cross" if len(self.maps) > 1 else self.maps[0].kind)]
+        L = shown.weights.shape[0]
+        if layer is not None and not -L <= layer < L:
+            raise ArgumentError(f"layer is {layer}: the layers are 0 to {L - 1}")
+        title = f"{self.title} → {self.text}" if self.text else self.title
+        with tempfile.TemporaryDirectory() as folder:
+            draft = Path(folder) / "attention.png"
+            plot_attention(shown, draft, layer=layer, title=title)
+            picture = draft.read_bytes()
+        if path is not None:
+            _written(path, picture)
+        return picture
+
+    def _source(self) -> tuple[str, ...]:
+        return next(each.columns for each in self.maps if each.kind in ("encoder", "cross"))
+
+
+def _written(path: str | Path, content: bytes) -> None:
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def translation_attention(
+    translator: Translator,
+    source: Any,
+    target: str | None = None,
+    search: GenerationConfig | None = None,
+) -> TextAttention:
+    """Returns the attention of a translator over a sentence and its translation.
+
+    The weights are those of the forward pass that scores the translation, in every layer and head.
+
+    Args:
+        translator: A model and its tokenizer.
+        source: The sentence; of a transcriber a recording.
+        target: The translation; None is the result of the search.
+        search: Beam search; None is the translator's own.
+
+    Raises:
+        DataError: The target exceeds the model's context.
+    """
+    tokenizer = translator.tokenizer
+    [ids], _ = translator.encode([source])
+    if target is None:
+        [found] = translator.translate([source], search)
+        text, written = found.text, [*translator.begins[1:], *found.tokens]
+    else:
+        text, [written] = target, translator.encode_targets([target])
+    if len(written) > translator.longest:
+        raise DataError(
+            f"the target has {plural(len(written), 'token')}: at most {translator.longest} are "
+            f"read; shorten it"
+        )
+    inputs = [tokenizer.bos, *written[:-1]]
+
+    def run(params: Any, source: Any, inputs: Any, lengths: Any) -> Any:
+        return nnx.merge(translator.graph, params).attention_maps(source, inputs, lengths)
+
+    read, lengths = translator.fill_sources([ids], 1, len(ids))
+    weights = jax.jit(run)(translator.params, read, np.asarray([inputs], np.int32), lengths)
+    weights = {kind: np.asarray(array) for kind, array in weights.items()}
+    start = _pieces(tokenizer, [tokenizer.bos])[0]
+    # Positions of a recording are named by the first of their frames, counted from 0.
+    frames = range(0, len(ids) * translator.stacked_frames, translator.stacked_frames or 1)
+    columns = list(map(str, frames)) if translator.stacked_frames else _pieces(tokenizer, ids)
+    maps = translation_maps(columns, _pieces(tokenizer, written), weights, start=start)
+    return TextAttention(str(source), text, maps)
+
+
+def decoder_attention(
+    model: tuple[Any, Any], tokenizer: TextTokenizer, text: str, *, start: TextStart
+) -> TextAttention:
+    """Returns the attention of a decoder over a text.
+
+    Args:
+        model: A decoder's graph and parameters.
+        tokenizer: Tokenizer used in training.
+        text: The text.
+        start: The tokens before a text.
+
+    Raises:
+        DataError: The text exceeds the model's context.
+    """
+    graph, params = model
+    [ids] = tokenizer.encode_batch([text])
+    longest = nnx.merge(graph, params).config.positions.max_length
+    read = [*start.read(()), *ids]  # as scores do: each token of the text has a row
+    if len(read) - 1 > longest:
+        raise DataError(
+            f"the text has {plural(len(read) - 1, 'token')}: at most {longest} are shown; shorten "
+            f"it"
+        )
+    run = lambda params, tokens: nnx.merge(graph, params).attention_maps(tokens)
+    weights = jax.jit(run)(params, np.asarray([read[:-1]], np.int32))
+    begin, *written = _pieces(tokenizer, read)
+    maps = translation_maps([], written, {"decoder": np.asarray(weights)}, start=begin)
+    return TextAttention(text, "", maps)
+
+
+class TranslatorAttention:
+    """The attention of a predictor whose translator is an encoder-decoder."""
+
+    _limit: Any
+    _prepare: Any
+    _prepare_target: Any
+
+    def _refuse_engine(self) -> Translator:
+        raise NotImplementedError
+
+    def attention(self, text: str, target: str | None = None, **settings: Any) -> TextAttention:
+        """Returns the attention weights of every layer and head over a sentence.
+
+        Args:
+            text: The sentence.
+            target: Its translation; None is that of beam search.
+            **settings: Settings of the search, as of a call.
+
+        Raises:
+            ArgumentError: The sentence is no string, or empty.
+            ConfigError: CTranslate2 computes the model, or the model has no attention.
+            DataError: The target is longer than the model reads.
+        """
+        translator, source = self._refuse_engine(), self._prepare(one_text(text))
+        given = None if target is None else self._prepare_target(one_text(target, "target"))
+        search = TRANSLATION.changed(**self._limit._asdict() | changes_of(None, settings))
+        return translation_attention(translator, source, given, search)
+
+
+class DecoderAttention:
+    """The attention of a predictor whose model is a decoder."""
+
+    model: Any
+    tokenizer: Any
+    _path: Path
+    _prepare: Any
+
+    def attention(self, text: str) -> TextAttention:
+        """Returns the attention weights of every layer and head over a text.
+
+        Raises:
+            ArgumentError: The text is no string, or empty.
+            ConfigError: An n-gram model, or one that CTranslate2 computes.
+            DataError: The text is longer than the model reads.
+        """
+        if not isinstance(self.model, Decoder):
+            raise ConfigError(
+                f"{self._path}: attention is of decoders of this library that JAX computes"
+            )
+        graph, state = nnx.split(self.model)
+        start = text_start(open_directory(self._path), self.tokenizer)
+        model = graph, nnx.to_pure_dict(state)
+        return decoder_attention(model, self.tokenizer, self._prepare(one_text(text)), start=start)
+
+
+def encoder_attention(vectors: Any, texts: Sequence[str]) -> TextAttention:
+    """Returns the attention of an encoder over a text or a pair of texts.
+
+    Args:
+        vectors: The encoder, an :class:`.Embedder`.
+        texts: One or two texts.
+
+    Raises:
+        DataError: The texts exceed the model's context.
+    """
+    tokens, weights = vectors.attention(*texts)
+    maps = translation_maps(_readable(tokens), [], {"encoder": weights})
+    return TextAttention("\t".join(texts), "", maps)
+
+
+def one_text(text: Any, what: str = "text") -> str:
+    """The text of a call that takes one.
+
+    Raises:
+        ArgumentError: It is something else, or empty.
+    """
+    if not isinstance(text, str):
+        raise ArgumentError(f"attention: {what} is {type(text).__name__}: give one string")
+    if not text.strip():
+        raise ArgumentError(f"attention: the {what} is empty: give a text")
+    return text
+
+
+def _pieces(tokenizer: TextTokenizer, ids: Iterable[int]) -> list[str]:
+    return _readable(tokenizer.convert_ids_to_tokens(ids))
+
+
+def _readable(tokens: Iterable[str]) -> list[str]:
+    return [token.replace(" ", "▁").replace("\n", "⏎") for token in tokens]

@@ -1,0 +1,239 @@
+"""Conversations with a language model, turn by turn: only what is new is computed."""
+
+import dataclasses
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+from transformer_jax.core.errors import DataError, plural
+from transformer_jax.data.chat.encoding import ChatEncoder
+from transformer_jax.data.conversations import Message
+from transformer_jax.decoding.kept import KeptContext
+from transformer_jax.decoding.language import DecoderLanguageModel
+from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.decoding.text_generation import CausalTextGenerator
+from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
+
+__all__ = ["ChatModel", "ChatSession", "fit_messages"]
+
+
+def fit_messages(
+    encoder: ChatEncoder,
+    messages: Sequence[Message],
+    limit: int,
+    room: int | None = None,
+    most: int | None = None,
+) -> tuple[list[int], int]:
+    """The ids that an answer follows, and the number of oldest messages that are left out.
+
+    Whole turns are left out, the oldest first; a system prompt at the beginning and the last
+    message of the user stay.
+
+    Args:
+        encoder: Encoder with the chat template.
+        messages: The conversation; the last message is not of the assistant.
+        limit: Turns are left out where there are more ids.
+        room: As many ids are left then, where that is possible; None is ``limit``.
+        most: Most ids where nothing can be left out; None is ``limit``.
+
+    Raises:
+        DataError: The last message alone is too long, or the template refuses the conversation.
+    """
+    ids, most = encoder.prompt(messages), limit if most is None else most
+    if len(ids) <= limit:
+        return ids, 0
+    start = int(messages[0]["role"] == "system")
+    turns = [i for i in range(start, len(messages)) if messages[i]["role"] == "user"]
+    first = start
+    if len(turns) > 1:
+        prompt = lambda first: encoder.prompt([*messages[:start], *messages[first:]])
+        first, ids = _longest(prompt, turns[1:], limit if room is None else room)
+    if len(ids) > most:
+        raise DataError(
+            f"the message has {plural(len(ids), 'token')} with all that belongs to it, and the "
+            f"context of the model allows {most}: shorten it, or the system prompt"
+        )
+    return ids, first - start
+
+
+def _longest(
+    prompt: Callable[[int], list[int]], turns: Sequence[int], limit: int
+) -> tuple[int, list[int]]:
+    """The first of the turns from which on a prompt has at most ``limit`` tokens, and the prompt.
+
+    If even the last turn has more, it is that one. The number of turns doubles each time, so
+    that the work grows with the limit and not with the turns.
+    """
+    fits, ids, least = len(turns) - 1, prompt(turns[-1]), -1  # turns[least] does not fit
+    step = 1
+    while fits - least > 1 and len(ids) <= limit:
+        middle = max(fits - step, least + 1) if least < 0 else (fits + least) // 2
+        longer = prompt(turns[middle])
+        if len(longer) <= limit:
+            fits, ids, step = middle, longer, 2 * step
+        else:
+            least = middle
+    return turns[fits], ids
+
+
+class ChatModel:
+    """A language model that answers conversations by a chat template.
+
+    Keys and values of the last conversation are kept: of one that begins like it, only what differs
+    is computed. The answers are the same as without.
+
+    Attributes:
+        language: The language model, whose texts end with the end token of the template.
+        encoder: Encoder of conversations.
+    """
+
+    def __init__(self, language: DecoderLanguageModel, encoder: ChatEncoder):
+        """Takes a language model and the encoder of conversations for it.
+
+        Raises:
+            ConfigError: The chat template ends answers with no special token.
+        """
+        self.language, self.encoder = language.ending_at(encoder.end_tokens), encoder
+        self._kept = KeptContext()
+
+    def sequence(self, messages: Sequence[Message], request: GenerationRequest) -> "PendingAnswer":
+        """The answer to a conversation, before its first token.
+
+        Raises:
+            ConfigError: The template is refused.
+            DataError: The conversation does not fit in the context, or the template refuses it.
+        """
+        ids, dropped = self._fit(messages, request)
+        request = dataclasses.replace(request, prompt_ids=tuple(ids))
+        sequence = next(self.language.sequences(request, 0))
+        sequence.kept = self._kept
+        return PendingAnswer(self.language, sequence, dropped)
+
+    def _fit(
+        self, messages: Sequence[Message], request: GenerationRequest
+    ) -> tuple[list[int], int]:
+        context = self.language.context
+        reserve = min(request.new_tokens(0), context // 4)
+        return fit_messages(self.encoder, messages, context - reserve, context // 2, context)
+
+    def request(
+        self, request: GenerationRequest, prepare: Callable[[str], str] = lambda text: text
+    ) -> GenerationRequest:
+        """A request with the ids of its conversation, for ``language``, if it has one.
+
+        Args:
+            request: Any request.
+            prepare: Preprocesses the text of a message as in training.
+
+        Raises:
+            DataError: The conversation does not fit in the context, or the template refuses it.
+        """
+        if request.messages is None:
+            return request
+        ids, _ = self._fit(_prepared(request.messages, prepare), request)
+        return dataclasses.replace(request, prompt_ids=tuple(ids))
+
+    def dropped(self, request: GenerationRequest, prepare: Callable[[str], str]) -> int:
+        """Number of oldest messages of a request's conversation that the model does not read.
+
+        Args:
+            request: A request with a conversation.
+            prepare: Preprocesses the text of a message as in training.
+
+        Raises:
+            DataError: The conversation does not fit in the context, or the template refuses it.
+        """
+        return self._fit(_prepared(request.messages or (), prepare), request)[1]
+
+    def answer(self, messages: Sequence[Message], request: GenerationRequest) -> Continuation:
+        """The answer to a conversation; see :meth:`sequence`."""
+        answer = self.sequence(messages, request)
+        for _ in answer.stream():
+            pass
+        return answer.sequence.done()
+
+
+def _prepared(
+    messages: Sequence[Mapping[str, Any]], prepare: Callable[[str], str]
+) -> list[Message]:
+    return [{**one, "content": prepare(one["content"])} for one in messages]
+
+
+@dataclasses.dataclass(frozen=True)
+class PendingAnswer:
+    """An answer in progress."""
+
+    language: CausalTextGenerator
+    sequence: GenerationSequence
+    dropped: int  # oldest messages that the model does not read
+
+    def stream(self) -> Iterator[str]:
+        """The text in parts, each as soon as nothing can change it."""
+        return self.language.stream_sequence(self.sequence)
+
+
+class ChatSession:
+    """A conversation that goes on.
+
+    When the context is full, the oldest turns are left out until half of it is free; the system
+    prompt stays.
+
+    Attributes:
+        messages: All messages so far, also those that the model no longer reads.
+        finish_reason: Why the last answer ended.
+        context_full: Whether the context of the model cut the last answer, and not the limit of
+            its request.
+        dropped: Number of oldest messages, after the system prompt, that the model no longer reads.
+    """
+
+    def __init__(self, model: ChatModel, system: str | None = None):
+        self._model = model
+        self.messages: list[Message] = []
+        self.dropped, self.finish_reason, self.context_full = 0, "", False
+        self.set_system(system)
+
+    def set_system(self, text: str | None) -> None:
+        """Sets the system prompt and forgets the conversation; None or an empty one is none."""
+        self.messages = [{"role": "system", "content": text}] if text else []
+        self.dropped = 0
+
+    def reset(self) -> None:
+        """Forgets the conversation, but the system prompt."""
+        self.messages = self.messages[: self._start]
+        self.dropped = 0
+
+    @property
+    def context(self) -> int:
+        """The most tokens that the model reads at once."""
+        return self._model.language.context
+
+    @property
+    def _start(self) -> int:
+        return int(bool(self.messages) and self.messages[0]["role"] == "system")
+
+    def ask(self, text: str, request: GenerationRequest) -> Generator[str, None, None]:
+        """The answer to a message of the user, in parts.
+
+        What is written when the iteration ends early belongs to the conversation.
+
+        Args:
+            text: The message.
+            request: Settings of the answer; its prompt is not read.
+
+        Raises:
+            DataError: The message is too long, or the template refuses it; it is then left out.
+        """
+        start, said = self._start, {"role": "user", "content": text}
+        seen: list[Any] = [*self.messages[:start], *self.messages[start + self.dropped :], said]
+        turn = sum(message["role"] == "user" for message in self.messages)
+        answer = self._model.sequence(seen, dataclasses.replace(request, number=turn))
+        self.messages.append(said)
+        self.dropped += answer.dropped
+        try:
+            yield from answer.stream()
+        finally:
+            sequence = answer.sequence
+            text = sequence.text if sequence.finish_reason else stable_prefix(sequence.text, ())
+            self.finish_reason = sequence.finish_reason or "length"
+            cut = sequence.finish_reason == "length"
+            self.context_full = cut and len(sequence.tokens) < sequence.limit
+            self.messages.append({"role": "assistant", "content": text})

@@ -1,0 +1,153 @@
+"""Predictions of masked tokens by a pre-trained encoder."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from transformer_jax.core.devices import device_of
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.examples import EncodedExamples, default_template
+from transformer_jax.data.ragged import flatten, row_offsets
+from transformer_jax.data.store import TokenStore, id_dtype
+from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
+from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.functional.layers import gather_positions
+from transformer_jax.inference.encoding.batching import Batches
+from transformer_jax.models.encoder import Encoder
+from transformer_jax.models.layers.replace import with_attention_kernels
+
+__all__ = ["MASK", "MaskFiller", "TokenPrediction"]
+
+MASK = "[MASK]"  # what hides a word, whatever the tokenizer calls its token
+
+
+class TokenPrediction(NamedTuple):
+    """A candidate token and its probability."""
+
+    text: str
+    probability: float
+
+
+class MaskFiller:
+    """The most probable tokens at each mask of a text (Devlin et al. 2019).
+
+    A word is hidden by ``[MASK]`` or the tokenizer's own token. Each mask is predicted with the
+    other masks still hidden. Probabilities are of the softmax over the whole vocabulary; special
+    tokens are left out.
+
+    Args:
+        model: Graph and parameters of a ``EncoderForMaskedLM``.
+        tokenizer: Of its training.
+        length: Most tokens of a text, [CLS] and [SEP] among them; None is the model's positions.
+        prepare: What becomes of the text around masks, such as lower case.
+        tokens: Of a batch, padding included.
+        template: The special tokens around texts; None are those of training here.
+
+    Raises:
+        ConfigError: The tokenizer has no mask.
+    """
+
+    def __init__(
+        self,
+        model: tuple[Any, Any],
+        tokenizer: Tokenizer,
+        *,
+        length: int | None = None,
+        prepare: Callable[[str], str] = str,
+        tokens: int = 1024,
+        template: SpecialTokensTemplate | None = None,
+    ):
+        if tokenizer.mask is None:
+            raise ConfigError("the tokenizer of this run has no [MASK]: it hid no words")
+        self.params = model[1]
+        whole = with_attention_kernels(nnx.merge(*model), device_of(self.params))
+        self._graph, self._config = nnx.graphdef(whole), whole.config
+        check_vocabulary(tokenizer, self._config.vocab_size)
+        self._tokenizer, self._prepare, self._tokens = tokenizer, prepare, tokens
+        self._template = template or default_template(tokenizer)
+        self._length = length or self._config.positions.max_length
+        begins = ~tokenizer.is_continuation
+        begins[list(tokenizer.special_ids)] = False
+        # A word of such a vocabulary begins with its blank, and so does the hidden one.
+        self._blank_is_part = bool(tokenizer.is_continuation.any() and begins.sum() > 1)
+        self._runs: dict[tuple[int, int], Batches] = {}
+
+    def __call__(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[TokenPrediction]]]:
+        """Returns the ``top`` likeliest tokens of each mask of each text, the best first.
+
+        Raises:
+            ConfigError: ``top`` is less than 1 or more than the vocabulary.
+            DataError: A text has no mask, or more tokens than are read; it says which.
+        """
+        plain = self._config.vocab_size - len(self._tokenizer.special_ids)
+        if not 1 <= top <= plain:
+            raise ConfigError(f"top is {top}: from 1 to {plain}, the words of the vocabulary")
+        rows = [self.encode(text, f"text {i}") for i, text in enumerate(texts, 1)]
+        if not rows:
+            return []
+        every = flatten([rows], id_dtype(self._tokenizer))
+        masks = [sum(i == self._tokenizer.mask for i in row) for row in rows]
+        found: list[list[list[TokenPrediction]]] = [[] for _ in rows]
+        run = self._program(max(masks), top)
+        examples = EncodedExamples(TokenStore(every.ids, row_offsets(every.lengths)), every.lengths)
+        for numbers, (ids, worth) in run(self.params, examples):
+            for row, number in enumerate(numbers.tolist()):
+                for place in range(masks[number]):
+                    names = self._tokenizer.convert_ids_to_tokens(ids[row, place].tolist())
+                    shares = worth[row, place].tolist()
+                    found[number].append(
+                        [TokenPrediction(*pair) for pair in zip(names, shares, strict=True)]
+                    )
+        return found
+
+    def encode(self, text: str, name: str = "the text") -> list[int]:
+        """The ids of a text with its masks, between [CLS] and [SEP] or what the template has.
+
+        Raises:
+            DataError: It has no mask, or too many tokens.
+        """
+        tokenizer = self._tokenizer
+        assert tokenizer.mask is not None
+        [own] = tokenizer.convert_ids_to_tokens([tokenizer.mask])
+        parts = text.replace(own, MASK).split(MASK)
+        if len(parts) == 1:
+            raise DataError(
+                f'{name} has no {MASK}: write it in the place of a word, as in "the {MASK} dog"'
+            )
+        if self._blank_is_part:
+            parts[:-1] = [part.rstrip(" ") for part in parts[:-1]]
+        ids = list(self._template.prefix_ids)
+        for i, part in enumerate(tokenizer.encode_batch([self._prepare(p) for p in parts])):
+            ids += [tokenizer.mask, *part] if i else part
+        ids += self._template.suffix_ids
+        if len(ids) > self._length:
+            raise DataError(
+                f"{name} has {plural(len(ids), 'token')}: at most {self._length} are read at "
+                f"once; shorten it"
+            )
+        return ids
+
+    def _program(self, masks: int, top: int) -> Batches:
+        """Returns the program that finds ``top`` tokens for up to ``masks`` masks of each row."""
+        masks = 1 << (masks - 1).bit_length()
+        if (masks, top) in self._runs:
+            return self._runs[masks, top]
+        graph, tokenizer = self._graph, self._tokenizer
+        special = np.zeros(self._config.vocab_size, bool)
+        special[list(tokenizer.special_ids)] = True
+
+        def program(params: Any, batch: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+            model = nnx.merge(graph, params)
+            tokens = batch["tokens"]
+            places = jnp.argsort(tokens != tokenizer.mask, axis=1, stable=True)[:, :masks]
+            hidden = Encoder.__call__(model, tokens, batch["lengths"], batch["types"])
+            shares = jax.nn.softmax(model.mlm_logits(gather_positions(hidden, places)))
+            worth, ids = jax.lax.top_k(jnp.where(special[None, None], -1.0, shares), top)
+            return ids, worth
+
+        self._runs[masks, top] = Batches(program, tokens=self._tokens, pad=tokenizer.pad)
+        return self._runs[masks, top]

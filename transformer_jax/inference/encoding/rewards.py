@@ -1,0 +1,147 @@
+"""Rewards of texts and conversations, by a model trained on pairs (Ouyang et al. 2022)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.chat.encoding import ChatEncoder
+from transformer_jax.data.conversations import Message, check_answered
+from transformer_jax.data.examples import EncodedExamples
+from transformer_jax.data.preference_examples import completion_rows
+from transformer_jax.data.ragged import row_offsets
+from transformer_jax.data.store import TokenStore, id_dtype
+from transformer_jax.data.text import flaw_of
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.inference.encoding.task_runner import TaskRunner, UnreadTextError
+
+__all__ = ["RewardRunner", "Rewarded"]
+
+# A text; a prompt and a completion, by these names; or a conversation whose last message is the
+# answer that is rewarded.
+Rewarded: TypeAlias = str | Mapping[str, str] | Sequence[Message]
+# The start, the context, and the rewarded text with its end.
+_Parts: TypeAlias = tuple[list[int], list[int], list[int]]
+
+
+class RewardRunner(TaskRunner):
+    """The reward of texts and of answers to conversations, read as training reads them.
+
+    Args:
+        model: As of :class:`TaskRunner`.
+        tokenizer: Of the run.
+        first: The start token of texts.
+        length: Most tokens of a row; a longer one loses the beginning of its prompt, then the end
+            of its completion.
+        tokens: Of a batch, padding included.
+        chats: Encodes conversations; None of a model that was trained on texts.
+        prepare: Preprocesses the text of a message as in training.
+
+    Attributes:
+        cut: How many texts so far were longer than ``length``.
+    """
+
+    def __init__(
+        self,
+        model: tuple[Any, Any],
+        tokenizer: Tokenizer,
+        *,
+        first: int,
+        length: int,
+        tokens: int = 4096,
+        chats: ChatEncoder | None = None,
+        prepare: Callable[[str], str] = lambda text: text,
+    ):
+        super().__init__(model, tokenizer, kind="regress", length=length, tokens=tokens)
+        self._first, self.chats, self._prepare = first, chats, prepare
+
+    def numbers(
+        self, texts: Sequence[Rewarded], seconds: Sequence[str] | None = None
+    ) -> Float[np.ndarray, " count"]:
+        """The reward of each text, or of the last message of each conversation.
+
+        Training tokenizes a prompt and its completion apart, so that the tokens of both in one text
+        may be others. Completions of one prompt that are given together are read after the same
+        tokens of it, as pairs are in training: where the longest row is too long, the prompt of all
+        loses its beginning.
+
+        Args:
+            texts: Texts, which have no end token yet, prompts with completions, and conversations.
+            seconds: None: a reward model reads no pairs.
+
+        Raises:
+            ConfigError: There are conversations, and the model was trained on texts.
+            UnreadTextError: The last message is not of the assistant, or empty, or the chat
+                template refuses the conversation; or prompt or completion is no text.
+        """
+        assert seconds is None, "reward models read no pairs"
+        parts: dict[int, _Parts] = {}
+        alone = {i: text for i, text in enumerate(texts) if isinstance(text, str)}
+        ids = self._tokenizer.encode_batch(list(alone.values()))
+        for i, row in zip(alone, ids, strict=True):
+            parts[i] = [self._first], list(row), [self._tokenizer.eos]
+        for i, text in enumerate(texts):
+            if isinstance(text, Mapping):
+                parts[i] = self._of_completion(i, text)
+            elif not isinstance(text, str):
+                parts[i] = self._of_conversation(i, text)
+        rows = self._rows([parts[i] for i in range(len(texts))])
+        self.cut += sum(len(row) < sum(map(len, parts[i])) for i, row in enumerate(rows))
+        flat = np.array([id for row in rows for id in row], id_dtype(self._tokenizer))
+        lengths = np.array([len(row) for row in rows], np.int64)
+        examples = EncodedExamples(TokenStore(flat, row_offsets(lengths)), lengths)
+        return self.rows(examples)[:, 0]
+
+    def _rows(self, parts: Sequence[_Parts]) -> list[list[int]]:
+        """Returns rows that fit; completions of one prompt follow the same tokens of it."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for i, (first, prompt, _) in enumerate(parts):
+            groups.setdefault((*first, *prompt), []).append(i)
+        rows: dict[int, list[int]] = {}
+        for numbers in groups.values():
+            first, prompt, _ = parts[numbers[0]]
+            completions = [parts[i][2] for i in numbers]
+            found, _ = completion_rows(first, prompt, completions, self._length)
+            rows.update(zip(numbers, found, strict=True))
+        return [rows[i] for i in range(len(parts))]
+
+    def _of_completion(self, i: int, given: Mapping[str, str]) -> _Parts:
+        if self.chats is not None:
+            trained = "this reward model was trained on conversations"
+            raise UnreadTextError(i, f"a prompt with a completion, and {trained}: give messages")
+        texts = [self._prepare(_field(i, given, name)) for name in ("prompt", "completion")]
+        if not texts[1]:
+            raise UnreadTextError(i, "the completion is empty: fill it in, or leave the line out")
+        asked, written = self._tokenizer.encode_batch(texts)
+        return [self._first], list(asked), [*written, self._tokenizer.eos]
+
+    def _of_conversation(self, i: int, messages: Sequence[Message]) -> _Parts:
+        if self.chats is None:
+            raise ConfigError(
+                "this reward model was trained on texts, and reads no conversations: give texts, "
+                "or train one on conversations"
+            )
+        try:
+            checked = check_answered(messages)
+            *asked, answer = ({**one, "content": self._prepare(one["content"])} for one in checked)
+            [(prompt, written)] = self.chats.encode_answers([asked], [answer["content"]])
+        except (ConfigError, DataError) as error:
+            raise UnreadTextError(i, str(error)) from None
+        return [], prompt, written
+
+
+def _field(i: int, given: Mapping[str, Any], name: str) -> str:
+    """A text of a prompt with its completion."""
+    if name not in given:
+        raise UnreadTextError(
+            i,
+            f"no field {name!r}: what is rewarded is a text, "
+            f'{{"prompt": "...", "completion": "..."}}, or messages that end with an answer',
+        )
+    if not isinstance(text := given[name], str):
+        raise UnreadTextError(i, f"{name} is {type(text).__name__}, and text is wanted")
+    if (flaw := flaw_of(text)) is not None:
+        raise UnreadTextError(i, f"{name} {flaw}")
+    return text

@@ -1,0 +1,362 @@
+"""Contextual vectors of texts, of their tokens and of single words."""
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.core.devices import device_of
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.numerics import refuse_nonfinite, unit_rows
+from transformer_jax.data.examples import (
+    EncodedExamples,
+    collate,
+    default_template,
+    encode_sentences,
+)
+from transformer_jax.data.ragged import ragged_indices
+from transformer_jax.data.tagged_examples import encode_tagged
+from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
+from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.functional.masks import segment_mask
+from transformer_jax.inference.encoding.batching import length_buckets
+from transformer_jax.inference.encoding.packing import PackedBatches, default_tokens
+from transformer_jax.inference.encoding.pooling import (
+    Layers,
+    Pool,
+    Pools,
+    combine_layers,
+    pool_hidden_states,
+)
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.layers.attention import stack_weights
+from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.parallel.inference import MeshProgram
+
+__all__ = [
+    "Embedder",
+    "EmbeddingBatch",
+    "Layers",
+    "Pool",
+    "Pools",
+    "WordVectors",
+    "combine_layers",
+    "cosine",
+    "pool_hidden_states",
+]
+
+
+class EmbeddingBatch(NamedTuple):
+    """The vectors of some texts.
+
+    Attributes:
+        vectors: A row for each text; without pooling one for each token of each text, one text
+            after another. With all layers there is an axis for them before the last.
+        lengths: How many tokens of each text were read, with [CLS] and [SEP].
+        ids: These tokens, one text after another.
+    """
+
+    vectors: Float[np.ndarray, "rows *layers D"]
+    lengths: Int[np.ndarray, " texts"]
+    ids: Int[np.ndarray, " total"]
+
+
+class WordVectors(NamedTuple):
+    """One word of a sentence.
+
+    Attributes:
+        sentence: As it was read.
+        start: Where in it the word begins.
+        pieces: The tokens of the word.
+        static: The mean of their rows of the embedding table, without context.
+        layers: The mean of their vectors after each layer; layer 0 is the embeddings.
+        words: All words of the sentence, as (start, end).
+        reads: How much the word's tokens read from each of these, by layer: means over heads.
+    """
+
+    sentence: str
+    start: int
+    pieces: tuple[str, ...]
+    static: Float[np.ndarray, " D"]
+    layers: Float[np.ndarray, "layers D"]
+    words: tuple[tuple[int, int], ...]
+    reads: Float[np.ndarray, "L words"]
+
+    def attended(self, top: int = 5) -> list[tuple[str, float]]:
+        """The other words of the sentence that it reads most, by the mean over layers."""
+        shares = self.reads.mean(0)
+        order = np.argsort(-shares, kind="stable").tolist()
+        found = [(self.words[i], float(shares[i])) for i in order]
+        return [
+            (self.sentence[begin:end], share)
+            for (begin, end), share in found
+            if begin != self.start and self.sentence[begin:end].isalnum()
+        ][:top]
+
+
+def cosine(
+    a: Float[np.ndarray, "*#rows D"], b: Float[np.ndarray, "*#rows D"]
+) -> Float[np.ndarray, "*rows"]:
+    """``a · b / (|a| |b|)`` of each row; 0 where one is nothing but zeros.
+
+    Example:
+        >>> cosine(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]]))
+        array([0.96, 0.  ])
+    """
+    return np.asarray((unit_rows(a) * unit_rows(b)).sum(-1))
+
+
+class Embedder:
+    """Embeds any number of texts of any length with an encoder.
+
+    Args:
+        model: Graph and parameters, of an encoder with any head or of an encoder-decoder, of
+            which the encoder is used.
+        tokenizer: Of its training.
+        length: Longer texts are cut to so many tokens; None is the model's positions.
+        tokens: Of a batch, padding included.
+        template: The special tokens around texts; None are those of training here.
+
+    Attributes:
+        layers: L; the vectors have L + 1 layers, the first being the embeddings.
+        counts: Texts so far: ``lines``, and how many of them were ``cut``.
+        dense: What becomes of the vectors of texts, one each of the last layer; None is nothing.
+    """
+
+    def __init__(
+        self,
+        model: tuple[Any, Any],
+        tokenizer: Tokenizer,
+        *,
+        length: int | None = None,
+        tokens: int | None = None,
+        template: SpecialTokensTemplate | None = None,
+    ):
+        self.params = model[1]
+        device = device_of(self.params)
+        whole = with_attention_kernels(nnx.merge(*model), device)
+        self._graph = nnx.graphdef(whole)
+        check_vocabulary(tokenizer, whole.config.vocab_size)
+        self._seq2seq = isinstance(whole, TransformerEncoderDecoder)
+        self._tokenizer, self._tokens = tokenizer, tokens or default_tokens(device.platform)
+        if template is None and self._seq2seq:
+            template = SpecialTokensTemplate(
+                tokenizer.prefix_ids, (tokenizer.eos,), tokenizer.suffix_ids
+            )
+        self._template = template or default_template(tokenizer)
+        self.layers, self.width = whole.config.encoder_layers, whole.config.d_model
+        self.length = length or whole.config.positions.max_length
+        self.counts = {"lines": 0, "cut": 0}
+        self.dense: Callable[[Any], Any] | None = None
+        self._runs: dict[tuple[Layers, Pools, int], PackedBatches] = {}
+        self._attend = MeshProgram(functools.partial(_maps, self._graph))
+
+    def embed(
+        self,
+        texts: Iterable[str],
+        *,
+        layers: Layers = "last",
+        pool: Pools = "mean",
+        skip: int = 0,
+        block: int = 4096,
+    ) -> Iterator[EmbeddingBatch]:
+        """The vectors of texts, ``block`` texts at a time, which bounds the memory.
+
+        Args:
+            texts: The texts, or lines of a file of any size.
+            layers: ``last``; ``all``, the embeddings first; a layer, from 0, the embeddings, to L;
+                ``sum4`` or ``concat4``, the last four added or one after another (Devlin et al.
+                2019, table 7), or as many as there are, never the embeddings.
+            pool: ``mean`` over all tokens of a text, [CLS] and [SEP] among them; ``cls``, the
+                vector of [CLS]; ``max``; ``mean_sqrt_len_tokens``, the sum divided by the square
+                root of the number; ``weightedmean``, by the position, the first being 1;
+                ``lasttoken``; ``none``, one vector for each token. Vectors of several follow one
+                another.
+            skip: First tokens of each text that are not pooled.
+            block: Texts that are read before the first vectors come.
+
+        Raises:
+            ConfigError: There is no such layer or pooling.
+        """
+        self.check(layers, pool)
+        remaining = iter(texts)
+        while chunk := list(itertools.islice(remaining, block)):
+            examples, cut = self._encode(chunk)
+            self.counts["lines"] += len(chunk)
+            self.counts["cut"] += cut
+            store = examples.store
+            made = self._rows(examples, layers, pool, skip)
+            if self.dense is not None and layers == "last" and pool != "none":
+                made = self.dense(made)
+            yield EmbeddingBatch(made, store.lengths, np.asarray(store.ids))
+
+    def check(self, layers: Layers, pool: Pools) -> None:
+        """Refuses layers and poolings that there are not.
+
+        Raises:
+            ConfigError: It says which there are.
+        """
+        named = ("last", "all", "sum4", "concat4")
+        if layers not in named and not (isinstance(layers, int) and 0 <= layers <= self.layers):
+            raise ConfigError(
+                f"layers {layers}: allowed are {', '.join(named)} and a number from 0, the "
+                f"embeddings, to {self.layers}"
+            )
+        pools, allowed = (pool if isinstance(pool, tuple) else (pool,)), get_args(Pool)
+        if not pools or not {*pools} <= {*allowed} or (len(pools) > 1 and "none" in pools):
+            raise ConfigError(f"pool {pool}: allowed are {', '.join(allowed)}")
+
+    def prompt_length(self, prompt: str) -> int:
+        """Returns how many tokens before a text belong to a prompt, special ones included."""
+        examples, _ = self._encode([prompt])
+        return int(examples.store.lengths[0]) - bool(self._template.suffix_ids)
+
+    def tagged(self, words: Sequence[Sequence[str]]) -> Float[np.ndarray, "words layers D"]:
+        """The vectors of every layer for the first token of each word, sentence after sentence."""
+        tagged = encode_tagged(words, self._tokenizer, self.length, self._template)
+        rows = self._rows(tagged.examples, "all", "none")
+        # Examples follow their sentences, so their words are in order.
+        example, _ = ragged_indices(tagged.word_starts.lengths)
+        return rows[tagged.examples.store.offsets[example] + tagged.word_starts.ids]
+
+    def word(self, sentence: str, word: str) -> list[WordVectors]:
+        """The vectors of each occurrence of a word in a sentence.
+
+        Raises:
+            DataError: The word is not in the sentence, or beyond what is read of it.
+        """
+        found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", sentence)) if word else []
+        if not found:
+            raise DataError(f'"{word}" is no word of the sentence "{sentence}"')
+        examples, _ = self._encode([sentence])
+        [(_, spans)] = self._tokenizer.encode_spans([sentence])
+        lead = len(self._template.prefix_ids)
+        special = lead + len(self._template.suffix_ids)
+        read = np.array(spans[: len(examples.store.ids) - special], int).reshape(-1, 2)
+        layers = self._rows(examples, "all", "none")
+        maps = self._maps(examples)[:, 0].mean(1)  # [L T T]
+        words = tuple(m.span() for m in re.finditer(r"\w+|[^\w\s]", sentence))
+        within = lambda begin, end: lead + np.flatnonzero((read[:, 0] < end) & (read[:, 1] > begin))
+        out = []
+        for begin, end in (m.span() for m in found):
+            at = within(begin, end)
+            if not len(at):
+                most = plural(self.length, "token")
+                raise DataError(f'"{word}" is beyond what is read, {most}')
+            ids = examples.store.ids[at]
+            reads = maps[:, at].mean(1)
+            shares = [reads[:, within(*span)].sum(-1) for span in words]
+            out.append(
+                WordVectors(
+                    sentence,
+                    begin,
+                    tuple(self._tokenizer.convert_ids_to_tokens(ids.tolist())),
+                    np.asarray(self._table()[ids]).mean(0),
+                    layers[at].mean(0),
+                    words,
+                    np.stack(shares, 1),
+                )
+            )
+        return out
+
+    def _encode(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None
+    ) -> tuple[EncodedExamples, int]:
+        """The ids as the model was trained on, and how many texts were cut."""
+        return encode_sentences(texts, seconds, self._tokenizer, self.length, self._template)
+
+    def _rows(
+        self, examples: EncodedExamples, layers: Layers, pool: Pools, skip: int = 0
+    ) -> np.ndarray:
+        """Vectors of examples, in their order."""
+        store, out = examples.store, None
+        run = self._program(layers, pool, skip)
+        total = len(store.ids) if pool == "none" else len(store)
+        for (numbers, _), made in run(self.params, examples):
+            if out is None:
+                out = np.zeros((total, *made.shape[2:]), np.float32)
+            row, place = np.nonzero(numbers >= 0)
+            if pool != "none":
+                out[numbers[row, place]] = made[row, place]
+                continue
+            for each, texts in zip(made, numbers.tolist(), strict=True):
+                start = 0
+                for begin, end in (store.offsets[n : n + 2] for n in texts if n >= 0):
+                    out[begin:end] = each[start : start + end - begin]
+                    start += end - begin
+        assert out is not None
+        refuse_nonfinite(out)
+        return out
+
+    def _program(self, layers: Layers, pool: Pools, skip: int) -> PackedBatches:
+        """Returns the program that computes the vectors of one batch."""
+        if (layers, pool, skip) not in self._runs:
+            graph = self._graph
+
+            def program(params: Any, batch: dict[str, Any]) -> Array:
+                every = _layers(nnx.merge(graph, params), batch)
+                return pool_hidden_states(combine_layers(every, layers), batch, pool, skip)
+
+            run = PackedBatches(program, tokens=self._tokens, pad=self._tokenizer.pad)
+            self._runs[layers, pool, skip] = run
+        return self._runs[layers, pool, skip]
+
+    def attention(
+        self, text: str, second: str | None = None
+    ) -> tuple[list[str], Float[np.ndarray, "L 1 N T T"]]:
+        """The tokens of a text, or of two, and how much each reads of each, in every head.
+
+        Raises:
+            DataError: They are longer than is read.
+        """
+        seconds = None if second is None else [second]
+        examples, cut = self._encode([text], seconds)
+        if cut:
+            raise DataError(f"the text has more than {plural(self.length, 'token')}: shorten it")
+        return self._tokenizer.convert_ids_to_tokens(examples.store.ids.tolist()), self._maps(
+            examples
+        )
+
+    def _maps(self, examples: EncodedExamples) -> Float[np.ndarray, "L 1 N T T"]:
+        """Returns the attention weights of one example in every head."""
+        [(rows, T)] = length_buckets(examples.store.lengths, 1)
+        batch = collate(examples, rows, T, self._tokenizer.pad)
+        real = int(examples.store.lengths[0])
+        return np.asarray(self._attend(self.params, batch))[..., :real, :real]
+
+    def _table(self) -> Array:
+        return self.params["embedding"]["table"]
+
+
+def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N T T"]:
+    """Returns the attention weights of every head."""
+    model = nnx.merge(graph, params)
+    if not isinstance(model, TransformerEncoderDecoder):
+        return model.attention_maps(batch["tokens"], batch["lengths"], batch["types"])
+    maps: list[Array] = []
+    see = lambda weights: maps.append(weights)
+    model.encode(batch["tokens"], batch["lengths"], on_weights=(see, see))
+    return stack_weights(maps)
+
+
+def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
+    """Returns the inputs of the first block of an encoder and the outputs of each.
+
+    No text of a row sees another: the mask keeps them apart, and each has positions of its own.
+    """
+    found: list[Array] = []
+    seq2seq, tokens = isinstance(model, TransformerEncoderDecoder), batch["tokens"]
+    x = model.embedding(tokens) * model.config.embedding_scale
+    model.encoder(
+        x,
+        segment_mask(batch["segments"], batch["segments"]),
+        positions=batch["positions"],
+        segments=None if seq2seq else batch["types"],
+        on_hidden=found.append,
+    )
+    return found

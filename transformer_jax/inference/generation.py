@@ -1,0 +1,355 @@
+"""Translators and language models as functions of text."""
+
+import copy
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from flax import nnx
+from jaxtyping import Float
+
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.line_translator import LineTranslator
+from transformer_jax.decoding.ngram import NgramLanguageModel
+from transformer_jax.decoding.requests import (
+    LanguageModel,
+    TextScore,
+)
+from transformer_jax.decoding.text_tokenizer import TextTokenizer
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.inference.attention import DecoderAttention, TranslatorAttention
+from transformer_jax.inference.base import Predictor, listed, truncation
+from transformer_jax.inference.embedding import Embedding
+from transformer_jax.inference.encoding.vectors import Layers, Pool
+from transformer_jax.inference.generation_settings import (
+    ConfigChoice,
+    changes_of,
+    generated,
+    is_hf,
+    length_limit,
+    request_of,
+    requests_of,
+    warn_if_limited,
+)
+from transformer_jax.inference.hf_generation import HFTextGenerator
+from transformer_jax.inference.results import GeneratedText
+from transformer_jax.inference.runs import (
+    as_trained,
+    is_ngram_run,
+    load,
+    load_language,
+    model_config,
+    open_directory,
+    source_as_trained,
+)
+from transformer_jax.models.recurrent_config import RecurrentConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.chat_session import ChatModel
+    from transformer_jax.inference.engines import EngineConfig
+
+__all__ = ["LanguageModelPredictor", "TranslationPredictor", "generated"]
+
+
+class TranslationPredictor(TranslatorAttention, Embedding, Predictor):  # type: ignore[misc]
+    """A trained encoder-decoder as a function from sentences to translations.
+
+    With ``engine`` CTranslate2 computes it: ``model`` is None then, and it translates only. A
+    recurrent one translates and scores.
+    """
+
+    _translator: LineTranslator
+
+    def __init__(
+        self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
+    ):
+        self._path, self._hf, self._limit = path, None, length_limit(path)
+        if engine is not None:
+            from transformer_jax.inference.engines import load_engine_translator
+
+            translator = load_engine_translator(path, checkpoint, engine)
+            self.model, self._translator = None, translator
+            self.tokenizer, self._prepare = translator.tokenizer, source_as_trained(path)
+            return
+        loaded = load(path, checkpoint)
+        if not isinstance(model_config(open_directory(path)), RecurrentConfig):
+            super().__init__(path, loaded)
+        self.tokenizer = loaded[1]
+        self.model = nnx.merge(*loaded[0])
+        self._translator = Translator(loaded[0], self.tokenizer)
+        self._prepare, self._prepare_target = source_as_trained(path), as_trained(path)
+        self._hf = HFTextGenerator(path, "encoder-decoder", loaded, batch=32)
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, texts: str, *, generation_config: ConfigChoice = ..., **settings: Any
+    ) -> GeneratedText: ...
+    @overload
+    def __call__(
+        self, texts: Iterable[str], *, generation_config: ConfigChoice = ..., **settings: Any
+    ) -> list[GeneratedText]: ...
+    def __call__(
+        self,
+        texts: str | Iterable[str],
+        *,
+        generation_config: ConfigChoice = None,
+        **settings: Any,
+    ) -> GeneratedText | list[GeneratedText]:
+        """The translation of a sentence, or a list with that of each sentence.
+
+        An empty sentence stays empty. A translation does not depend on the other sentences of the
+        call. A warning counts translations that reach the length limit.
+
+        Args:
+            texts: One sentence or many.
+            generation_config: Settings of the search; None is beam search with 4 beams, scores
+                normalized for length (Wu et al. 2016) and the length limit of the run. ``"hf"``
+                searches as Hugging Face ``transformers`` does, by the checkpoint's generation
+                config.
+            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+                ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
+                ``length_penalty``, ``max_len_a`` and ``max_len_b``; None leaves one as it is.
+
+        Raises:
+            ConfigError: A setting is unknown or out of range.
+            NumericsError: The model computed NaN or infinity.
+        """
+        changes = changes_of(generation_config, settings)
+        if is_hf(generation_config):
+            return _first(texts, self._by_hf_config(listed(texts), changes))
+        search = TRANSLATION.changed(**self._limit._asdict() | changes)
+        lines, translator = map(self._prepare, listed(texts)), self._translator
+        with truncation(lambda: translator.counts["cut"]), warn_if_limited(translator, search):
+            translations = translator.translate(lines, search)
+        return _first(texts, [generated(one.hypotheses) for one in translations])
+
+    def _by_hf_config(self, lines: list[str], changes: dict[str, Any]) -> list[GeneratedText]:
+        if self._hf is None:
+            raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
+        return [*map(generated, self._hf(lines, changes))]
+
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        layers: Layers = "last",
+        pooling: Pool | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> Float[np.ndarray, "*B_and_layers D"]:
+        """The vectors of texts by the encoder, see :meth:`Embedding.embed`.
+
+        Raises:
+            ConfigError: CTranslate2 computes the model, or it is recurrent; or there is no such
+                layer, pooling or prompt.
+        """
+        self._refuse_engine()
+        if isinstance(model_config(open_directory(self._path)), RecurrentConfig):
+            raise ConfigError(
+                f"{self._path}: a recurrent translator, which has no sentence vectors: use a "
+                f"Transformer"
+            )
+        how: Any = {"prompt_name": prompt_name, "prompt": prompt}
+        return super().embed(texts, layers=layers, pooling=pooling, **how)
+
+    def score(
+        self, sources: str | Sequence[str], targets: str | Sequence[str]
+    ) -> float | list[float]:
+        """The log-probability of a target conditional on its source, in nats, or a list of them.
+
+        Raises:
+            DataError: The numbers of sources and targets differ, or a target is too long.
+            ConfigError: CTranslate2 computes the model.
+        """
+        scorer = self._refuse_engine()
+        read = list(map(self._prepare, listed(sources)))
+        written = list(map(self._prepare_target, listed(targets)))
+        found = [score.log_prob for score in scorer.score(read, written)]
+        return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
+
+    def _refuse_engine(self) -> Translator:
+        """The translator, which JAX computes.
+
+        Raises:
+            ConfigError: CTranslate2 does.
+        """
+        if not isinstance(self._translator, Translator):
+            raise ConfigError(f"{self._path}: CTranslate2 only translates: leave engine out")
+        return self._translator
+
+
+class LanguageModelPredictor(DecoderAttention, Predictor):
+    """A trained decoder, or an n-gram model, as a function from prompts to texts.
+
+    With ``engine`` CTranslate2 computes it, and ``model`` is None.
+    """
+
+    tokenizer: TextTokenizer
+    _language: LanguageModel
+
+    def __init__(
+        self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
+    ):
+        self._path, self._hf = path, None
+        self._chat: ChatModel | None = None
+        self._prepare = as_trained(path, trim=False)
+        if engine is not None:
+            from transformer_jax.inference.engines import load_engine_language
+
+            self.model, self._language = None, load_engine_language(path, checkpoint, engine)
+            self.tokenizer = self._language.tokenizer
+            return
+        loaded = (
+            None if is_ngram_run(open_directory(path)) else load(path, checkpoint, kind="decoder")
+        )
+        language = load_language(path, checkpoint, loaded=loaded)
+        self._language = language
+        if loaded is not None:
+            self.model = nnx.merge(*loaded[0])
+        elif isinstance(language, NgramLanguageModel):
+            self.model = language.model
+        self.tokenizer = language.tokenizer
+        if loaded is not None:
+            self._hf = HFTextGenerator(path, "decoder", loaded, batch=32)
+
+    def with_adapters(
+        self, adapters: Mapping[str, str | os.PathLike[str]]
+    ) -> "LanguageModelPredictor":
+        """The same model with several adapters; this one does not change.
+
+        ``generate(prompts, adapter=name)`` chooses one of them, or one for each prompt, which are
+        computed together. Without it the model answers alone, and so it does for scores.
+
+        Args:
+            adapters: By name, runs that were trained with adapters on this model, or folders in
+                PEFT's format.
+
+        Raises:
+            CheckpointError: One holds no adapter, is damaged, or belongs to another base.
+            ConfigError: An n-gram model, or one that CTranslate2 computes.
+        """
+        from transformer_jax.inference.adapters import with_adapters_of
+
+        if self._hf is None or self.model is None:
+            raise ConfigError(
+                f"{self._path}: adapters are for decoders of this library that JAX computes"
+            )
+        graph, state = nnx.split(self.model)
+        model = with_adapters_of(self._path, (graph, nnx.to_pure_dict(state)), adapters)
+        made, loaded = copy.copy(self), (model, self.tokenizer)
+        made.model, made._hf, made._chat = nnx.merge(*model), None, None
+        made._language = load_language(self._path, loaded=loaded, adapters=adapters)
+        return made
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self, prompts: str, *, generation_config: ConfigChoice = ..., **settings: Any
+    ) -> GeneratedText: ...
+    @overload
+    def generate(
+        self, prompts: Iterable[str], *, generation_config: ConfigChoice = ..., **settings: Any
+    ) -> list[GeneratedText]: ...
+    def generate(
+        self,
+        prompts: str | Iterable[str],
+        *,
+        generation_config: ConfigChoice = None,
+        **settings: Any,
+    ) -> GeneratedText | list[GeneratedText]:
+        """The continuation of a prompt, or a list with that of each prompt, without the prompts.
+
+        Args:
+            prompts: One prompt or many.
+            generation_config: Settings; None samples at most 128 tokens at temperature 1. ``"hf"``
+                searches as Hugging Face ``transformers`` does, by the checkpoint's generation
+                config.
+            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+                ``max_new_tokens``, ``temperature`` and ``num_beams``. ``stop`` may be one text, and
+                ``adapter`` a name, or one for each prompt.
+
+        Raises:
+            ConfigError: A setting is unknown or out of range.
+            NumericsError: The model computed NaN or infinity.
+        """
+        changes = changes_of(generation_config, settings)
+        if is_hf(generation_config):
+            return _first(prompts, self._by_hf_config(listed(prompts), changes))
+        requests = requests_of(list(map(self._prepare, listed(prompts))), changes)
+        with truncation(lambda: getattr(self._language, "counts", {}).get("cut", 0)):
+            found = self._language.generate(requests)
+        return _first(prompts, list(map(generated, found)))
+
+    __call__ = generate
+
+    def _by_hf_config(self, prompts: list[str], changes: dict[str, Any]) -> list[GeneratedText]:
+        if self._hf is None:
+            raise ConfigError(
+                f"{self._path}: n-gram models, CTranslate2 and models with a choice of adapters "
+                f"have no generation config"
+            )
+        return [*map(generated, self._hf(prompts, changes))]
+
+    def chat(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        *,
+        generation_config: ConfigChoice = None,
+        **settings: Any,
+    ) -> GeneratedText:
+        """The answer to a conversation, by the chat template of the model.
+
+        Of a conversation that begins like the last one, only what is new is computed. The oldest
+        turns are left out where the context is full; a system prompt stays.
+
+        Args:
+            messages: Each with a ``role`` (system, user, assistant) and a ``content``; the last one
+                is not of the assistant.
+            generation_config: As of :meth:`generate`, without ``"hf"``.
+            **settings: As of :meth:`generate`, without beams and several texts.
+
+        Raises:
+            ConfigError: The model has no chat template, a message or a setting is invalid.
+            DataError: The chat template refuses the conversation, or it is too long.
+        """
+        from transformer_jax.data.conversations import check_asked
+
+        checked = check_asked(list(messages))
+        changes = changes_of(generation_config, settings)
+        for name in ("num_beams", "num_return_sequences"):
+            if changes.get(name, 1) != 1:
+                raise ConfigError(f"{name}: an answer is sampled or greedy, and one: leave it out")
+        if is_hf(generation_config):
+            raise ConfigError("generation_config: answers have none: leave it out")
+        request = request_of("", changes)
+        if self._chat is None:
+            from transformer_jax.inference.chats import answering
+
+            self._chat = answering(self._path, self._language)
+        prepared = [{**one, "content": self._prepare(one["content"])} for one in checked]
+        return generated([self._chat.answer(prepared, request)])
+
+    def stream(
+        self, prompt: str, *, generation_config: GenerationConfig | None = None, **settings: Any
+    ) -> Iterator[str]:
+        """The continuation of a prompt in parts, each as soon as it is generated.
+
+        Args:
+            prompt: The prompt.
+            generation_config: As of :meth:`generate`, without ``"hf"``.
+            **settings: As of :meth:`generate`, without beams.
+        """
+        changes = changes_of(generation_config, settings)
+        return iter(self._language.stream(request_of(self._prepare(prompt), changes)))
+
+    def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
+        """The log-probability of a text and of each of its tokens, in nats, or a list of them."""
+        found = list(self._language.score([self._prepare(text) for text in listed(texts)]))
+        return found[0] if isinstance(texts, str) else found
+
+
+def _first(texts: str | Iterable[str], found: list[GeneratedText]) -> Any:
+    """One result for a string, a list for many."""
+    return found[0] if isinstance(texts, str) else found

@@ -1,0 +1,199 @@
+"""Settings of text generation: those of a call and of a run, requests, first tokens, limits."""
+
+import contextlib
+import dataclasses
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.decoding.generation_config import GenerationConfig, LengthLimit
+from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.inference.results import GeneratedText, with_alternatives
+from transformer_jax.inference.runs import open_directory, text_format
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.decoding.context import TextStart
+    from transformer_jax.decoding.line_translator import LineTranslator
+    from transformer_jax.runs.run_directory import RunDirectory
+
+__all__ = [
+    "ConfigChoice",
+    "changes_of",
+    "first_token",
+    "generated",
+    "is_hf",
+    "length_limit",
+    "request_of",
+    "requests_of",
+    "text_start",
+    "warn_if_limited",
+]
+
+# "hf" decodes as generate(do_sample=False) of Hugging Face transformers does, with the
+# checkpoint's generation config for each setting that is None.
+ConfigChoice = GenerationConfig | Literal["hf"] | None
+
+
+def is_hf(generation_config: object) -> bool:
+    """Returns whether texts are searched for as transformers does.
+
+    Raises:
+        ConfigError: The value is no configuration, neither None nor ``"hf"``.
+    """
+    if isinstance(generation_config, GenerationConfig):
+        return generation_config.finishing == "hf"
+    if generation_config not in (None, "hf"):
+        raise ConfigError(
+            f"generation_config is {generation_config!r}: must be None, 'hf' or a GenerationConfig"
+        )
+    return generation_config == "hf"
+
+
+def changes_of(generation_config: ConfigChoice, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a call that differ from the usual ones.
+
+    Args:
+        generation_config: A configuration, of which those count that are not its defaults.
+        settings: Others by name; None leaves one out.
+
+    Raises:
+        ConfigError: The generation config is neither a configuration, ``"hf"`` nor None.
+
+    Example:
+        >>> changes_of(GenerationConfig(num_beams=2), {"stop": "ab", "top_k": None})
+        {'num_beams': 2, 'stop': ('ab',)}
+    """
+    is_hf(generation_config)
+    changes = {}
+    if isinstance(generation_config, GenerationConfig):
+        changes = {
+            field.name: value
+            for field in dataclasses.fields(GenerationConfig)
+            if (value := getattr(generation_config, field.name)) != field.default
+        }
+    changes |= {name: value for name, value in settings.items() if value is not None}
+    if isinstance(changes.get("stop"), str):
+        changes["stop"] = (changes["stop"],)
+    return changes
+
+
+def generated(texts: Sequence[Continuation]) -> GeneratedText:
+    """Returns the first of some texts, with the others as its alternatives."""
+    return with_alternatives(
+        [
+            GeneratedText(
+                one.text, score=one.score, tokens=one.tokens, finish_reason=one.finish_reason
+            )
+            for one in texts
+        ]
+    )
+
+
+def requests_of(prompts: list[str], changes: Mapping[str, Any]) -> list[GenerationRequest]:
+    """Returns prompts with their settings; each may have an adapter of its own.
+
+    Raises:
+        ConfigError: A setting is unknown or out of range.
+    """
+    adapter = changes.get("adapter")
+    if not _is_listed(adapter):
+        return [request_of(prompt, changes) for prompt in prompts]
+    if len(adapter) != len(prompts):
+        raise ConfigError(
+            f"adapter names {len(adapter)} adapters for {len(prompts)} prompts: one name, or one "
+            f"for each prompt"
+        )
+    each = zip(prompts, adapter, strict=True)
+    return [request_of(prompt, {**changes, "adapter": name}) for prompt, name in each]
+
+
+def request_of(prompt: str, changes: Mapping[str, Any]) -> GenerationRequest:
+    """Returns a prompt with its settings.
+
+    Raises:
+        ConfigError: A setting is unknown or out of range.
+    """
+    GenerationConfig().changed(**changes)
+    return GenerationRequest(prompt, **changes)
+
+
+def _is_listed(adapter: Any) -> TypeGuard[Sequence[str | None]]:
+    return isinstance(adapter, list | tuple)
+
+
+def length_limit(
+    path: str | os.PathLike[str], max_len_a: float | None = None, max_len_b: int | None = None
+) -> LengthLimit:
+    """The limit of a run, which follows from its training data unless its settings gave one.
+
+    A run without a limit, such as a Hugging Face folder or that of an earlier version, has
+    :class:`.LengthLimit`'s.
+
+    Args:
+        path: The run directory or Hugging Face folder.
+        max_len_a: Tokens for each source token; None is that of the run.
+        max_len_b: Tokens beside these; None is that of the run.
+
+    Raises:
+        CheckpointError: There is no such run, or its ``config.json`` is damaged.
+    """
+    fields = open_directory(path).read_config().get("evaluation")
+    evaluation = fields if isinstance(fields, dict) else {}
+    limit = LengthLimit()
+    if isinstance(longest := evaluation.get("max_length"), int):  # of summaries, any source
+        limit = LengthLimit(0.0, longest)
+    kept = (evaluation.get("max_len_a"), evaluation.get("max_len_b"))
+    return limit.changed(*kept).changed(max_len_a, max_len_b)
+
+
+@contextlib.contextmanager
+def warn_if_limited(translator: "LineTranslator", search: GenerationConfig) -> Iterator[None]:
+    """Warns afterwards if texts reached their length limit.
+
+    Args:
+        translator: Of the texts.
+        search: Of these texts.
+    """
+    before = translator.counts["limited"], translator.counts["lines"]
+    yield
+    limited, lines = (
+        translator.counts[name] - count
+        for name, count in zip(("limited", "lines"), before, strict=True)
+    )
+    if limited:
+        note = translator.limit_note(limited, lines, search.limit)
+        warnings.warn(f"{note}: raise max_len_a or max_len_b", stacklevel=4)
+
+
+def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
+    """The start token of the texts of a decoder.
+
+    A model that was published without one has the token that ends texts.
+    """
+    published = _reads_as_published(run)
+    first = text_format(run).first
+    if first == "newline":
+        [[line_end]] = tokenizer.encode_batch(["\n"])
+        return line_end
+    stands_in = published and "bos" not in tokenizer.roles
+    return tokenizer.eos if first == "eos" or stands_in else tokenizer.bos
+
+
+def text_start(run: "RunDirectory", tokenizer: "Tokenizer") -> "TextStart":
+    """Returns the tokens that a decoder reads before a text.
+
+    A model that was published reads what its tokenizer puts there, as in transformers, and a start
+    token only where it would read nothing; a model trained here has a start token.
+    """
+    from transformer_jax.decoding.context import TextStart
+
+    first = first_token(run, tokenizer)
+    published = _reads_as_published(run)
+    return TextStart(tokenizer.prefix_ids, first) if published else TextStart.of(first)
+
+
+def _reads_as_published(run: "RunDirectory") -> bool:
+    return bool(run.read_config().get("prompts") == "template")

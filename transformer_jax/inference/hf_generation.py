@@ -1,0 +1,227 @@
+"""Text generation by a checkpoint's generation config, as ``generate()`` of transformers does."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from flax import nnx
+
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.hf_config import from_generation_config
+from transformer_jax.decoding.hf_generate import HFGenerator
+from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.decoding.text_generation import Found, Pending, TextGenerator
+from transformer_jax.decoding.writing import GenerationSequence
+from transformer_jax.inference.generation_settings import first_token
+from transformer_jax.inference.runs import as_trained, open_directory, source_as_trained
+from transformer_jax.parallel.inference import mesh_of
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+
+__all__ = ["HFTextGenerator"]
+
+
+class HFTextGenerator(TextGenerator[GenerationConfig]):
+    """A run's model and generation config, as a function of texts.
+
+    Attributes:
+        tokenizer: Tokenizer of the run.
+    """
+
+    tokenizer: "Tokenizer"
+
+    def __init__(
+        self,
+        path: Path,
+        kind: Literal["decoder", "encoder-decoder"],
+        loaded: Any,
+        *,
+        batch: int,
+        changes: Mapping[str, Any] | None = None,
+    ):
+        """Takes what :func:`~transformer_jax.inference.runs.load` loaded of the run at ``path``.
+
+        Args:
+            path: The run.
+            kind: Its family.
+            loaded: Graph and parameters, and the tokenizer.
+            batch: Most texts at once.
+            changes: Settings that replace those of the generation config.
+        """
+        run = open_directory(path)
+        # The run is read now; weights are prepared and its generation config checked at first use.
+        self._fields, self._where, self._changes = run.read_config(), run.config, changes or {}
+        self._model, self.tokenizer = loaded
+        self._encodes, self._batch = kind == "encoder-decoder", batch
+        self._prepare = source_as_trained(path) if self._encodes else as_trained(path, trim=False)
+        self._first = first_token(run, self.tokenizer)
+        # A text of a model trained here begins with a token of its own.
+        trained = "published" not in self._fields
+        self._before = (self._first,) if trained else self.tokenizer.prefix_ids
+
+    @functools.cached_property
+    def generation_config(self) -> GenerationConfig:
+        """The generation config.
+
+        Raises:
+            ConfigError: A setting that cannot be, or that is not supported; a recurrent model.
+            CheckpointError: The generation config is damaged.
+        """
+        published, changes = self._fields.get("published"), self._changes
+        if self._fields["model"].get("kind") == "recurrent":
+            raise ConfigError(
+                "generation_config hf is for Transformers, and this is a recurrent translator: "
+                "leave it out"
+            )
+        if published is None:
+            longest = self._fields["model"]["positions"]["max_length"]
+            own = GenerationConfig(
+                finishing="hf",
+                do_sample=False,
+                max_length=longest,
+                eos_token_id=self.tokenizer.end_tokens,
+                pad_token_id=self.tokenizer.pad,
+                decoder_start_token_id=self.tokenizer.bos,
+                forced_bos_token_id=next(iter(self.tokenizer.target_prefix_ids), None),
+            )
+            return _changed(own, changes)
+        if not isinstance(published, dict) or not isinstance(published.get("generation"), dict):
+            raise CheckpointError(
+                f"{self._where}: published is no record of a checkpoint: damaged?"
+            )
+        return _changed(from_generation_config(published["generation"]), changes)
+
+    @functools.cached_property
+    def _generator(self) -> HFGenerator:
+        if mesh_of(nnx.state(self._model)) is not None:
+            raise ConfigError(
+                "generation_config hf searches on one device: leave it out, or load the model "
+                "without a mesh"
+            )
+        sizes = (1, 2, 4, 8, 16, 32)
+        rows = tuple(sorted({n for n in sizes if n < self._batch} | {self._batch}))
+        return HFGenerator(self._model, self.generation_config, rows=rows)
+
+    def __call__(
+        self, texts: Iterable[str], changes: Mapping[str, Any] | None = None
+    ) -> Iterator[list[Continuation]]:
+        """The texts generated for each input, best first; an empty input to translate stays empty.
+
+        Args:
+            texts: Prompts, or sentences to translate.
+            changes: Settings of this call that replace those of the generation config.
+        """
+        config = self.generation_config
+        config = _changed(config, changes) if changes else config
+        remaining = iter(texts)
+        while chunk := list(itertools.islice(remaining, self._batch)):
+            sequences = [self._sequence(i, text, config) for i, text in enumerate(chunk)]
+            nonempty = [one for one in sequences if one.source or one.prompt_ids]
+            found = self.search_texts(nonempty, config)
+            for i in range(len(chunk)):
+                yield found.get(i, [Continuation("", (), 0.0, "end", 0.0)])
+
+    def searches(
+        self,
+        sequences: Sequence[GenerationSequence],
+        config: GenerationConfig,
+        kept: int | None = None,
+    ) -> Iterator[Pending]:
+        """Starts the search of one batch after another, in the order of the sequences.
+
+        Rows of a batch are padded alike, and padding counts for n-grams and lengths.
+        """
+        del kept  # the texts are those of transformers, which may repeat one another
+        for start in range(0, len(sequences), self._batch):
+            yield self._search(sequences[start : start + self._batch], config)
+
+    def _search(self, batch: Sequence[GenerationSequence], config: GenerationConfig) -> Pending:
+        rows = [sequence.source or sequence.prompt_ids for sequence in batch]
+        width = max(map(len, rows))
+        ids = np.full((len(rows), width), self.tokenizer.pad, np.int32)
+        mask = np.zeros(ids.shape, np.int32)
+        for i, row in enumerate(rows):
+            columns = slice(0, len(row)) if self._encodes else slice(width - len(row), width)
+            ids[i, columns], mask[i, columns] = row, 1
+        wait = self._generator.submit(ids, mask, config)
+        prompt = 1 if self._encodes else width
+
+        positions = self._generator.positions.max_length
+        most = config.longest(prompt, positions) - prompt
+
+        def found() -> Found:
+            tokens, scores = wait()
+            places = itertools.product(batch, range(config.num_return_sequences))
+            return {
+                (sequence.index, place): _continuation(
+                    sequence, row[prompt:].tolist(), float(score), config, most
+                )
+                for (sequence, place), row, score in zip(places, tokens, scores, strict=True)
+            }
+
+        return found
+
+    def _sequence(self, index: int, text: str, config: GenerationConfig) -> GenerationSequence:
+        ids, source = self.tokenizer.encode(self._prepare(text)), []
+        if self._encodes:
+            source = [*self.tokenizer.prefix_ids, *ids, *self.tokenizer.suffix_ids] if ids else []
+        read = [] if self._encodes else [*self._before, *ids] or [self._first]
+        return GenerationSequence(
+            GenerationRequest(text),
+            index=index,
+            sample=0,
+            prompt_ids=read,
+            tokenizer=self.tokenizer,
+            prompt_text=self.tokenizer.decode(read),
+            source=source,
+            end_tokens=config.eos_token_id,
+        )
+
+
+# Settings that search of transformers does not have.
+_OURS = {
+    *("top_k", "top_p", "min_p", "stop", "seed", "at_limit", "normalization", "max_len_a"),
+    *("max_len_b", "allow_unk", "adapter", "temperature"),
+}
+
+
+def _changed(config: GenerationConfig, changes: Mapping[str, Any]) -> GenerationConfig:
+    """Returns the generation config of a checkpoint with other settings.
+
+    Raises:
+        ConfigError: A setting is unknown, out of range, or not of greedy and beam search.
+    """
+    changes = {"temperature": 1.0, **changes}
+    if changes["temperature"] == 0:  # greedy search, which this is
+        changes["temperature"] = 1.0
+    # Sampling is refused, and a search is none whatever the file says.
+    changed = config.changed(**{**changes, "finishing": "hf", "do_sample": False})
+    taken = {field.name for field in dataclasses.fields(config)} - _OURS
+    reason = "generation_config hf is greedy or beam search, to a max_length: leave it out"
+    changed.refuse_settings(taken, reason)
+    return changed
+
+
+def _continuation(
+    sequence: GenerationSequence,
+    ids: list[int],
+    score: float,
+    config: GenerationConfig,
+    most: int,
+) -> Continuation:
+    """One text of a sequence: ``ids`` up to an end token, without what fills the row.
+
+    An end token in place ``most``, where the config forces one, does not tell that the text ended.
+    """
+    ends = [i for i, token in enumerate(ids) if token in config.eos_token_id]
+    written = ids[: ends[0] + 1] if ends else ids
+    forced = bool(config.forced_eos_token_id) and len(written) >= most
+    log_prob = score if config.num_beams == 1 else math.nan
+    return sequence.completed(written, log_prob, score, cut=forced)

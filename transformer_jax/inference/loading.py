@@ -1,0 +1,263 @@
+"""``transformer_jax.load``: the predictor of any trained model."""
+
+import contextlib
+import importlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
+
+from jax.sharding import Mesh
+
+from transformer_jax.core.config_fields import nearest
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.storage.copies import fetched
+from transformer_jax.core.storage.urls import url_of
+from transformer_jax.inference.base import Predictor
+from transformer_jax.inference.runs import chosen_checkpoint, family, of_training, open_directory
+from transformer_jax.parallel.inference import loading_mesh, loading_on
+from transformer_jax.recipes.registry import recipe_of
+from transformer_jax.runs.config_guard import changed_config
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
+    from transformer_jax.inference.images import ImagePredictor
+    from transformer_jax.inference.speech import SpeechPredictor
+    from transformer_jax.inference.texts import (
+        ClassificationPredictor,
+        EncoderPredictor,
+        QuestionAnsweringPredictor,
+        RegressionPredictor,
+        RewardPredictor,
+        TaggingPredictor,
+    )
+    from transformer_jax.training.task import Task
+
+__all__ = ["load"]
+
+TranslatorName = Literal["translation", "summarization", "denoising"]
+
+# The predictor of each task, as ``transformer_jax.recipes.tasks`` calls them.
+_PREDICTORS = {
+    **dict.fromkeys(("translation", "summarization", "denoising"), "generation.Translation"),
+    "speech_recognition": "speech.Speech",
+    "language_model": "generation.LanguageModel",
+    "masked_lm": "texts.Encoder",
+    "sequence_classification": "texts.Classification",
+    "regression": "texts.Regression",
+    "token_classification": "texts.Tagging",
+    "question_answering": "texts.QuestionAnswering",
+    "reward": "texts.Reward",
+    "images": "images.Image",
+}
+Place: TypeAlias = str | os.PathLike[str]
+
+
+class LoadOptions(TypedDict, total=False):
+    """The keywords of ``transformer_jax.load``."""
+
+    checkpoint: str | int
+    allow_changed_config: bool
+    mesh: Mesh | None
+    engine: str
+    compute: str | None
+    engine_cache: str | os.PathLike[str] | None
+
+
+@overload
+def load(
+    path: Place, task: TranslatorName, **how: Unpack[LoadOptions]
+) -> "TranslationPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["language_model"], **how: Unpack[LoadOptions]
+) -> "LanguageModelPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["speech_recognition"], **how: Unpack[LoadOptions]
+) -> "SpeechPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["masked_lm"], **how: Unpack[LoadOptions]
+) -> "EncoderPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["sequence_classification"], **how: Unpack[LoadOptions]
+) -> "ClassificationPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["regression"], **how: Unpack[LoadOptions]
+) -> "RegressionPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["token_classification"], **how: Unpack[LoadOptions]
+) -> "TaggingPredictor": ...
+@overload
+def load(
+    path: Place, task: Literal["question_answering"], **how: Unpack[LoadOptions]
+) -> "QuestionAnsweringPredictor": ...
+@overload
+def load(path: Place, task: Literal["reward"], **how: Unpack[LoadOptions]) -> "RewardPredictor": ...
+@overload
+def load(path: Place, task: Literal["images"], **how: Unpack[LoadOptions]) -> "ImagePredictor": ...
+@overload
+def load(path: Place, task: "Task | None" = None, **how: Unpack[LoadOptions]) -> Any: ...
+def load(
+    path: Place,
+    task: "Task | str | None" = None,
+    *,
+    checkpoint: str | int = "best",
+    allow_changed_config: bool = False,
+    mesh: Mesh | None = None,
+    engine: str = "jax",
+    compute: str | None = None,
+    engine_cache: str | os.PathLike[str] | None = None,
+) -> Any:
+    """The predictor of a run directory or a Hugging Face checkpoint.
+
+    For your own task it is the result of ``task.predictor(model, tokenizer)``. Otherwise it is a
+    :class:`~transformer_jax.inference.generation.TranslationPredictor` for an encoder-decoder, a
+    ``SpeechPredictor`` for one of recordings, a ``LanguageModelPredictor`` for a decoder or an
+    n-gram model, an ``EncoderPredictor`` for a pre-trained encoder, an ``ImagePredictor`` for an
+    image model, and a ``ClassificationPredictor``, ``RegressionPredictor``, ``TaggingPredictor`` or
+    ``QuestionAnsweringPredictor`` for a fine-tuned model, and a ``RewardPredictor`` for a reward
+    model.
+
+    Args:
+        path: A run directory, or the folder of a Hugging Face checkpoint; local, or on an object
+            store: ``s3://bucket/run``.
+        task: Your own task that the run trained. Runs of the library's tasks need none: their
+            ``config.json`` describes the model. A name of ``tj.tasks``, such as ``"translation"``,
+            or ``"reward"`` or ``"images"``, refuses another model, and tells checkers of types
+            what is returned.
+        checkpoint: Checkpoint of a run: ``best``, ``last``, a step, or ``average:N``, the mean of
+            the last N.
+        allow_changed_config: Use a run whose ``config.json`` was changed after training.
+        mesh: The devices that share the model and the rows of each batch, made by
+            :func:`transformer_jax.parallel.mesh.make_mesh`; None is one device.
+        engine: ``ctranslate2`` computes translators and decoders with CTranslate2 on the CPU; the
+            model is exported once, beside the run.
+        compute: Data type of CTranslate2: ``float32`` (None), ``int8``, ``int16`` ...
+        engine_cache: Folder of exported models; None is the run directory, or the user's cache if
+            that is read-only.
+
+    Raises:
+        ConfigError: The checkpoint has no valid name, the task has no predictor or is another than
+            the model's, or the engine cannot compute the model.
+        CheckpointError: The path holds no trained model, its files are damaged, its family is
+            unknown, or the run trained another task.
+    """
+    if isinstance(task, str):
+        _check_task_name(task)
+    folder = fetched(path, of_training)
+    if engine not in ("jax", "ctranslate2"):
+        raise ConfigError(f"engine is {engine!r}: must be 'jax' or 'ctranslate2'")
+    if engine == "jax" and (compute is not None or engine_cache is not None):
+        raise ConfigError("compute and engine_cache are for engine='ctranslate2': add that")
+    changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
+    with changed, loading_on(mesh):
+        if task is not None and not isinstance(task, str):
+            if engine != "jax":
+                raise ConfigError("engine: your own tasks compute with JAX: leave it out")
+            return _of_task(folder, task, str(checkpoint))
+        run = open_directory(folder)
+        kind = family(run)
+        if kind in ("image", "ngram") and checkpoint != "best":
+            raise ConfigError(f"{path}: has no steps: leave checkpoint out")
+        if engine == "ctranslate2":
+            if mesh is not None:
+                raise ConfigError("mesh: CTranslate2 computes on one CPU: leave it out")
+            predictor = _in_engine(folder, kind, str(checkpoint), compute, engine_cache)
+        else:
+            predictor = recipe_of(run).predictor(folder, str(checkpoint))
+        if task is not None:
+            _check_task(path, task, predictor)
+        return predictor
+
+
+def _in_engine(
+    path: Path,
+    kind: str,
+    checkpoint: str,
+    compute: str | None,
+    cache: str | os.PathLike[str] | None,
+) -> Predictor:
+    """The predictor of a translator or decoder that CTranslate2 computes."""
+    from transformer_jax.inference.engines import EngineConfig
+    from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
+
+    if cache is not None and (url := url_of(cache)) is not None:
+        raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
+    where = None if cache is None else Path(cache)
+    engine = EngineConfig("float32" if compute is None else compute, where)
+    if kind == "speech":
+        raise ConfigError("engine: speech is transcribed with JAX: leave it out")
+    if kind == "encoder-decoder":
+        return TranslationPredictor(path, checkpoint, engine=engine)
+    return LanguageModelPredictor(path, checkpoint, engine=engine)
+
+
+def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
+    """The predictor of a task."""
+    from transformer_jax.training.task import Task
+
+    if not isinstance(task, Task):
+        raise ConfigError(f"task is {task!r}: give a Task, or the name of one of tj.tasks")
+    if task.predictor is None:
+        raise ConfigError(
+            f"{path}: the task has no predictor: give Task(predictor=) a function of model and "
+            f"tokenizer; runs of the library's tasks need no task: transformer_jax.load(path)"
+        )
+    from transformer_jax.runs.run_directory import RunDirectory
+    from transformer_jax.training.trained_model import load_model
+
+    which, average = chosen_checkpoint(checkpoint)
+    found = load_model(task, path, which, average=average, mesh=loading_mesh())
+    RunDirectory(path).read_config()  # refuses one that was changed
+    tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
+    if found.manifest.get("tokenizer") != tokenizer:
+        raise CheckpointError(f"{path}: was trained with another tokenizer than the task's")
+    return task.predictor(found.model, task.tokenizer)
+
+
+def _check_task_name(name: str) -> None:
+    """Refuses a name that no task has.
+
+    Raises:
+        ConfigError: It names the nearest.
+
+    Example:
+        >>> _check_task_name("translaton")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.ConfigError: task is translaton: allowed are translation, ...
+    """
+    if name not in _PREDICTORS:
+        raise ConfigError(
+            f"task is {name}: allowed are {', '.join(_PREDICTORS)}{nearest(name, _PREDICTORS)}"
+        )
+
+
+def _check_task(path: str | os.PathLike[str], name: str, predictor: Predictor) -> None:
+    """Refuses a model that has another task than its caller names.
+
+    Args:
+        path: Where it is.
+        name: The task that was named.
+        predictor: What was loaded.
+
+    Raises:
+        ConfigError: It names the tasks of the model.
+    """
+    if isinstance(predictor, _class_of(name)):
+        return
+    own = [one for one in _PREDICTORS if type(predictor) is _class_of(one)]
+    raise ConfigError(
+        f"task is {name}: the model in {os.fspath(path)} is for {' or '.join(own)}: give that, "
+        f"or no task"
+    )
+
+
+def _class_of(name: str) -> Any:
+    module, _, kind = _PREDICTORS[name].partition(".")
+    found = importlib.import_module(f"transformer_jax.inference.{module}")
+    return getattr(found, f"{kind}Predictor")

@@ -1,0 +1,146 @@
+"""Speech recognizers as functions of files and of arrays of features."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.data.speech.audio import AudioConfig
+from transformer_jax.data.speech.features import Normalization, check_features, read_features
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.options import TranslationBatching
+from transformer_jax.inference.attention import TextAttention, one_text, translation_attention
+from transformer_jax.inference.base import Predictor
+from transformer_jax.inference.generation_settings import (
+    changes_of,
+    generated,
+    length_limit,
+    warn_if_limited,
+)
+from transformer_jax.inference.results import GeneratedText
+from transformer_jax.inference.runs import as_trained, load, open_directory
+from transformer_jax.inference.transcriber import Recording, Transcriber
+
+__all__ = ["SpeechPredictor", "load_transcriber"]
+
+Speech = str | os.PathLike[str] | np.ndarray
+
+
+def load_transcriber(
+    path: Path,
+    checkpoint: str = "best",
+    *,
+    search: GenerationConfig = TRANSLATION,
+    batching: TranslationBatching | None = None,
+    loaded: Any = None,
+) -> tuple[Transcriber, AudioConfig]:
+    """The transcriber of a run, and how it makes frames of waveforms.
+
+    Args:
+        path: The run directory.
+        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
+        search: Beam search.
+        batching: Shapes of batches.
+        loaded: The result of :func:`.load`, if it was loaded already.
+
+    Raises:
+        ConfigError: The run is of another family.
+        CheckpointError: The run does not exist, or its files are damaged.
+    """
+    loaded = load(path, checkpoint, kind="speech") if loaded is None else loaded
+    run = open_directory(path)
+    data = run.read_config().get("data")
+    try:
+        audio: AudioConfig = from_dict(AudioConfig, dict(data["audio"]))  # type: ignore[index]
+        given = dict(data["normalization"])  # type: ignore[index]
+        normalization: Normalization = from_dict(Normalization, given)
+    except (ConfigError, TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{run.config}: data: {error}: damaged?") from None
+    width = nnx.merge(*loaded[0]).config.features.num_features
+    if not len(normalization.mean) == len(normalization.std) == width:
+        raise CheckpointError(
+            f"{run.config}: data.normalization has {len(normalization.mean)} means, and the model "
+            f"reads {width} features: damaged?"
+        )
+    model, tokenizer = loaded
+    return Transcriber(model, tokenizer, normalization, search=search, batching=batching), audio
+
+
+class SpeechPredictor(Predictor):
+    """A trained encoder-decoder of features as a function from recordings to texts.
+
+    Attributes:
+        audio: How frames are made of waveforms.
+    """
+
+    def __init__(self, path: Path, checkpoint: str = "best"):
+        loaded = load(path, checkpoint, kind="speech")
+        self._transcriber, self.audio = load_transcriber(path, checkpoint, loaded=loaded)
+        self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
+        self._prepare_target = as_trained(path)
+        self._limit = length_limit(path)
+
+    def __call__(
+        self,
+        speech: Speech | Sequence[Speech],
+        *,
+        generation_config: GenerationConfig | None = None,
+        **settings: Any,
+    ) -> Any:
+        """The text of a recording, or a list with that of each recording.
+
+        Args:
+            speech: The path of a ``.wav``, ``.npy`` or ``.npz`` file, features ``[T, F]`` as they
+                are in such files, or a list of them.
+            generation_config: Settings of the search; None is beam search with 4 beams, scores
+                normalized for length (Wu et al. 2016) and the length limit of the run.
+            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+                ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
+                ``length_penalty``, ``max_len_a`` (tokens per position of stacked frames) and
+                ``max_len_b``; None leaves one as it is.
+
+        Raises:
+            ConfigError: A setting is unknown or out of range.
+            DataError: A file is missing, damaged, of another sample rate, holds NaN, or is longer
+                than the model reads; features have another width.
+            NumericsError: The model computed NaN or infinity.
+        """
+        one = isinstance(speech, str | os.PathLike | np.ndarray)
+        given: Iterable[Speech] = [speech] if one else speech  # type: ignore[list-item, assignment]
+        changes = changes_of(generation_config, settings)
+        search = TRANSLATION.changed(**self._limit._asdict() | changes)
+        recordings = [self._recording(each, i) for i, each in enumerate(given, 1)]
+        with warn_if_limited(self._transcriber, search):
+            done = self._transcriber.translate(recordings, search)
+        found: list[GeneratedText] = [generated(each.hypotheses) for each in done]
+        return found[0] if one else found
+
+    def attention(
+        self, speech: Speech, target: str | None = None, **settings: Any
+    ) -> TextAttention:
+        """Returns the attention weights of every layer and head over a recording.
+
+        Args:
+            speech: A recording, as of a call.
+            target: Its text; None is that of beam search.
+            **settings: Settings of the search, as of a call.
+
+        Raises:
+            ConfigError: The model has no attention.
+            DataError: The recording cannot be read, or it or the target is too long.
+        """
+        recording = self._recording(speech, 1)
+        given = None if target is None else self._prepare_target(one_text(target, "target"))
+        search = TRANSLATION.changed(**self._limit._asdict() | changes_of(None, settings))
+        return translation_attention(self._transcriber, recording, given, search)
+
+    def _recording(self, speech: Speech, number: int) -> Recording:
+        if isinstance(speech, np.ndarray):
+            name = f"recording {number}"
+            return Recording(name, check_features(speech, name))
+        return Recording(os.fspath(speech), read_features(speech, self.audio)[0])

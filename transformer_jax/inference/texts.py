@@ -1,0 +1,314 @@
+"""Encoders and fine-tuned models as functions of text: vectors, labels, numbers, tags, answers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from flax import nnx
+from jaxtyping import Float
+
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.conversations import check_answered
+from transformer_jax.data.squad import lowered
+from transformer_jax.inference.attention import TextAttention
+from transformer_jax.inference.base import Predictor, listed, several, truncation
+from transformer_jax.inference.embedding import Embedding
+from transformer_jax.inference.encoders import load_task, read_length, template_of
+from transformer_jax.inference.encoding.masked import MaskFiller, TokenPrediction
+from transformer_jax.inference.encoding.rewards import Rewarded, RewardRunner
+from transformer_jax.inference.encoding.task_runner import AnswerSpan
+from transformer_jax.inference.results import (
+    Classification,
+    MultiLabelClassification,
+    TaggedWord,
+    classification,
+)
+from transformer_jax.inference.runs import FINE_TUNED, as_trained, family, load, open_directory
+
+__all__ = [
+    "ClassificationPredictor",
+    "EncoderPredictor",
+    "QuestionAnsweringPredictor",
+    "RegressionPredictor",
+    "RewardPredictor",
+    "TaggingPredictor",
+]
+
+
+class EncoderPredictor(Embedding, Predictor):
+    """A pre-trained encoder: vectors of texts, and masked tokens."""
+
+    def __init__(self, path: Path, checkpoint: str = "best"):
+        loaded = load(path, checkpoint, kind="encoder")
+        super().__init__(path, loaded)
+        model, self.tokenizer = loaded
+        self.model, self._path = nnx.merge(*model), path
+        run = open_directory(path)
+        self._has_head = run.read_config().get("masking", {}) is not None
+        self._fill: MaskFiller | None = None
+        if self._has_head and self.tokenizer.mask is not None:
+            self._fill = MaskFiller(
+                model,
+                self.tokenizer,
+                length=read_length(run),
+                prepare=as_trained(path, trim=False),
+                template=template_of(run, self.tokenizer),
+            )
+
+    @overload
+    def fill_mask(  # type: ignore[overload-overlap]
+        self, texts: str, *, top_k: int = ...
+    ) -> list[list[TokenPrediction]]: ...
+    @overload
+    def fill_mask(
+        self, texts: Iterable[str], *, top_k: int = ...
+    ) -> list[list[list[TokenPrediction]]]: ...
+    def fill_mask(self, texts: str | Iterable[str], *, top_k: int = 5) -> Any:
+        """The most probable tokens of each ``[MASK]`` of a text or of each text, best first.
+
+        Raises:
+            ConfigError: The encoder has no masked-LM head, or ``top_k`` is out of range.
+            DataError: A text has no ``[MASK]``, or exceeds the model's context.
+        """
+        if self._fill is None:
+            part = "mask token" if self._has_head else "masked-LM head"
+            raise ConfigError(f"{self._path}: an encoder without a {part}: use embed")
+        found = self._fill(listed(texts), top=top_k)
+        return found[0] if isinstance(texts, str) else found
+
+
+class _Task(Embedding, Predictor):
+    """A fine-tuned model."""
+
+    tasks: tuple[str, ...] = ()
+
+    def __init__(self, path: Path, checkpoint: str = "best"):
+        loaded = load(path, checkpoint, kind=FINE_TUNED)
+        self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
+        found = load_task(path, checkpoint, self.tasks, loaded=loaded)
+        self._predictor: Any
+        self._predictor, self._task, self._prepare = found
+        self.labels: tuple[str, ...] = tuple(self._task.get("labels", ()))
+        run = open_directory(path)
+        config = run.read_config()
+        # Hugging Face models do not say whether they read pairs.
+        read = config.get("data", {}).get("read", {})
+        pairs = self._task["kind"] == "pair" or bool(read.get("pair", False))
+        self._pairs = None if "published" in config else pairs
+        self._decodes = family(run) == "decoder-task"
+        if not self._decodes:
+            super().__init__(path, loaded)
+
+    def embed(self, texts: str | Iterable[str], **how: Any) -> Float[np.ndarray, "*B_and_layers D"]:
+        """The vectors of texts by the encoder below the head, see :meth:`Embedding.embed`.
+
+        Raises:
+            ConfigError: The model is a fine-tuned decoder; or there is no such layer or pooling.
+        """
+        if self._decodes:
+            raise ConfigError("a fine-tuned decoder has no encoder: there are no vectors of texts")
+        return super().embed(texts, **how)
+
+    def attention(self, text: str, text_pair: str | None = None) -> TextAttention:
+        """Returns the attention of the encoder below the head, see :meth:`Embedding.attention`.
+
+        Raises:
+            ConfigError: The model is a fine-tuned decoder.
+        """
+        if self._decodes:
+            raise ConfigError("a fine-tuned decoder has no encoder: attention is shown of those")
+        return super().attention(text, text_pair)
+
+    def _sides(
+        self, texts: str | Iterable[str], pairs: str | Iterable[str] | None
+    ) -> tuple[list[str], list[str] | None]:
+        """The texts, and the second texts of pairs, as lists."""
+        first = [self._prepare(text) for text in listed(texts)]
+        if pairs is None:
+            if self._pairs:
+                raise DataError("this model was trained on pairs of texts: give text_pairs")
+            return first, None
+        if self._pairs is False:
+            raise DataError("this model was trained on single texts: leave text_pairs out")
+        second = [self._prepare(text) for text in listed(pairs)]
+        if len(first) != len(second):
+            raise DataError(
+                f"{plural(len(first), 'text')} and {plural(len(second), 'second text')}"
+            )
+        return first, second
+
+
+class ClassificationPredictor(_Task):
+    """A classifier of texts or of pairs of texts.
+
+    Attributes:
+        labels: Names of the classes.
+    """
+
+    tasks = ("classify", "multi_label", "pair")
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, texts: str, text_pairs: str | None = None, *, threshold: float = ...
+    ) -> Classification | MultiLabelClassification: ...
+    @overload
+    def __call__(
+        self,
+        texts: Sequence[str],
+        text_pairs: Sequence[str] | None = None,
+        *,
+        threshold: float = ...,
+    ) -> list[Classification | MultiLabelClassification]: ...
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        text_pairs: str | Sequence[str] | None = None,
+        *,
+        threshold: float = 0.5,
+    ) -> Any:
+        """The label of a text and its probability, or a list with those of each text.
+
+        Args:
+            texts: One text or many.
+            text_pairs: The second text of each pair, of a model of pairs.
+            threshold: Minimum probability of a label, for multi-label models.
+
+        Raises:
+            DataError: A text has no tokens, or there are more texts than second texts.
+        """
+        sides = self._sides(texts, text_pairs)
+        with truncation(lambda: self._predictor.cut):
+            rows = self._predictor.classes(*sides)
+        found = [self._named(row.tolist(), threshold) for row in rows]
+        return found[0] if isinstance(texts, str) else found
+
+    def _named(
+        self, row: list[float], threshold: float
+    ) -> Classification | MultiLabelClassification:
+        if self._task["kind"] != "multi_label":
+            return classification(self.labels, row)
+        named = dict(zip(self.labels, row, strict=True))
+        ranked = sorted(named, key=lambda label: -named[label])
+        above = tuple(label for label in ranked if named[label] >= threshold)
+        return MultiLabelClassification(above, named)
+
+
+class RegressionPredictor(_Task):
+    """A regression model: a number for a text or a pair of texts."""
+
+    tasks = ("regress",)
+
+    def __call__(
+        self, texts: str | Sequence[str], text_pairs: str | Sequence[str] | None = None
+    ) -> Float[np.ndarray, " B"]:
+        """The number of each text; always an array.
+
+        Raises:
+            DataError: A text has no tokens, or there are more texts than second texts.
+        """
+        sides = self._sides(texts, text_pairs)
+        with truncation(lambda: self._predictor.cut):
+            return np.asarray(self._predictor.numbers(*sides))
+
+
+class RewardPredictor(RegressionPredictor):
+    """A reward model: the reward of a text, or of the last message of a conversation."""
+
+    _predictor: RewardRunner
+
+    def __call__(  # type: ignore[override]
+        self,
+        texts: Rewarded | Sequence[Rewarded],
+        text_pairs: str | Sequence[str] | None = None,
+    ) -> Float[np.ndarray, " B"]:
+        """The reward of each text or conversation; always an array.
+
+        Args:
+            texts: One or many texts, objects with ``prompt`` and ``completion``, or conversations:
+                lists of messages with ``role`` and ``content`` whose last one is the answer, or
+                objects with such ``messages``.
+            text_pairs: None: a reward model reads no pairs.
+
+        Raises:
+            ConfigError: A conversation, of a model that was trained on texts.
+            DataError: A conversation does not end with an answer, or the chat template refuses it;
+                or prompt or completion is no text.
+        """
+        if text_pairs is not None:
+            raise DataError("a reward model was trained on single texts: leave text_pairs out")
+        given: list[Any] = [texts] if isinstance(texts, str | Mapping) else several(texts)
+        if any(isinstance(part, Mapping) and "role" in part for part in given):
+            given = [given]  # the messages of one conversation
+        given = [_conversation(i, part) for i, part in enumerate(given)]
+        prepared = [self._prepare(text) if isinstance(text, str) else text for text in given]
+        with truncation(lambda: self._predictor.cut):
+            return np.asarray(self._predictor.numbers(prepared))
+
+
+def _conversation(i: int, part: Any) -> Any:
+    """The messages of an object that has them; anything else as it is."""
+    if not isinstance(part, Mapping) or "messages" not in part:
+        return part
+    try:
+        return check_answered(part["messages"])
+    except ConfigError as error:
+        raise DataError(f"text {i + 1}: {error}") from None
+
+
+class TaggingPredictor(_Task):
+    """A token classifier: a tag for each word of a sentence.
+
+    Attributes:
+        labels: Names of the tags.
+    """
+
+    tasks = ("tag", "replaced")
+
+    @overload
+    def __call__(self, sentences: str) -> list[TaggedWord]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, sentences: Iterable[str | Sequence[str]]) -> list[list[TaggedWord]]: ...
+    def __call__(self, sentences: str | Iterable[str | Sequence[str]]) -> Any:
+        """The words of a sentence, or of each sentence, with their tags.
+
+        Args:
+            sentences: One sentence or many, or lists of their words; a string is split at blanks.
+        """
+        given = [sentences] if isinstance(sentences, str) else several(sentences)
+        words = [one.split() if isinstance(one, str) else listed(one) for one in given]
+        found = self._predictor.tags([[self._prepare(word) for word in row] for row in words])
+        tagged = [
+            [
+                TaggedWord(word, self.labels[tag], share)
+                for word, (tag, share) in zip(row, tags, strict=True)
+            ]
+            for row, tags in zip(words, found, strict=True)
+        ]
+        return tagged[0] if isinstance(sentences, str) else tagged
+
+
+class QuestionAnsweringPredictor(_Task):
+    """Extractive question answering: the span of a text that answers a question."""
+
+    tasks = ("qa",)
+
+    def __call__(
+        self, question: str, context: str, *, top_k: int = 1, max_answer_len: int = 30
+    ) -> list[AnswerSpan]:
+        """The most probable answers to a question, best first; an empty one means there is none.
+
+        Args:
+            question: The question.
+            context: The text that may hold the answer.
+            top_k: Number of answers.
+            max_answer_len: Maximum number of tokens of an answer.
+        """
+        listed([question, context])
+        read = lowered(context) if self._prepare("A") == "a" else context
+        [found] = self._predictor.answers(
+            [self._prepare(question)], [read], best=top_k, longest=max_answer_len
+        )
+        # The spelling of the text, even if the model reads lower case.
+        written = lambda one: context[one.start : one.start + len(one.text)] if one.text else ""
+        return [one._replace(text=written(one)) for one in found]

@@ -1,0 +1,89 @@
+"""Several texts for each line in several ways, by a language model or a translator."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.requests import (
+    Continuation,
+    GenerationRequest,
+    LanguageModel,
+    numbered,
+)
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.inference.runs import load, load_language, open_directory, refuse_others
+
+__all__ = ["write_varieties"]
+
+_FAMILIES = ("encoder-decoder", "decoder", "ngram")
+
+
+def write_varieties(
+    run: Path,
+    lines: Sequence[str],
+    ways: Mapping[str, Mapping[str, Any]],
+    *,
+    checkpoint: str = "best",
+    max_new_tokens: int = 64,
+    seed: int = 0,
+) -> dict[str, list[list[str]]]:
+    """The texts of each line, by the name of the way.
+
+    Args:
+        run: A run directory or Hugging Face folder of a language model or a translator.
+        lines: Prompts, or sentences to translate.
+        ways: Settings of :class:`GenerationRequest` by name; more than one beam is beam search.
+        checkpoint: As in :func:`.chosen_checkpoint`.
+        max_new_tokens: Most tokens of a text.
+        seed: Of samples.
+
+    Raises:
+        ConfigError: The run is of another family, or a setting is out of its range.
+    """
+    found = {}
+    write: Callable[[Mapping[str, Any]], list[list[Continuation]]]
+    if refuse_others(open_directory(run), _FAMILIES) == "encoder-decoder":
+        translator = Translator(*load(run, checkpoint))
+        write = lambda way: _translations(translator, lines, way, max_new_tokens, seed)
+    else:
+        model = load_language(run, checkpoint)
+        write = lambda way: _continuations(model, lines, way, max_new_tokens, seed)
+    for name, way in ways.items():
+        with show_progress(f"writing: {name}"):
+            texts = write(way)
+        every = [one for row in texts for one in row]
+        if cut := sum(one.finish_reason == "length" for one in every):
+            log(
+                f"{name}: {cut:,} of {plural(len(every), 'text')} reached the length limit, "
+                f"{plural(max_new_tokens, 'token')}: raise max_new_tokens"
+            )
+        found[name] = [[one.text for one in row] for row in texts]
+    return found
+
+
+def _continuations(
+    model: LanguageModel, lines: Sequence[str], way: Mapping[str, Any], most: int, seed: int
+) -> list[list[Continuation]]:
+    requests = [GenerationRequest(line, max_new_tokens=most, seed=seed, **way) for line in lines]
+    return model.generate(numbered(requests))
+
+
+def _translations(
+    translator: Translator, lines: Sequence[str], way: Mapping[str, Any], most: int, seed: int
+) -> list[list[Continuation]]:
+    settings = {"max_len_a": 0.0, "max_len_b": most, "num_beams": 1, "seed": seed, **way}
+    drawn = settings["num_beams"] == 1 and settings.get("temperature", 1) > 0
+    search = TRANSLATION.changed(do_sample=drawn, **settings)
+    if not drawn:
+        return [list(done.hypotheses) for done in translator.stream(lines, search)]
+    # Each sample of a line is a line of its own, whose number its tokens are drawn from.
+    samples = search.num_return_sequences
+    search = search.changed(num_return_sequences=1)
+    repeated = [line for line in lines for _ in range(samples)]
+    found: list[list[Continuation]] = [[] for _ in lines]
+    for i, done in enumerate(translator.stream(repeated, search)):
+        found[i // samples] += done.hypotheses
+    return found

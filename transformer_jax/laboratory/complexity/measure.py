@@ -1,0 +1,224 @@
+"""Layers measured: FLOPs by XLA, times, depth and path length (Vaswani et al. 2017, section 4)."""
+
+import dataclasses
+import functools
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool
+
+from transformer_jax.core.devices import default_device
+from transformer_jax.functional.jacobian_paths import (
+    copies_needed,
+    dependence,
+    path_length,
+    sequential_depth,
+)
+from transformer_jax.functional.recurrent import CELLS, recur
+from transformer_jax.laboratory.complexity.layers import ATTENTION, Layer
+from transformer_jax.laboratory.complexity.programs import (
+    Program,
+    function_of,
+    inputs_of,
+    recurrent_step,
+)
+
+__all__ = [
+    "LONGEST_PATH",
+    "Clock",
+    "Measured",
+    "Passes",
+    "count_flops",
+    "measure",
+    "measured_path",
+    "seconds_of_nothing",
+]
+
+LONGEST_PATH = 512  # positions up to which Jacobians are computed
+ENOUGH = 0.01  # seconds of a measurement, of as many calls as that takes
+MOST_CALLS = 1000
+
+
+class Passes(NamedTuple):
+    """Seconds of the passes of a layer.
+
+    Attributes:
+        forward: The output alone.
+        backward: The gradients of all inputs and parameters, from what the forward pass kept.
+    """
+
+    forward: float
+    backward: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A layer with what was measured of it.
+
+    Attributes:
+        layer: The layer.
+        flops: Counted by XLA.
+        depth: The longest chain of products.
+        path: Layers of the longest path; None where the text is longer than :data:`LONGEST_PATH`.
+        times: Medians; None where no time was taken.
+    """
+
+    layer: Layer
+    flops: float | int
+    depth: int
+    path: int | None
+    times: Passes | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Sizes, formulas and measurements by name; times in seconds."""
+        layer, times = self.layer, self.times
+        return {
+            "layer": layer.kind,
+            "n": layer.n,
+            "d": layer.d,
+            "k": layer.extent if "convolution" in layer.kind else None,
+            "r": layer.extent if layer.kind in ATTENTION else None,
+            "dilation": layer.dilation if "convolution" in layer.kind else None,
+            "multiply_adds": layer.multiply_adds,
+            "flops": layer.flops,
+            "counted_flops": self.flops,
+            "forward_seconds": None if times is None else times.forward,
+            "backward_seconds": None if times is None else times.backward,
+            "sequential_depth": layer.sequential_depth,
+            "measured_sequential_depth": self.depth,
+            "path_length": layer.path_length,
+            "measured_path_length": self.path,
+        }
+
+
+def measure(layer: Layer) -> Measured:
+    """FLOPs, depth and path of a layer.
+
+    Example:
+        >>> found = measure(Layer("recurrent", 9, 4))
+        >>> found.depth, found.path, found.flops == found.layer.flops
+        (9, 8, True)
+    """
+    depth = sequential_depth(function_of(layer), *inputs_of(layer))
+    path = measured_path(layer) if layer.n <= LONGEST_PATH else None
+    return Measured(layer, count_flops(layer), depth, path)
+
+
+def count_flops(layer: Layer) -> float:
+    """FLOPs of the forward pass, as XLA counts them in its program.
+
+    XLA counts the body of a loop once. Of a recurrent layer, the products of all inputs and one
+    step are programs of their own, and the step counts ``n`` times.
+
+    Example:
+        >>> count_flops(Layer("convolution", 8, 2, 2))  # 8 n multiply-adds
+        128.0
+    """
+    inputs = inputs_of(layer)
+    if layer.kind != "recurrent":
+        return _program_flops(function_of(layer), *inputs)
+    x, W, U = inputs
+    step = lambda now, U, before: recur(CELLS["tanh"], now[None], U, (before,))[0]
+    return _program_flops(jnp.matmul, x, W) + layer.n * _program_flops(step, x[:1], U, x[:1])
+
+
+def _program_flops(function: Callable[..., Any], *inputs: Any) -> float:
+    """FLOPs of the compiled program.
+
+    For GPUs and TPUs XLA compiles products to calls of libraries, which it does not count: there
+    the program is counted before it is compiled.
+    """
+    lowered = jax.jit(function).lower(*inputs)
+    stage = lowered.compile() if default_device().platform == "cpu" else lowered
+    analysis: Any = stage.cost_analysis()
+    return float((analysis[0] if isinstance(analysis, list) else analysis)["flops"])
+
+
+def measured_path(layer: Layer) -> int | None:
+    """The path length of the layer's :func:`.dependence`, of vectors of one number; None is never.
+
+    Every output has to depend on every input; of causal layers, on every earlier one.
+
+    Example:
+        >>> measured_path(Layer("dilated convolution", 27, 512, 3))
+        3
+    """
+    return _path_of(dataclasses.replace(layer, d=1))
+
+
+@functools.cache
+def _path_of(layer: Layer) -> int | None:
+    """The same of a layer of vectors of one number: other sizes have no other paths."""
+    x, *rest = inputs_of(layer)
+    earlier = np.tri(layer.n, dtype=bool)
+
+    def depends(function: Program) -> Bool[np.ndarray, "n n"]:
+        return dependence(lambda x: function(x, *rest), x)
+
+    if layer.kind in ATTENTION:
+        mixed = function_of(layer)
+        return copies_needed(dependence(lambda x: mixed(x, x, x), x))
+    if layer.kind == "dilated convolution":
+        dilations = ((layer.extent or 2) ** i for i in itertools.count())
+        inside = itertools.takewhile(lambda step: step < max(layer.n, 2), dilations)
+        return path_length((depends(function_of(layer, step)) for step in inside), earlier)
+    function = recurrent_step if layer.kind == "recurrent" else function_of(layer)
+    return copies_needed(depends(function), earlier)
+
+
+class Clock:
+    """Times of layers, whose repetitions take turns: what disturbs the device disturbs all.
+
+    Seconds are those of the wall clock, and include the start of a program.
+
+    Args:
+        layers: What to time.
+        done: Called whenever a layer is compiled and whenever a repetition is done.
+    """
+
+    def __init__(self, layers: Sequence[Layer], done: Callable[[], None] = lambda: None):
+        self._timers: list[tuple[Callable[[], float], Callable[[], float]]] = []
+        for layer in layers:
+            function, inputs = function_of(layer), inputs_of(layer)
+            y, pull = jax.jit(lambda *inputs, f=function: jax.vjp(f, *inputs))(*inputs)
+            backward = jax.jit(lambda pull, slope: pull(slope))
+            self._timers.append(
+                (_timer(jax.jit(function), *inputs), _timer(backward, pull, jnp.ones_like(y)))
+            )
+            done()
+        self._done = done
+
+    def medians(self, repetitions: int) -> list[Passes]:
+        """The medians of so many repetitions, of each layer."""
+        taken = []
+        for _ in range(repetitions):
+            taken.append([(forward(), backward()) for forward, backward in self._timers])
+            self._done()
+        of_layers = zip(*taken, strict=True)
+        return [Passes(*map(statistics.median, zip(*each, strict=True))) for each in of_layers]
+
+
+def seconds_of_nothing(repetitions: int) -> float:
+    """The median of the times of an empty program: what its start takes."""
+    timer = _timer(jax.jit(lambda x: x + 1), jnp.zeros(()))
+    return statistics.median(timer() for _ in range(repetitions))
+
+
+def _timer(function: Callable[..., Any], *inputs: Any) -> Callable[[], float]:
+    """A function that takes the seconds of one call, a mean over calls one after another."""
+
+    def seconds(calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            jax.block_until_ready(function(*inputs))  # or calls would run beside one another
+        return (time.perf_counter() - began) / calls
+
+    seconds(1)  # compiles
+    calls = max(1, min(MOST_CALLS, round(ENOUGH / max(seconds(1), 1e-6))))
+    return lambda: seconds(calls)

@@ -1,0 +1,165 @@
+"""The attention kernels of a planned run, as the models choose them: they are traced, not run."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from transformer_jax.functional.kernels.choice import Choice, device_reason, recorded_choices
+from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.components import head_sizes
+from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.making import make_model
+from transformer_jax.models.recurrent_config import RecurrentConfig
+from transformer_jax.parallel.target import Target
+from transformer_jax.planning.programs import Shape, mesh_on, parts_of
+from transformer_jax.training.step import Objective
+
+__all__ = ["FUSED", "attention_kernels", "model_kernels"]
+
+FUSED = {"gpu": "cudnn", "tpu": "splash"}  # the fused kernel of each platform
+
+
+def attention_kernels(
+    run: Any, target: Target, shape: Shape, *, training: bool
+) -> dict[str, Choice]:
+    """The kernel of each attention of a step, and why it is not the fused one, if it is not.
+
+    Recurrent translators have none: their attention is no product of queries and keys alone.
+
+    Args:
+        run: The run.
+        target: Its devices, whose kernels are taken.
+        shape: Of a batch, or of one of its micro-batches.
+        training: Whether the step trains; else it evaluates, without dropout.
+
+    Example:
+        >>> from transformer_jax.parallel.target import plan_target
+        >>> from transformer_jax.recipes.begin import for_device
+        >>> from transformer_jax.recipes.registry import named_runs
+        >>> target = plan_target("80GiB")
+        >>> run = for_device(named_runs("language_model")["gpt2-small"][1], target.device)
+        >>> attention_kernels(run, target, Shape(64, 1024), training=True)
+        {'decoder': Choice(kernel='chunked', why='it takes no segments')}
+    """
+    if isinstance(run.model, RecurrentConfig):
+        return {}  # its scores have no fused kernel
+    return dict(_traced(_of_one_layer(run), target, shape, training))
+
+
+def model_kernels(
+    config: TransformerConfig, target: Target, shape: Shape, source: int, *, training: bool
+) -> dict[str, Choice]:
+    """The same of a model on one device, without a run: texts end at different places.
+
+    Args:
+        config: Of the model, of any family.
+        target: Its device.
+        shape: Texts at once and tokens of each; of an encoder-decoder, of the targets.
+        source: Tokens of a text that an encoder reads.
+        training: Whether dropout is on.
+
+    Example:
+        >>> from transformer_jax.models.presets import PRESETS
+        >>> from transformer_jax.parallel.target import plan_target
+        >>> config, target = PRESETS["vit_base"], plan_target("v5e:1x1")
+        >>> model_kernels(config, target, Shape(8, 1), 1, training=False)["encoder"].why
+        '197 queries and 197 keys are not both multiples of 128'
+    """
+    kind, arrays, apply = _forward(config, shape, source)
+    one = _one_layer(config)
+    made = lambda: make_model(kind, one, mlm_head=False, rngs=nnx.Rngs(0))
+    found = _choices(made, apply, arrays, target, training)
+    return dict(_named(found, config, target))
+
+
+def _forward(config: TransformerConfig, shape: Shape, source: int) -> tuple[Any, Any, Objective]:
+    """The kind of a model, the shapes of its inputs, and the pass over them."""
+
+    def array(*sizes: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((shape.rows, *sizes), dtype)
+
+    if size := config.image.image_size:
+        pixels = array(size, size, config.image.num_channels, dtype=jnp.float32)
+        return "image", pixels, lambda model, batch, key: model(batch, key=key)
+    if not config.decoder_layers:
+        encode = lambda model, batch, key: model(*batch, key=key)
+        return "encoder", (array(source), array()), encode
+    inputs = {}
+    if config.encoder_layers:
+        inputs = {"source": array(source), "source_lengths": array()}
+    kind = "encoder-decoder" if inputs else "decoder"
+    decode = lambda model, batch, key: model.hidden(*batch, key=key)
+    return kind, (inputs, array(shape.length)), decode
+
+
+def _one_layer(config: TransformerConfig) -> TransformerConfig:
+    """One block a stack, all of whose blocks are alike."""
+    compute = dataclasses.replace(config.compute, remat=False, scan_layers=False)
+    one = {n: min(1, getattr(config, n)) for n in ("encoder_layers", "decoder_layers")}
+    return dataclasses.replace(config, compute=compute, **one)
+
+
+def _of_one_layer(run: Any) -> Any:
+    training = dataclasses.replace(run.training, gradient_accumulation_steps=1)
+    return dataclasses.replace(run, model=_one_layer(run.model), training=training)
+
+
+@functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
+def _traced(
+    run: Any, target: Target, shape: Shape, training: bool
+) -> tuple[tuple[str, Choice], ...]:
+    # Tracing needs the shape of the mesh alone.
+    mesh = mesh_on(run, dataclasses.replace(target, devices=(), number=target.number))
+    parts = parts_of(run, mesh, shape)
+    objective = parts.objective if training else parts.evaluation
+    with on_mesh(mesh):
+        found = _choices(parts.model, objective, parts.batch, target, training)
+    return _named(found, run.model, target)
+
+
+def _choices(
+    make: Callable[[], nnx.Module], objective: Objective, batch: Any, target: Target, training: bool
+) -> list[Choice]:
+    def loss(batch: Any, key: Any) -> Any:
+        model = with_attention_kernels(make(), target.device)
+        return objective(model, batch, key if training else None)
+
+    with recorded_choices() as found:
+        jax.eval_shape(loss, batch, jax.eval_shape(lambda: jax.random.key(0)))
+    return found
+
+
+def _named(
+    found: list[Choice], config: TransformerConfig, target: Target
+) -> tuple[tuple[str, Choice], ...]:
+    attends = config.mixer.kind == "attention"
+    names = ["encoder"] * (attends and config.encoder_layers > 0)
+    names += ["decoder"] * (attends and config.decoder_layers > 0)
+    names += ["cross-attention"] * (config.encoder_layers > 0 and config.decoder_layers > 0)
+    return tuple(
+        (name, _explained(choice, config, target))
+        for name, choice in zip(names, found, strict=True)
+    )
+
+
+def _explained(choice: Choice, config: TransformerConfig, target: Target) -> Choice:
+    """A choice with the reason why it is not the fused kernel."""
+    platform, asked = target.type.platform, config.attention.implementation
+    fused = FUSED.get(platform)
+    if choice.why or choice.kernel == fused:
+        return choice
+    if asked == choice.kernel:
+        return choice._replace(why="asked for")
+    if fused is None:
+        return choice._replace(why=f"{platform} has no fused kernel")
+    capability = float(target.device.compute_capability or 9.0) if platform == "gpu" else 9.0
+    reason = device_reason(
+        fused, platform, config.compute.dtype, head_sizes(config).head_dim, capability
+    )
+    return choice._replace(why=f"{fused}: {reason}" if reason else "")

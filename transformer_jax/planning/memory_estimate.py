@@ -1,0 +1,290 @@
+"""The memory of a run's programs, estimated: sums of what their arrays take, nothing is compiled.
+
+Parameters, the optimizer's state and batches are exact. What XLA keeps besides is estimated from
+the sizes of the model: see each part of :class:`Estimate`.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from transformer_jax.functional.kernels.choice import Choice
+from transformer_jax.functional.kernels.cross_entropy import LARGE
+from transformer_jax.functional.recurrent import CELLS
+from transformer_jax.models.costs import accounting
+from transformer_jax.models.costs.activations import (
+    DeviceShare,
+    block_bytes,
+    translator_bytes,
+    working_bytes,
+)
+from transformer_jax.models.costs.components import head_sizes, itemsize, slot_bytes
+from transformer_jax.models.costs.recurrent import cache_bytes
+from transformer_jax.models.layers.parameters import map_parameters
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.parallel.sharding import num_batch_shards, shardings, shardings_like
+from transformer_jax.parallel.target import Target
+from transformer_jax.planning.decoding import decoding_shape
+from transformer_jax.planning.kernels import attention_kernels
+from transformer_jax.planning.programs import STEPS, Shape, mesh_on, parts_of
+from transformer_jax.recipes.parts import Parts
+from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.state import abstract_parts
+
+__all__ = ["Estimate", "estimate"]
+
+# Vectors of a stack's tokens beside those of blocks: embedded, dropped, normalized at the end, cut
+# into chunks for the loss, and their gradient twice.
+_HIDDEN = 6.5
+_RECURRENT_HIDDEN = 2.0  # of recurrent translators, whose dropout is among what they keep
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Bytes that a device needs for a program, by what they are for.
+
+    Attributes:
+        arguments: Parameters, the optimizer's state and the batch: exact.
+        kept: Activations that the backward pass needs; with rematerialization the inputs of
+            blocks alone.
+        hidden: Vectors of tokens before the first block and after the last, and their gradients.
+        loss: A chunk of logits with its gradient, and the output table with its gradient.
+        working: All activations of one block with their gradients.
+        gradients: Of parameters, in float32, split as these are; with micro-batches their sum too.
+        unsharded: Under fsdp the kernels of two blocks, in the dtype of computation.
+        cache: Keys and values of decoding, and of the text that a decoder attends to.
+        kernels: The kernel of each attention, and why it is not the fused one.
+    """
+
+    arguments: float
+    kept: float = 0.0
+    hidden: float = 0.0
+    loss: float = 0.0
+    working: float = 0.0
+    gradients: float = 0.0
+    unsharded: float = 0.0
+    cache: float = 0.0
+    kernels: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
+
+    @property
+    def temporaries(self) -> int:
+        """Bytes besides arguments, where most is held: in the loss, before it or after it."""
+        peak = max(
+            self.kept + self.loss,
+            self.kept + self.working,
+            self.working + self.gradients,
+        )
+        return round(peak + self.hidden + self.unsharded + self.cache)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of a device."""
+        return round(self.arguments) + self.temporaries
+
+
+def estimate(run: Any, target: Target, what: str, shape: Shape) -> Estimate:
+    """The memory of one program of a run on each device of a target.
+
+    Args:
+        run: The run.
+        target: Devices, which need not be there.
+        what: ``training``, ``evaluation`` or ``decoding``.
+        shape: Of a batch; of decoding, rows with all beams, and tokens read and written.
+    """
+    mesh = mesh_on(run, target)
+    parts = parts_of(run, mesh, shape)
+    state = _state_bytes(_plain(run), mesh)
+    steps = run.training.gradient_accumulation_steps if what == "training" else 1
+    tpu = target.type.platform == "tpu"
+    local = DeviceShare(
+        shape.rows / num_batch_shards(mesh) / steps,
+        mesh.shape["tensor"],
+        mesh.shape["context"],
+        lanes=128 if tpu else 1,
+        gathers=tpu and mesh.shape["fsdp"] > 1,
+    )
+    whole = accounting.count_parameters(run.model)
+    item = itemsize(run.model)
+    layers = run.model.encoder_layers + run.model.decoder_layers
+    if what == "decoding":
+        return _decoding(run, target, local, state)
+    arguments = state.all + _split_bytes(parts.batch)
+    training = what == "training"
+    part = Shape(shape.rows // steps, shape.length)
+    kernels = attention_kernels(run, target, part, training=training)
+    blocks = _blocks(run, local, shape.length, kernels)
+    loss = _loss_bytes(run, parts, local, shape.length, target.type.platform, training=training)
+    split = mesh.shape["fsdp"] > 1
+    table = run.model.vocab_size * run.model.embedding_size
+    unsharded = 2 * item * (whole - table) / max(layers, 1) / local.tensor if split else 0.0
+    if what == "evaluation":
+        return Estimate(
+            arguments,
+            loss=loss,
+            working=blocks.read,
+            hidden=blocks.hidden / 2,
+            unsharded=unsharded,
+            kernels=kernels,
+        )
+    remat = run.model.compute.remat
+    return Estimate(
+        arguments,
+        kept=blocks.inputs if remat else sum(blocks.sizes),
+        hidden=blocks.hidden,
+        loss=loss,
+        working=blocks.working + (max(blocks.sizes) if remat else 0),
+        gradients=state.gradients * (2 if steps > 1 else 1),
+        unsharded=unsharded,
+        kernels=kernels,
+    )
+
+
+def _decoding(run: Any, target: Target, local: DeviceShare, state: "_State") -> Estimate:
+    """Parameters as they decode beside the state of training, the cache, one reading of prompts."""
+    shape = decoding_shape(run, target.type.platform, 1)
+    assert shape is not None
+    config = run.model.decoder()
+    reading = dataclasses.replace(local, rows=local.rows / shape.beams)
+    logits = 3 * 4 * local.rows * config.vocab_size / local.tensor
+    if isinstance(run.model, RecurrentConfig):
+        # Beams are rearranged into new states; encoded states and their keys are of sentences.
+        states = cache_bytes(run.model, 0)
+        encoded = cache_bytes(run.model, shape.read) - states
+        cache = 2 * local.rows * states + reading.rows * encoded
+        working = _recurrent(run.model, reading, shape.read).read
+        return Estimate(state.all + state.parameters, loss=logits, cache=cache, working=working)
+    # Beams are rearranged into a new cache; a cache that a text outgrows lies beside the next.
+    cache = 2 * _cache_bytes(run, local, shape.read + shape.written)
+    working = working_bytes(run.model, reading, shape.read, ["xla"])
+    if run.model.encoder_layers:
+        cache += _attended_bytes(run, local, shape.read)
+    return Estimate(state.all + state.parameters, loss=logits, cache=cache, working=working)
+
+
+class _State(NamedTuple):
+    all: float  # parameters, the optimizer's state, the moving average
+    parameters: float
+    gradients: float
+
+
+def _plain(run: Any) -> Any:
+    """The run without what does not change the size of its state."""
+    compute = dataclasses.replace(run.model.compute, remat=False)
+    training = dataclasses.replace(run.training, gradient_accumulation_steps=1)
+    model = dataclasses.replace(run.model, compute=compute)
+    return dataclasses.replace(run, model=model, training=training)
+
+
+@functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
+def _state_bytes(run: Any, mesh: Mesh | AbstractMesh) -> _State:
+    """Bytes of a device's part of the training state."""
+    parts = parts_of(run, mesh, Shape(num_batch_shards(mesh), 8))
+    declared, frozen = abstract_parts(parts.model, parts.partition)
+    params = map_parameters(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), declared)
+    fixed = map_parameters(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), frozen)
+    placed = shardings(declared, mesh)
+    tx = make_optimizer(run.optimizer, run.model.d_model, STEPS, params=declared)
+    moments = jax.eval_shape(tx.init, params)
+    trained = _bytes(params, placed)
+    kept = trained + _bytes(fixed, shardings(frozen, mesh))
+    of_moments = _bytes(moments, shardings_like(moments, params, placed, mesh))
+    average = trained if run.training.ema_decay is not None else 0.0
+    return _State(kept + of_moments + average, kept, trained)
+
+
+def _bytes(shapes: Any, placed: Any) -> float:
+    sizes = jax.tree.map(
+        lambda a, s: math.prod(s.shard_shape(a.shape)) * a.dtype.itemsize, shapes, placed
+    )
+    return float(sum(jax.tree.leaves(sizes)))
+
+
+def _split_bytes(batch: Any) -> float:
+    return _bytes(batch, jax.tree.map(lambda leaf: leaf.sharding, batch))
+
+
+class _Blocks(NamedTuple):
+    sizes: list[float]  # bytes kept of every block
+    inputs: float  # of all blocks
+    hidden: float
+    working: float
+    read: float  # bytes that a forward pass works with
+
+
+def _blocks(run: Any, local: DeviceShare, length: int, kernels: Mapping[str, Choice]) -> _Blocks:
+    config = run.model
+    if isinstance(config, RecurrentConfig):
+        return _recurrent(config, local, length)
+    vectors = local.tokens(length) * config.d_model * itemsize(config)
+    kept, stacks = [], 0
+    # Another mixer than attention has none.
+    of = lambda *names: [kernels[name].kernel for name in names if name in kernels]
+    if config.encoder_layers:
+        stacks += 1
+        kept += [block_bytes(config, local, length, of("encoder"))] * config.encoder_layers
+    if config.decoder_layers:
+        stacks += 1
+        decoder = config.decoder()
+        if config.encoder_layers:
+            size = block_bytes(decoder, local, length, of("decoder", "cross-attention"), length)
+        else:
+            size = block_bytes(decoder, local, length, of("decoder"))
+        kept += [size] * config.decoder_layers
+    working = working_bytes(config, local, length, of(*kernels))
+    hidden = stacks * _HIDDEN * vectors
+    return _Blocks(kept, vectors * len(kept), hidden, working, max(kept) / 2)
+
+
+def _recurrent(config: RecurrentConfig, local: DeviceShare, length: int) -> _Blocks:
+    """Counts the saved arrays of recurrent layers by tracing."""
+    vectors = local.tokens(length) * config.d_model * itemsize(config)
+    kept = translator_bytes(config, local.rows, length)
+    products = vectors * CELLS[config.cell].inputs
+    # Products are arranged by position for the loop; beside them encoded states and their keys.
+    read = 2 * products + vectors * (2 * config.encoded_size / config.d_model + 2)
+    if config.attention.score == "concat" and not config.width_beside:
+        read += 4 * local.rows * length**2 * config.d_model  # sums of all states and keys at once
+    return _Blocks([kept], 0.0, _RECURRENT_HIDDEN * vectors, 2 * products, read)
+
+
+def _loss_bytes(
+    run: Any, parts: Parts, local: DeviceShare, length: int, platform: str, *, training: bool
+) -> float:
+    """A chunk of logits, and in training its gradient, and the gradient of the table."""
+    config: ModelConfig = run.model.decoder() if run.model.decoder_layers else run.model
+    if not parts.scored:
+        return 0.0
+    rows = local.tokens(length) * parts.scored
+    columns = config.vocab_size / local.tensor
+    chunks = max(1, math.ceil(4 * rows * columns / LARGE))
+    width = config.hidden_size if isinstance(config, RecurrentConfig) else config.embedding_size
+    table = columns * width * itemsize(config)
+    chunk = rows / chunks * columns
+    if not training:
+        return chunk * 4 * (2 if parts.ranked else 1) + table
+    gradient = 4 * columns * width
+    if platform == "tpu":
+        # XLA:TPU adds the gradient of the table into another array. In a loop over chunks it makes
+        # that of logits inside of the products that read it.
+        return chunk * (4 + itemsize(config) * (chunks == 1)) + 2 * gradient + table
+    return chunk * (4 + itemsize(config)) + gradient + table
+
+
+def _cache_bytes(run: Any, local: DeviceShare, length: int) -> float:
+    """Returns the bytes of the decoding cache: keys and values, or the state of a mixer."""
+    if run.model.mixer.kind == "attention":
+        return _attended_bytes(run, local, length)
+    return local.rows * length * run.model.decoder_layers * slot_bytes(run.model.decoder())
+
+
+def _attended_bytes(run: Any, local: DeviceShare, length: int) -> float:
+    """Keys and values of so many positions."""
+    config = run.model.decoder()
+    sizes = head_sizes(config)
+    width = sizes.kv_heads * (sizes.head_dim + sizes.value_dim) / local.tensor
+    return local.rows * length * width * config.decoder_layers * itemsize(config)

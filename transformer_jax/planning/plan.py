@@ -1,0 +1,306 @@
+"""Pre-flight: what a run needs of devices that need not be there, before anything is begun."""
+
+import dataclasses
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.functional.kernels.choice import Choice
+from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.partition import merging
+from transformer_jax.models.recurrent_config import RecurrentConfig
+from transformer_jax.parallel.program_report import ProgramReport, report
+from transformer_jax.parallel.settings import MeshConfig
+from transformer_jax.parallel.sharding import num_batch_shards, replicated
+from transformer_jax.parallel.target import Target, compile_only
+from transformer_jax.planning.decoding import decoding_program, decoding_shape
+from transformer_jax.planning.kernels import attention_kernels
+from transformer_jax.planning.memory_estimate import Estimate, estimate
+from transformer_jax.planning.programs import (
+    STEPS,
+    Shape,
+    buckets,
+    check_planned,
+    mesh_on,
+    parts_of,
+)
+from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.state import abstract_parts, abstract_state
+from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
+
+__all__ = [
+    "MARGIN",
+    "Program",
+    "What",
+    "compile_program",
+    "estimate_program",
+    "fits",
+    "kernels",
+    "measure",
+    "nearest_that_fits",
+    "plan",
+    "programs",
+]
+
+MARGIN = 0.2  # of an estimate, by which a compiled program may need more
+What = Literal["training", "evaluation", "decoding"]
+
+
+class Program(NamedTuple):
+    """One program of a run, compiled for a target or estimated.
+
+    Attributes:
+        what: What it does.
+        shape: Rows and tokens of a batch; of decoding, all beams and most tokens.
+        memory: Bytes that a device needs while it runs; besides training with the optimizer's
+            state, which stays where it is.
+        report: What the compiled program does; None of an estimate, and where the compiler found
+            no room.
+        seconds: Of compilation.
+        estimate: The parts of the memory, where nothing was compiled.
+    """
+
+    what: What
+    shape: Shape
+    memory: int
+    report: ProgramReport | None
+    seconds: float
+    estimate: Estimate | None = None
+
+
+def programs(run: Any, target: Target) -> list[tuple[What, Shape]]:
+    """Returns the programs of a run: training, evaluation of every bucket, and decoding."""
+    check_planned(run)
+    mesh = mesh_on(run, target)
+    shapes = buckets(run, mesh.shape)
+    found: list[tuple[What, Shape]] = [("training", shape) for shape in shapes]
+    found += [("evaluation", shape) for shape in shapes]
+    shape = decoding_shape(run, target.type.platform, num_batch_shards(mesh))
+    if shape is not None:
+        found.append(("decoding", Shape(shape.rows * shape.beams, shape.read + shape.written)))
+    return found
+
+
+def plan(run: Any, target: Target) -> Iterator[Program]:
+    """The programs of a run, one after another: compiled, or estimated where that is not possible.
+
+    Raises:
+        ConfigError: The mesh does not fit the devices, rows do not divide over it, or a setting
+            that a plan does not follow.
+    """
+    for what, shape in programs(run, target):
+        yield measure(run, target, what, shape)
+
+
+def measure(run: Any, target: Target, what: What, shape: Shape) -> Program:
+    """One program of a run: compiled, or estimated where there is no compiler."""
+    if target.compiles:
+        return compile_program(run, target, what, shape)
+    return estimate_program(run, target, what, shape)
+
+
+def estimate_program(run: Any, target: Target, what: What, shape: Shape) -> Program:
+    """The estimate of one program of a run; nothing is compiled."""
+    found = estimate(run, target, what, shape)
+    return Program(what, shape, found.memory, None, 0.0, found)
+
+
+def compile_program(run: Any, target: Target, what: What, shape: Shape | None = None) -> Program:
+    """One program of a run, compiled for a target.
+
+    Args:
+        run: The run.
+        target: Devices to compile for.
+        what: What the program does.
+        shape: Of its batch; None is the longest bucket.
+
+    Raises:
+        ConfigError: The mesh does not fit the devices, rows do not divide over it, or a setting
+            that a plan does not follow, or a kernel has no room in its own memory.
+    """
+    began = time.monotonic()
+    check_planned(run)
+    mesh: Any = mesh_on(run, target)
+    if shape is None:
+        shape = next(found for kind, found in programs(run, target) if kind == what)
+    lower, beside = _decoding(run, mesh) if what == "decoding" else _step(run, mesh, what, shape)
+    with compile_only(target), on_mesh(mesh):
+        lowered = lower(target.lowering)
+        try:
+            found = report(lowered.compile())
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            if "vmem" in str(error):
+                raise ConfigError(
+                    f"{target.name}: a kernel of {what} has no room in the memory beside the "
+                    f"processor (vmem): try --model.attention.implementation chunked"
+                ) from None
+            # The message may name what is available alone.
+            needed = max([*_sizes(str(error)), target.usable + 1])
+            return Program(what, shape, needed + beside, None, time.monotonic() - began)
+    return Program(what, shape, found.memory + beside, found, time.monotonic() - began)
+
+
+Lower = Callable[[str], Any]  # platform -> what compiles
+
+
+def _step(run: Any, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower, int]:
+    """A step of training or evaluation, and the bytes of state that it does not use."""
+    parts = parts_of(run, mesh, shape)
+    trained = abstract_parts(parts.model, parts.partition)[0]
+    tx = make_optimizer(run.optimizer, run.model.d_model, STEPS, params=trained)
+    ema = run.training.ema_decay
+    graph, shapes, placed, frozen = abstract_state(
+        parts.model, tx, mesh, ema=ema is not None, partition=parts.partition
+    )
+    fixed = jax.tree.map(lambda leaf: leaf.sharding, frozen)
+    if what == "evaluation":
+        evaluate = make_eval_step(parts.evaluation, merging(graph))
+        step = compile_eval(evaluate, mesh, placed.params, frozen=fixed)
+        beside = _device_bytes(shapes) - _device_bytes(shapes.params)
+        return _lowering(step, shapes.params, frozen, parts.batch), beside
+    raw = make_step(
+        parts.objective,
+        tx,
+        merging(graph),
+        accumulation=run.training.gradient_accumulation_steps,
+        ema_decay=ema,
+    )
+    kind = jax.eval_shape(lambda: jax.random.key(0)).dtype
+    key = jax.ShapeDtypeStruct((), kind, sharding=replicated(mesh))
+    step = compile_step(raw, mesh, placed, frozen=fixed)
+    return _lowering(step, shapes, frozen, parts.batch, key), 0
+
+
+def _decoding(run: Any, mesh: Mesh) -> tuple[Lower, int]:
+    """Returns the decoding program of a run, and the bytes of the training state next to it."""
+    made = decoding_program(run, mesh)
+    if made is None:
+        raise ConfigError("--plan: this run generates no texts")
+    parts = parts_of(run, mesh, buckets(run, mesh.shape)[0])
+    trained = abstract_parts(parts.model)[0]
+    tx = make_optimizer(run.optimizer, run.model.d_model, STEPS, params=trained)
+    ema = run.training.ema_decay is not None
+    shapes = abstract_state(parts.model, tx, mesh, ema=ema)[1]
+    # A cache lies whole on each device, as far as is known before compilation.
+    outgrown = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made.outgrown))
+    beside = _device_bytes(shapes) + outgrown
+    return _lowering(made.jitted, *made.arguments, **made.settings), beside
+
+
+def _lowering(step: Any, *arguments: Any, **settings: Any) -> Lower:
+    traced = lambda: step.trace(*arguments, **settings)
+    return lambda platform: traced().lower(lowering_platforms=(platform,))
+
+
+def _device_bytes(shapes: Any) -> int:
+    """Bytes of a device's part of arrays."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(shapes)
+    )
+
+
+def _sizes(message: str) -> list[int]:
+    """The sizes in a message of the compiler, such as ``48.00G``, in bytes."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    return [int(float(n) * units[unit]) for n, unit in re.findall(r"([\d.]+)([KMGT])\b", message)]
+
+
+def kernels(run: Any, target: Target) -> dict[str, Choice]:
+    """The kernel of each attention in training, in the longest bucket, and why."""
+    shape = next(shape for what, shape in programs(run, target) if what == "training")
+    part = Shape(shape.rows // run.training.gradient_accumulation_steps, shape.length)
+    return attention_kernels(run, target, part, training=True)
+
+
+def fits(program: Program, target: Target) -> bool:
+    """Returns whether a device of the target has the memory that a program needs.
+
+    Where nothing can be compiled, the estimate has to leave :data:`MARGIN` of itself free.
+    """
+    margin = 0.0 if target.compiles else MARGIN
+    return program.memory * (1 + margin) <= target.usable
+
+
+def nearest_that_fits(
+    run: Any, target: Target, tried: Callable[[str, Program], None] = lambda *_: None
+) -> tuple[str, Any] | None:
+    """The least change of settings with which a run fits: its flags, and the run.
+
+    Candidates come in the order of what they cost: 2 to 64 times as many micro-batches, which
+    gives the same gradients (where texts are in buckets, the rows of a batch may become fewer);
+    activations computed again in the backward pass, which takes a
+    third more work; and parameters split over more devices, which have to be gathered. What fits
+    by the estimate is then compiled, where there is a compiler: the largest program of each kind.
+
+    Args:
+        run: What does not fit.
+        target: Where it has to.
+        tried: Called with each candidate's flags and program.
+    """
+    for flags, candidate in _candidates(run, target):
+        try:
+            wanted = programs(candidate, target)
+        except ConfigError:
+            continue  # rows that the micro-batches do not divide
+        estimates = list(_fitting(candidate, target, wanted))
+        if len(estimates) < len(wanted):
+            continue
+        largest = {}
+        for program in sorted(estimates, key=lambda program: program.memory):
+            largest[program.what] = program
+        for program in largest.values():
+            needed = measure(candidate, target, program.what, program.shape)
+            tried(flags, needed)
+            if not fits(needed, target):
+                break
+        else:
+            return flags, candidate
+    return None
+
+
+def _fitting(run: Any, target: Target, wanted: list[tuple[What, Shape]]) -> Iterator[Program]:
+    """Estimates of programs up to the first that does not fit."""
+    for one in wanted:
+        program = estimate_program(run, target, *one)
+        if not fits(program, target):
+            return
+        yield program
+
+
+def _candidates(run: Any, target: Target) -> Iterator[tuple[str, Any]]:
+    for mesh_flags, on in _meshes(run, target):
+        # Recurrent translators have no rematerialization.
+        again_too = not isinstance(run.model, RecurrentConfig)
+        for remat in sorted({run.model.compute.remat, again_too}):
+            compute = dataclasses.replace(run.model.compute, remat=remat)
+            model = dataclasses.replace(run.model, compute=compute)
+            again = "--model.compute.remat" if remat and not run.model.compute.remat else ""
+            for times in (1, 2, 4, 8, 16, 32, 64):
+                steps = run.training.gradient_accumulation_steps * times
+                training: Any = run.training
+                training = dataclasses.replace(training, gradient_accumulation_steps=steps)
+                parts = f"--training.gradient-accumulation-steps {steps}" if times > 1 else ""
+                flags = " ".join(word for word in (parts, again, mesh_flags) if word)
+                if flags:
+                    yield flags, dataclasses.replace(run, mesh=on, model=model, training=training)
+
+
+def _meshes(run: Any, target: Target) -> Iterator[tuple[str, MeshConfig]]:
+    """The mesh of a run, then those that split parameters over more devices."""
+    yield "", run.mesh
+    inner = run.mesh.tensor * run.mesh.context
+    fsdp = run.mesh.fsdp * 2
+    while fsdp * inner <= target.number:
+        if target.number % (fsdp * inner) == 0:
+            mesh = dataclasses.replace(run.mesh, data=-1, fsdp=fsdp)
+            yield f"--mesh.data -1 --mesh.fsdp {fsdp}", mesh
+        fsdp *= 2

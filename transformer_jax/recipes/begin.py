@@ -1,0 +1,175 @@
+"""The start of a run: its tokenizer, its directory, and settings that follow from both."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.data.added_tokens import add_tokens
+from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
+from transformer_jax.models.recurrent_config import ModelConfig
+from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
+from transformer_jax.recipes.freezing import with_new_tokens
+from transformer_jax.recipes.sizing import vocabulary_for
+from transformer_jax.runs.run_directory import RunDirectory, describe_run
+from transformer_jax.word_vectors.initialization import vectors_of_tokens
+
+__all__ = [
+    "begin",
+    "dtype_of",
+    "for_device",
+    "learn_tokenizer",
+    "no_record",
+    "with_dtype",
+]
+
+
+def learn_tokenizer(
+    run: Any, texts: Iterable[str], special: tuple[str, ...] = SPECIAL
+) -> Tokenizer:
+    """Returns a tokenizer trained on texts by the settings of a run; logs a line about it."""
+    settings = run.tokenizer
+    began, size, why = time.monotonic(), settings.vocab_size, ""
+    with show_progress("learning the tokenizer"):
+        if size is None:
+            texts = list(texts)
+            size = vocabulary_for(texts, settings.kind)
+            why = f" (tokenizer.vocab_size {size} follows from the size of the text)"
+        tokenizer = train_tokenizer(
+            settings.kind,
+            texts,
+            size,
+            special=special,
+            normalization=run.data.read.normalization,
+        )
+    took = time.monotonic() - began
+    log(
+        f"tokenizer: {settings.kind}, {plural(tokenizer.vocab_size, 'token')}{why}, learned in "
+        f"{took:.1f} s"
+    )
+    return tokenizer
+
+
+def no_record(run: Any) -> None:
+    """Returns nothing: a run without a published start keeps no record."""
+
+
+def begin(
+    run: Any,
+    learn: Callable[[], Tokenizer],
+    resolve: Callable[[Any, Tokenizer], Any],
+    *,
+    vocab_given: bool,
+    published: Callable[[Any], dict[str, Any] | None] = no_record,
+) -> RunDirectory:
+    """Creates a run directory with everything but the training state.
+
+    ``config.json`` holds the run with all settings.
+
+    Args:
+        run: The settings.
+        learn: Function that trains the tokenizer, unless the run names one.
+        resolve: Function that fills in settings that follow from the tokenizer and the texts, such
+            as the vocabulary size of the model.
+        vocab_given: Whether the user set the vocabulary size of the model too.
+        published: What the run keeps of the published model that it starts from; None is nothing.
+
+    Raises:
+        ConfigError: The tokenizer and the vocabulary size of the model do not fit together, or no
+            token is a word of ``model.embedding.init``.
+    """
+    output = run.output
+    assert output is not None
+    if run.tokenizer.path is not None:
+        tokenizer = load_tokenizer(run.tokenizer.path)
+    elif is_main_process():
+        tokenizer = learn()
+    if is_main_process():
+        before, tokenizer = tokenizer, _grown(tokenizer, run.tokenizer)
+        run = with_new_tokens(run, before, tokenizer)
+        model = run.model
+        wanted = model.vocab_size if isinstance(model, ModelConfig) else None
+        if vocab_given and wanted != tokenizer.vocab_size:
+            raise ConfigError(
+                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but "
+                f"model.vocab_size is {wanted}: leave model.vocab_size out, and it "
+                f"follows the tokenizer"
+            )
+        run = for_device(resolve(run, tokenizer), devices_of(run.distributed)[0])
+        if run.tokenizer.vocab_size is None:
+            size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
+            run = dataclasses.replace(run, tokenizer=size)
+        if isinstance(run.model, ModelConfig) and run.model.embedding.init is not None:
+            vectors_of_tokens(run.model.embedding.init, tokenizer)  # refused before work starts
+        directory = RunDirectory.create(output, overwrite=run.overwrite)
+        # In this order: a run that is killed in between counts as empty.
+        kept = {"special": tokenizer.special or None, "published": published(run)}
+        known = {name: value for name, value in kept.items() if value is not None}
+        directory.write(directory.config, describe_run(run) | known)
+        tokenizer.save(directory.tokenizer)
+    sync_global_devices("begun")
+    return RunDirectory.open(output)
+
+
+def _grown(tokenizer: Tokenizer, settings: Any) -> Tokenizer:
+    """The tokenizer with the tokens that settings add, and a line about them."""
+    grown = add_tokens(tokenizer, settings.add_tokens, settings.add_special_tokens)
+    if asked := len(settings.add_tokens) + len(settings.add_special_tokens):
+        new = grown.vocab_size - tokenizer.vocab_size
+        there = f", {asked - new} were there already" if new < asked else ""
+        log(f"tokenizer: {plural(new, 'token')} added to {tokenizer.vocab_size:,}{there}")
+    return grown
+
+
+def for_device(run: Any, device: Any) -> Any:
+    """The run with the settings that follow from the kind of a device, where they are not given.
+
+    The compute dtype (:func:`with_dtype`), and ``training.pad_to_multiple_of``: fused kernels of
+    TPUs take multiples of 128, those of GPUs are best at multiples of 64.
+
+    Args:
+        run: Of any family.
+        device: One of the devices that it runs on.
+    """
+    made: Any = with_dtype(run, device)
+    training: Any = getattr(made, "training", None)
+    if device.platform == "cpu" or getattr(training, "pad_to_multiple_of", 0) is not None:
+        return made
+    unit = 128 if device.platform == "tpu" else 64
+    return dataclasses.replace(
+        made, training=dataclasses.replace(training, pad_to_multiple_of=unit)
+    )
+
+
+def with_dtype(run: Any, device: Any) -> Any:
+    """The run with the compute dtype of a device (:func:`dtype_of`), if its own is ``auto``.
+
+    Args:
+        run: Of any family.
+        device: One of the devices that it runs on.
+    """
+    model: Any = run.model
+    if not isinstance(model, ModelConfig) or model.compute.dtype != "auto":
+        return run
+    compute = dataclasses.replace(model.compute, dtype=dtype_of(device))
+    made: Any = run
+    return dataclasses.replace(made, model=dataclasses.replace(model, compute=compute))
+
+
+def dtype_of(device: Any) -> Literal["float32", "bfloat16"]:
+    """The dtype that a device computes in where none is asked for.
+
+    bfloat16 on TPUs and on GPUs from compute capability 8.0 (Ampere) on, whose matrix units are
+    several times as fast in it; float32 on CPUs and on earlier GPUs, which emulate it.
+
+    Example:
+        >>> import jax
+        >>> dtype_of(jax.devices("cpu")[0])
+        'float32'
+    """
+    capability = getattr(device, "compute_capability", None) or "8.0"
+    # AMD's names, such as gfx90a, are no numbers.
+    early = capability.replace(".", "").isdecimal() and float(capability) < 8.0
+    return "float32" if device.platform == "cpu" or early else "bfloat16"

@@ -1,0 +1,309 @@
+"""Freezing and re-initialization for fine-tuning."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from flax import nnx
+
+from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.trees import flatten_dict
+from transformer_jax.data.added_tokens import has_token
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.inference.runs import ENCODERS, FINE_TUNED, abstract_model
+from transformer_jax.models.lora import lora
+from transformer_jax.models.making import make_model
+from transformer_jax.models.partition import EVERYTHING, Partition, where
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.models.trainable_tokens import trainable_tokens
+from transformer_jax.recipes.initial import Initial, load_pretrained, parameter_shapes
+from transformer_jax.recipes.registry import get_recipe
+from transformer_jax.recipes.settings import StartConfig, start_config
+from transformer_jax.training.state import abstract_parts
+
+__all__ = ["check_layers", "initial_of", "partition_for", "partition_of", "with_new_tokens"]
+
+# What comes before the first block of a stack, and is frozen with the embeddings.
+_ENTRANCE = ("positions", "segments", "embedding_norm", "projection")
+# What comes after the last block: of language models and translators, of labels, of masked tokens.
+# The last is that of recurrent translators.
+_HEADS = [
+    "head/", "labels/", "transform/", "transform_norm/", "next_sentence/", "decoder/table/",
+]  # fmt: skip
+
+# Parameters that are trained in addition to adapters.
+_NEW_HEADS = ("labels/", "pooler/", "value/")
+
+
+def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
+    """The partition of a run: all parameters, or those that are not frozen, are trainable.
+
+    - ``embeddings``: the tables of tokens, positions and segments are frozen, with their norms.
+    - ``encoder``, ``decoder``: the stack and its embeddings are frozen, a table that it shares
+      with the other stack or with the output too. What the head has of its own is trained.
+    - a number N: the embeddings and the first N layers, of encoder and decoder alike.
+
+    Args:
+        freeze: One of these, or ``none``.
+        model: The model; needed for ``decoder``, and of recurrent translators.
+
+    Example:
+        >>> from flax import nnx
+        >>> params = {"embedding": {"table": 1}, "labels": {"kernel": 2}}
+        >>> partition_of("embeddings").split(params, nnx.Rngs(0))
+        ({'labels': {'kernel': 2}}, {'embedding': {'table': 1}})
+    """
+    if freeze == "none":
+        return EVERYTHING
+    if isinstance(model, RecurrentConfig):
+        frozen = _recurrent_parts(freeze, model)
+        return where(lambda path: not path.startswith(frozen) or path.startswith("decoder/table/"))
+    if freeze == "encoder":
+        return where(lambda path: not path.startswith(("encoder/", "embedding/", "pooler/")))
+    if freeze == "decoder":
+        alone = model is not None and model.encoder_layers and not _shares_tables(model)
+        table = "decoder_embedding/" if alone else "embedding/"
+        return where(lambda path: not path.startswith(("decoder/", table)))
+    layers = 0 if freeze == "embeddings" else int(freeze)
+    stacks = ("encoder", "decoder")
+    entrance = (f"{stack}/{part}/" for stack in stacks for part in _ENTRANCE)
+    tables = ("embedding/", "decoder_embedding/", *entrance)
+
+    def trained(path: str) -> bool:
+        parts = path.split("/")
+        if parts[0] in stacks and parts[1] == "blocks":
+            # Layers of a scanned stack have no numbers; they are frozen by no number above 0.
+            return not parts[2].isdecimal() or int(parts[2]) >= layers
+        return not path.startswith(tables)
+
+    return where(trained)
+
+
+def _recurrent_parts(freeze: str, model: RecurrentConfig) -> tuple[str, ...]:
+    """Returns the prefixes of the paths of frozen parameters of a recurrent translator."""
+    shared = model.embedding.share_encoder_decoder_embeddings
+    table = "decoder/embedding/"  # of both sides, where they share it
+    if freeze in ("encoder", "decoder"):
+        return (f"{freeze}/", *(table,) * shared)
+    layers = range(0 if freeze == "embeddings" else int(freeze))
+    return ("encoder/embedding/", table, *(name for i in layers for name in _layer_names(i)))
+
+
+def _layer_names(i: int) -> tuple[str, ...]:
+    """Returns the prefixes of the paths of layer ``i`` of a recurrent translator."""
+    ways = ("encoder/layers/forward", "encoder/layers/backward", "decoder/layers/forward")
+    return tuple(f"{way}/{i}/" for way in ways)
+
+
+def partition_for(run: Any, tokenizer: Tokenizer) -> Partition:
+    """The partition of a run, by its settings: adapters, or the parameters that are not frozen.
+
+    A new head, of labels with its pooler or of values, is trained in addition to adapters, and so
+    are the rows of ``trainable_tokens`` in frozen tables.
+    """
+    tokens = start_config(run).trainable_tokens
+    return trainable_tokens(_without_tokens(run), [tokenizer.token_id(token) for token in tokens])
+
+
+def _without_tokens(run: Any) -> Partition:
+    own, adapters = start_config(run), getattr(run, "lora", None)
+    if adapters is None or not adapters.rank:
+        return partition_of(own.freeze, run.model)
+    return lora(adapters, lambda path: path.startswith(_NEW_HEADS))
+
+
+def _freezes_table(run: Any) -> bool:
+    """Returns whether some table of tokens is frozen as a whole."""
+    adapters = getattr(run, "lora", None)
+    if adapters is not None and adapters.rank:
+        return True
+    rows = {"table": 0}
+    tables: dict[str, Any] = {"embedding": rows, "decoder_embedding": rows}
+    if isinstance(run.model, RecurrentConfig):
+        tables = {"encoder": {"embedding": rows}, "decoder": {"embedding": rows}}
+    return bool(partition_of(start_config(run).freeze, run.model).split(tables, nnx.Rngs(0))[1])
+
+
+def with_new_tokens(run: Any, before: Tokenizer, grown: Tokenizer) -> Any:
+    """The run with the tokens that it adds among its ``trainable_tokens``, if a table is frozen.
+
+    Args:
+        run: The settings of a run of any family.
+        before: The tokenizer of what it starts from.
+        grown: The tokenizer of the run.
+    """
+    own = start_config(run)
+    if own.init_from is None or not _freezes_table(run):
+        return run
+    new = [grown.name(token) for token in range(before.vocab_size, grown.vocab_size)]
+    tokens = tuple(dict.fromkeys((*own.trainable_tokens, *new)))
+    changed = dataclasses.replace(own, trainable_tokens=tokens)
+    return changed if own is run else dataclasses.replace(run, task=changed)
+
+
+def _check_adapters(run: Any, stack: str, own: StartConfig) -> None:
+    """Refuses adapters that fit nothing of the model, or that would leave parts untrained."""
+    if isinstance(run.model, RecurrentConfig):
+        raise ConfigError(
+            f"lora.rank is {run.lora.rank}: adapters are for Transformers, and {own.init_from} is "
+            f"a recurrent translator: leave it out"
+        )
+    if run.model.decoder_layers and stack == "encoder":
+        raise ConfigError(
+            f"lora.rank is {run.lora.rank}: the decoder is new, as {own.init_from} is an encoder: "
+            f"adapters need a trained translator to start from"
+        )
+    both = run.model.encoder_layers, run.model.decoder_layers
+    kind: Any = "encoder-decoder" if all(both) else "decoder" if both[1] else "encoder"
+    compute = dataclasses.replace(run.model.compute, dtype="float32")  # it may not be known yet
+    config = dataclasses.replace(run.model, compute=compute)
+    abstract_parts(lambda: make_model(kind, config, rngs=nnx.Rngs(0)), _without_tokens(run))
+
+
+def _shares_tables(model: ModelConfig) -> bool:
+    return model.embedding.share_encoder_decoder_embeddings
+
+
+def check_layers(run: Any, start: Initial) -> None:
+    """Refuses settings about layers that the model of a run does not have, or never trains.
+
+    Args:
+        run: The settings, with the model of the start.
+        start: What it starts from.
+
+    Raises:
+        ConfigError: It names the setting and what is allowed.
+    """
+    own, model = start_config(run), run.model
+    prefix, freeze, stack = own.prefix, own.freeze, _top_stack(start)
+    layers = getattr(model, f"{stack}_layers")
+    if own.reinit_last > layers:
+        raise ConfigError(
+            f"{prefix}reinit_last is {own.reinit_last}: there are {plural(layers, 'layer')}"
+        )
+    if freeze in ("encoder", "decoder") and not getattr(model, f"{freeze}_layers"):
+        raise ConfigError(f"{prefix}freeze is {freeze}: the model of {own.init_from} has none")
+    both = min(model.encoder_layers or layers, model.decoder_layers or layers)
+    if freeze.isdecimal() and int(freeze) > both:
+        raise ConfigError(f"{prefix}freeze is {freeze}: there are {plural(both, 'layer')}")
+    if freeze.isdecimal() and int(freeze) and model.compute.scan_layers:
+        raise ConfigError(
+            f"{prefix}freeze is {freeze}: the layers of a scanned stack cannot be frozen one by "
+            f"one: add --model.compute.no-scan-layers"
+        )
+    if model.decoder_layers and stack == "encoder" and freeze not in ("none", "encoder"):
+        raise ConfigError(
+            f"{prefix}freeze is {freeze}: the decoder is new, as {own.init_from} is an encoder: "
+            f"allowed are none and encoder"
+        )
+    kept = layers if freeze == stack else int(freeze) if freeze.isdecimal() else 0
+    if kept + own.reinit_last > layers:
+        raise ConfigError(
+            f"{prefix}freeze is {freeze} and {prefix}reinit_last {own.reinit_last}: layers drawn "
+            f"anew would never be trained"
+        )
+    adapters = getattr(run, "lora", None)
+    if adapters is not None and adapters.rank:
+        _check_adapters(run, stack, own)
+    _check_trainable_tokens(run, start)
+    if own.reinit_head:
+        _check_head(run, start)
+    if stack == "encoder" or _has_labels(run):  # whose head is new, or beside it
+        return
+    if own.reinit_head and model.head.tie_word_embeddings:
+        raise ConfigError(
+            "reinit_head: the output layer of this model is its embedding table: add "
+            "--model.head.no-tie-word-embeddings, which gives it a new table, or leave it out"
+        )
+    added = (*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens)
+    if not own.trainable_tokens and all(has_token(start.tokenizer, one) for one in added):
+        _check_anything_is_trained(model, own)
+
+
+def _check_trainable_tokens(run: Any, start: Initial) -> None:
+    """Refuses tokens that do not exist, or whose whole table is trained."""
+    own, tokenizer = start_config(run), run.tokenizer
+    setting = f"{own.prefix}trainable_tokens"
+    for token in own.trainable_tokens:
+        added = token in tokenizer.add_tokens or token in tokenizer.add_special_tokens
+        if not added and not has_token(start.tokenizer, token):
+            raise ConfigError(
+                f"{setting}: {own.init_from} has no token {token!r}: add it with "
+                f"--tokenizer.add-tokens, or leave it out"
+            )
+    if own.trainable_tokens and not _freezes_table(run):
+        raise ConfigError(
+            f"{setting} is {', '.join(own.trainable_tokens)}: the rows of all tokens are trained: "
+            f"leave it out, or add --lora.rank 8 or --{own.prefix}freeze embeddings"
+        )
+
+
+def _has_labels(run: Any) -> bool:
+    """Returns whether a run trains a head of labels or of a reward."""
+    return get_recipe(run.recipe).family in FINE_TUNED
+
+
+def _check_head(run: Any, start: Initial) -> None:
+    """Refuses to draw a head anew that is new anyway, as the start has none of its kind."""
+    own = start_config(run)
+    labels = _has_labels(run)
+    if not labels and _top_stack(start) == "decoder":
+        return  # that of the tokens
+    parts = ("labels/",) if labels else tuple(_HEADS)
+    state = nnx.to_pure_dict(nnx.state(abstract_model(start.directory, start.model)))
+    if not any(name.startswith(parts) for name in flatten_dict(state)):
+        raise ConfigError(
+            f"{own.prefix}reinit_head: {own.init_from} has no head for this run, so that it is new "
+            f"anyway: leave it out"
+        )
+
+
+def _check_anything_is_trained(model: ModelConfig, own: StartConfig) -> None:
+    last = max(model.encoder_layers, model.decoder_layers) - 1
+    names = [name.replace("/blocks/0/", f"/blocks/{last}/") for name in parameter_shapes(model)]
+    tree = {name: {"": name} for name in names}
+    if not partition_of(own.freeze, model).split(tree, nnx.Rngs(0))[0]:
+        raise ConfigError(
+            f"freeze is {own.freeze}: nothing is left to train, as the output of this model is its "
+            f"embedding table: freeze less"
+        )
+
+
+def _top_stack(start: Initial) -> str:
+    """The stack whose last layers are those next to the output, of what a run starts from."""
+    return "encoder" if start.family in ENCODERS else "decoder"
+
+
+def initial_of(
+    run: Any, families: tuple[str, ...], tokenizer: Tokenizer
+) -> Callable[[Any], Any] | None:
+    """The parameters of step 0 from newly initialized ones; None where a run starts from nothing.
+
+    Args:
+        run: The settings.
+        families: Those that it can start from.
+        tokenizer: Of the run; it may have more tokens than that of the start.
+    """
+    if start_config(run).init_from is None:
+        return None
+    return functools.partial(_initial, run, families, tokenizer.vocab_size)
+
+
+def _initial(run: Any, families: tuple[str, ...], tokens: int, params: Any) -> Any:
+    own = start_config(run)
+    assert own.init_from is not None
+    try:
+        start = load_pretrained(own.init_from, families)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{own.prefix}init_from: {error}: a run needs what it starts from until its first "
+            f"checkpoint"
+        ) from None
+    stack = _top_stack(start)
+    layers = getattr(run.model, f"{stack}_layers")
+    inside = "layers/forward" if isinstance(run.model, RecurrentConfig) else "blocks"
+    fresh = [f"{stack}/{inside}/{i}/" for i in range(layers - own.reinit_last, layers)]
+    fresh += ["pooler/"] if own.reinit_last else []
+    fresh += _HEADS if own.reinit_head else []
+    return start.given(params, lambda name: name.startswith(tuple(fresh)), tokens)

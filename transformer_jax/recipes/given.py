@@ -1,0 +1,61 @@
+"""Settings that a command gave, told from those of a named run."""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.preparation import TextNormalization
+
+__all__ = ["settings_given", "was_given", "with_normalization"]
+
+Kind = TypeVar("Kind", bound=Any)
+
+# Settings that a command gave, even if they equal the named run's.
+_given: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
+    "given", default=frozenset()
+)
+
+
+@contextlib.contextmanager
+def settings_given(names: frozenset[str]) -> Iterator[None]:
+    """Context of a command that gave these settings: they are kept by :func:`was_given`."""
+    token = _given.set(names)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def was_given(name: str) -> bool:
+    """Returns whether the command gave a setting, such as ``model.norm.residual_dropout``.
+
+    Example:
+        >>> with settings_given(frozenset({"model.d_model"})):
+        ...     was_given("model.d_model"), was_given("model.head.bias")
+        (True, False)
+    """
+    return name in _given.get()
+
+
+def with_normalization(run: Kind, own: TextNormalization) -> Kind:
+    """Returns the run with text as its tokenizer normalizes it.
+
+    Args:
+        run: The settings of a run whose tokenizer is there already.
+        own: The normalization of that tokenizer.
+
+    Raises:
+        ConfigError: The command gave another one.
+    """
+    read = run.data.read
+    if was_given("data.read.normalization") and read.normalization != own:
+        raise ConfigError(
+            f"data.read.normalization is {read.normalization}, but the tokenizer that the run is "
+            f"given has {own}: leave it out"
+        )
+    data = dataclasses.replace(run.data, read=dataclasses.replace(read, normalization=own))
+    made: Kind = dataclasses.replace(run, data=data)
+    return made

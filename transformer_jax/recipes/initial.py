@@ -1,0 +1,364 @@
+"""Starts of runs: the model, tokenizer and parameters of another run, or of a published model.
+
+A training program offers them in four steps.
+
+1. Its settings, or the ``task`` among them, derive from :class:`.StartConfig`.
+2. When a run begins, ``start = load_pretrained(path, families)`` finds what it starts from,
+   ``run = start.settings(run, named)`` takes over its model, and ``start.tokenizer`` is the
+   tokenizer.
+3. ``check_layers(run, start)`` refuses layers that the model does not have
+   (:mod:`transformer_jax.recipes.freezing`).
+4. ``partition=partition_for(run, tokenizer)`` of the ``Task`` is what is trained,
+   ``initial=initial_of(run, families, tokenizer) or task.initial`` the parameters at step 0.
+   Without a start a task has an ``initial`` of its own where word vectors are asked for.
+
+Nothing else of the start is needed later: checkpoints hold what is trained, the run holds what is
+frozen once, and ``config.json`` and ``tokenizer.json`` are its own.
+"""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Shaped
+
+from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
+from transformer_jax.core.task_progress import log
+from transformer_jax.core.trees import flatten_dict
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.inference.runs import (
+    ENCODERS,
+    FAMILY_NAMES,
+    family,
+    model_config,
+    open_directory,
+)
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.making import Kind, make_model
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.planning.memory import check_room
+from transformer_jax.recipes.given import was_given, with_normalization
+from transformer_jax.recipes.settings import start_config
+from transformer_jax.runs.config_guard import leaves
+from transformer_jax.runs.run_directory import RunDirectory
+
+__all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_new_rows"]
+
+StartedRun = TypeVar("StartedRun", bound=Any)  # the settings of a run of any family
+
+# Parameters with a row for each token; the last ones of recurrent translators.
+_BY_TOKEN = {
+    "embedding/table", "decoder_embedding/table", "head/table", "head/bias",
+    "encoder/embedding/table", "decoder/embedding/table", "decoder/table/table",
+}  # fmt: skip
+
+# What a run of each family starts from, for messages.
+_WANTED = {
+    "encoder": f"an encoder: pre-train one, such as with {command('pretrain', 'python-docs')}",
+    "decoder": f"a language model: train one, such as with {command('train', 'python-docs')}",
+    "encoder-decoder": "a translator of attention: train one, such as with "
+    f"{command('train', 'phrasebook')}",
+    "recurrent": "a recurrent translator: train one, such as with "
+    f"{command('train', 'luong', '--data.corpus', 'phrasebook')}",
+}
+
+_NAMES = FAMILY_NAMES | {"recurrent": "a recurrent translator"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Initial:
+    """A trained model whose parameters initialize another run, by name.
+
+    Attributes:
+        directory: Where it is.
+        model: Its configuration.
+        family: One of those of :func:`transformer_jax.inference.runs.family`, or ``recurrent``.
+        lowercase: Whether it was trained on lower-cased text.
+    """
+
+    directory: RunDirectory
+    model: Any  # a TransformerConfig, but of a recurrent translator
+    family: str
+    lowercase: bool
+
+    @property
+    def name(self) -> str:
+        """Returns the name for messages."""
+        return _NAMES[self.family]
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer.
+
+        Raises:
+            DataError: It has none that can be used.
+        """
+        return self.directory.load_tokenizer()
+
+    def published(self, run: Any) -> dict[str, Any] | None:
+        """Returns the publication record of a run of the whole model; None without one.
+
+        Args:
+            run: The settings of the run, with its model.
+        """
+        record = self.directory.read_config().get("published")
+        if not isinstance(record, dict) or not isinstance(run.model, TransformerConfig):
+            return None
+        from transformer_jax.interop.hf_run_directory import republished
+
+        return republished(record, self.family, run.model)
+
+    def settings(
+        self, run: StartedRun, named: StartedRun, base: ModelConfig | None = None
+    ) -> StartedRun:
+        """The run with the model that it starts from, but for settings that were given.
+
+        Args:
+            run: The settings of a run.
+            named: The settings before flags changed them: what differs was given.
+            base: The model that given settings change; None is that of the start.
+
+        Raises:
+            ConfigError: A setting that changes sizes, a tokenizer of its own, text in lower case
+                for a model of text with capitals, or a model too large for the devices.
+        """
+        own = start_config(run)
+        flag = f"{own.prefix}init_from"
+        if run.tokenizer.learnt != named.tokenizer.learnt:
+            raise ConfigError(
+                f"tokenizer: a run with {flag} reads text as that run does: leave it out, or add "
+                f"to it with --tokenizer.add-tokens"
+            )
+        if run.data.read.lowercase and not self.lowercase:
+            raise ConfigError(
+                f"data.read.lowercase: {own.init_from} was trained on text with capitals: leave "
+                f"it out"
+            )
+        if self.lowercase and not run.data.read.lowercase:
+            log(f"{own.init_from} reads lower-cased text, and so does this run")
+        base = self.model if base is None else base
+        # A configuration of a run with the same start has the settings given then already.
+        if own.init_from == start_config(named).init_from:
+            vocabulary = base.vocab_size, base.decoder_vocab_size  # which may grow anew
+            model = dataclasses.replace(
+                run.model, vocab_size=vocabulary[0], decoder_vocab_size=vocabulary[1]
+            )
+        else:
+            model = _changed(base, run.model, named.model)
+        self._check_sizes(base, model, flag)
+        read = dataclasses.replace(run.data.read, lowercase=self.lowercase)
+        run = dataclasses.replace(
+            run,
+            # The tokenizer is that of the start; a configuration may name the file of another.
+            tokenizer=dataclasses.replace(run.tokenizer, path=None),
+            # How it is computed depends on this machine, not on the other run.
+            model=dataclasses.replace(model, compute=run.model.compute),
+            data=dataclasses.replace(run.data, read=read),
+        )
+        run = with_normalization(run, self.tokenizer.normalization)
+        check_room(run)
+        return run
+
+    def _check_sizes(self, base: ModelConfig, model: ModelConfig, flag: str) -> None:
+        """Refuses settings that change the shape of a parameter.
+
+        Raises:
+            ConfigError: It names the parameter and the settings that were changed.
+        """
+        if model == base:
+            return
+        old, new = parameter_shapes(base), parameter_shapes(model)
+        for name in old.keys() & new.keys():
+            if old[name] != new[name]:
+                before, after = (leaves(dataclasses.asdict(config)) for config in (base, model))
+                given = [f"model.{key}" for key in after if after[key] != before.get(key)]
+                raise ConfigError(
+                    f"{', '.join(given)}: {name} is {list(old[name])} in {self.directory.path} and "
+                    f"would be {list(new[name])}: a run with {flag} keeps its sizes, so give no "
+                    f"model settings that change them"
+                )
+
+    def given(
+        self,
+        params: Any,
+        anew: Callable[[str], bool] = lambda name: False,
+        tokens: int = 0,
+    ) -> Any:
+        """``params`` with its values for parameters of the same name, and a line about them.
+
+        Layers that are scanned here and apart there, or the other way round, are the same ones.
+        Rows of new tokens are those of :func:`with_new_rows`.
+
+        Args:
+            params: Nested dictionaries of arrays.
+            anew: Whether a parameter, by path, stays newly initialized. Layers have numbers.
+            tokens: Tokens of the run's tokenizer; those beyond the tokenizer here are new.
+
+        Raises:
+            CheckpointError: No name matches, or one of the same name has another shape.
+        """
+        path = self.directory.path
+        known = _apart(flatten_dict(self.directory.load_params("best").params))
+        taken, fresh = [], []
+        old = self.tokenizer.vocab_size
+        if tokens > old:
+            for name in known.keys() & _BY_TOKEN:
+                known[name] = with_new_rows(np.asarray(known[name]), old, tokens, name)
+
+        def value(name: str, here: Any) -> Any:
+            if name not in known or anew(name):
+                fresh.append(name)
+                return here
+            if known[name].shape != here.shape:
+                raise CheckpointError(
+                    f"{path}: parameter {name} is {list(known[name].shape)} there and "
+                    f"{list(here.shape)} in this run: give no model settings that change sizes"
+                )
+            taken.append(name)
+            return np.asarray(known[name], here.dtype)
+
+        def whole(name: str, here: Any) -> Any:
+            layers = _apart({name: here})
+            if name in layers:
+                return value(name, here)
+            return np.stack([value(*layer) for layer in layers.items()])
+
+        leaves, tree = jax.tree_util.tree_flatten_with_path(params)
+        words = ["/".join(str(getattr(k, "key", k)) for k in where) for where, _ in leaves]
+        values = [whole(w, leaf) for w, (_, leaf) in zip(words, leaves, strict=True)]
+        if not taken:
+            raise CheckpointError(f"{path}: has no parameter that this run could start from")
+        unused = known.keys() - {*taken, *fresh}
+        log(
+            f"loaded {len(taken)} of {plural(len(taken) + len(fresh), 'parameter')} from {path}; "
+            f"newly initialized: {_parts(fresh) or 'none'}"
+            + (f"; not used: {_parts(sorted(unused))}" if unused else "")
+            + (f"; {plural(tokens - old, 'new token')} near the mean" if tokens > old else "")
+        )
+        return jax.tree.unflatten(tree, values)
+
+
+def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Initial:
+    """The run, or the Hugging Face folder, at ``path``.
+
+    Args:
+        path: Where it is.
+        families: Those that the run can start from.
+
+    Raises:
+        ConfigError: The model is of another family; the message says which are allowed.
+        CheckpointError: There is no such run, or it is damaged.
+    """
+    directory = open_directory(path)
+    found = family(directory)
+    model = None if found == "ngram" else model_config(directory)
+    if isinstance(model, RecurrentConfig) and found == "encoder-decoder":
+        found = "recurrent"
+    if found not in families or model is None:
+        name = _NAMES[found]
+        wanted = " or of ".join(said for kind, said in _WANTED.items() if kind in families)
+        raise ConfigError(f"{path}: the run of {name}, not of {wanted}")
+    read = directory.read_config().get("data", {}).get("read", {})
+    return Initial(directory, model, found, bool(read.get("lowercase", False)))
+
+
+def with_new_rows(
+    table: Shaped[np.ndarray, "V ..."], old: int, new: int, name: str = ""
+) -> Shaped[np.ndarray, "W ..."]:
+    """A table of tokens, or a bias, with rows for new tokens; ``W = max(V, new)``.
+
+    A new row is the mean of the rows of the tokens that were there, plus noise: ``μ + 0.01 σ ε``
+    with the mean ``μ`` and the standard deviation ``σ`` of each component and ``ε ~ N(0, 1)``. At
+    the mean a new token has at most the probability of an average one, so that the others keep
+    theirs; rows drawn like those of a new model may have far larger logits (Hewitt 2021,
+    "Initializing New Word Embeddings for Pretrained Language Models"). The noise tells new tokens
+    apart and follows from ``name``, ``old`` and ``new`` alone.
+
+    Args:
+        table: Rows of tokens; there may be more of them than tokens.
+        old: Tokens that were there.
+        new: Tokens with the new ones.
+        name: Name of the parameter.
+
+    Example:
+        >>> grown = with_new_rows(np.array([[1.0, 0.0], [3.0, 0.0]]), 2, 3)
+        >>> grown.shape, abs(grown[2] - [2.0, 0.0]).max() < 0.05
+        ((3, 2), np.True_)
+    """
+    there = table[:old].astype(np.float64)
+    rng = np.random.default_rng([zlib.crc32(name.encode()), old, new])
+    noise = rng.standard_normal((new - old, *table.shape[1:]))
+    rows = there.mean(0) + 0.01 * there.std(0) * noise
+    return np.concatenate([table[:old], rows.astype(table.dtype), table[new:]])
+
+
+def _changed(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any:
+    """``base``, a nested dataclass, with the fields of ``asked`` that were given.
+
+    They differ from ``usual``, or a flag of the command gave the same value.
+    """
+    fields = {}
+    for field in dataclasses.fields(base):
+        old, new, plain = (getattr(config, field.name) for config in (base, asked, usual))
+        if dataclasses.is_dataclass(old):
+            fields[field.name] = _changed(old, new, plain, f"{prefix}{field.name}.")
+        elif new != plain or was_given(f"{prefix}{field.name}"):
+            fields[field.name] = new
+    return dataclasses.replace(base, **fields)
+
+
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters of a model, by path; of a stack of blocks only one layer is made."""
+    if isinstance(config, RecurrentConfig):
+        compute = dataclasses.replace(config.compute, dtype="float32")
+        return _shapes("encoder-decoder", dataclasses.replace(config, compute=compute))
+    kind: Kind = "decoder" if config.decoder_layers else "encoder"
+    kind = "encoder-decoder" if config.encoder_layers and config.decoder_layers else kind
+    few = dataclasses.replace(
+        config,
+        encoder_layers=min(1, config.encoder_layers),
+        decoder_layers=min(1, config.decoder_layers),
+        scores=dataclasses.replace(config.scores, sliding_window_layers=None),
+        compute=dataclasses.replace(config.compute, dtype="float32", scan_layers=False),
+    )
+    return _shapes(kind, few)
+
+
+def _shapes(kind: Kind, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    model = nnx.eval_shape(lambda: make_model(kind, config, mlm_head=False, rngs=nnx.Rngs(0)))
+    state = nnx.to_pure_dict(nnx.state(model))
+    return {name: leaf.shape for name, leaf in flatten_dict(state).items()}
+
+
+def _apart(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns parameters by path; scanned layers are split into single layers.
+
+    Example:
+        >>> found = _apart({"decoder/blocks/norm/gain": np.ones((2, 3)), "head/bias": np.ones(4)})
+        >>> {name: leaf.shape for name, leaf in found.items()}
+        {'decoder/blocks/0/norm/gain': (3,), 'decoder/blocks/1/norm/gain': (3,), 'head/bias': (4,)}
+    """
+    found: dict[str, Any] = {}
+    for name, leaf in params.items():
+        side, inside, rest = name.partition("/blocks/")
+        if inside and not rest.partition("/")[0].isdecimal():
+            found |= {f"{side}/blocks/{i}/{rest}": row for i, row in enumerate(np.asarray(leaf))}
+        else:
+            found[name] = leaf
+    return found
+
+
+def _parts(names: Sequence[str]) -> str:
+    """The short names of the parts of the model that hold some parameters."""
+    return ", ".join(dict.fromkeys(map(_part, names)))
+
+
+def _part(name: str) -> str:
+    """The short name of the part of the model that holds a parameter."""
+    parts = name.split("/")
+    return "/".join(parts[:3]) if parts[1:2] == ["blocks"] else parts[0]

@@ -1,0 +1,86 @@
+"""Parts of the programs of a run, as its recipe says them: no data is read, nothing is compiled."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from transformer_jax.models.making import Kind, make_model
+from transformer_jax.models.partition import EVERYTHING, Partition
+from transformer_jax.models.recurrent_config import ModelConfig
+from transformer_jax.training import objectives
+from transformer_jax.training.step import Batch, Objective
+
+__all__ = ["BatchShapes", "Parts", "fresh_model", "pair_parts", "row_parts"]
+
+BOS = 1  # of programs that are compiled only, any token will do
+
+
+class Parts(NamedTuple):
+    """The parts of the programs of a run.
+
+    Attributes:
+        model: Makes the model.
+        objective: Of training.
+        evaluation: Of validation.
+        batch: Shapes of a batch.
+        partition: Which parameters are trained.
+        scored: The share of tokens that have logits.
+        ranked: Whether evaluation ranks them too, for an accuracy.
+    """
+
+    model: Callable[[], nnx.Module]
+    objective: Objective
+    evaluation: Objective
+    batch: Batch
+    partition: Partition = EVERYTHING
+    scored: float = 1.0
+    ranked: bool = False
+
+
+class BatchShapes(NamedTuple):
+    """The shapes of a batch.
+
+    Attributes:
+        rows: Rows.
+        length: Tokens of a row.
+        sharding: How rows are divided over devices.
+    """
+
+    rows: int
+    length: int
+    sharding: Any
+
+    def array(self, *shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+        """Returns the shape of an array of the batch, from the axes behind its rows."""
+        return jax.ShapeDtypeStruct((self.rows, *shape), dtype, sharding=self.sharding)
+
+
+def pair_parts(run: Any, batch: BatchShapes, smoothing: float = 0.0) -> Parts:
+    """Returns the parts of a run of an encoder-decoder on pairs of texts."""
+    array, length = batch.array, batch.length
+    shapes: Batch = {
+        "inputs": {"source": array(length), "source_lengths": array()},
+        "target": array(length),
+        "lengths": array(),
+    }
+    smoothed = objectives.sequence_to_sequence(BOS, smoothing)
+    plain = objectives.sequence_to_sequence(BOS)
+    return Parts(fresh_model("encoder-decoder", run.model), smoothed, plain, shapes)
+
+
+def row_parts(run: Any, batch: BatchShapes) -> Parts:
+    """Returns the parts of a run of a decoder on rows of tokens."""
+    names = ["tokens", "targets"]
+    names += ["segments", "positions"] * (run.training.layout == "packed")
+    shapes = {name: batch.array(batch.length) for name in names}
+    shapes["weights"] = batch.array(batch.length, dtype=jnp.float32)
+    objective = objectives.language_model()
+    return Parts(fresh_model("decoder", run.model), objective, objective, shapes)
+
+
+def fresh_model(kind: Kind, config: ModelConfig, **heads: Any) -> Callable[[], nnx.Module]:
+    """Returns a function that makes a model."""
+    return lambda: make_model(kind, config, rngs=nnx.Rngs(0), **heads)

@@ -1,0 +1,163 @@
+"""Rewards of the samples of a run: a function in a Python file, or a reward model."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from transformer_jax.core.errors import ConfigError, command, plural
+from transformer_jax.data.added_tokens import add_tokens
+from transformer_jax.data.chat.template import find_template
+from transformer_jax.data.preferences import Preferences, PreferenceSplits, answer_text
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.inference.runs import FINE_TUNED, family, model_config, open_directory, task_of
+from transformer_jax.models.heads import DecoderSequenceClassifier
+from transformer_jax.recipes.checks import mesh_of
+from transformer_jax.recipes.initial import Initial
+from transformer_jax.recipes.registry import recipe_of
+from transformer_jax.recipes.tasks.on_policy_task import reward_prompts
+from transformer_jax.recipes.tasks.rewards import PythonReward, load_reward, model_reward
+from transformer_jax.runs.run_directory import RunDirectory
+from transformer_jax.training.on_policy import Reward
+from transformer_jax.training.preference_objectives import FrozenModel
+
+__all__ = ["RewardSource", "check_form", "check_reward", "reward_source"]
+
+FLAGS = ("--reward.file", "--reward.run")
+
+
+class RewardSource(NamedTuple):
+    """A reward of samples, and the frozen model that it needs."""
+
+    reward: Reward
+    model: FrozenModel | None = None
+
+
+def check_reward(
+    run: Any,
+    start: Initial,
+    first: str,
+    limit: tuple[str, int],
+    flags: tuple[str, str] = FLAGS,
+) -> None:
+    """Refuses rewards that cannot be used, before anything is written.
+
+    Args:
+        run: The settings.
+        start: What the policy starts from.
+        first: What the texts of the run begin with.
+        limit: The setting that bounds their tokens, and its value.
+        flags: Those of a file and of a reward model, for messages.
+
+    Raises:
+        ConfigError: There is none or two of them, a file has no reward function, or a reward model
+            does not read what the policy writes.
+    """
+    reward, (file_flag, flag) = run.reward, flags
+    if (reward.file is None) == (reward.run is None):
+        raise ConfigError(
+            f"samples are rewarded by one of {file_flag} FILE.py and {flag} RUN: give one"
+        )
+    if reward.file is not None:
+        load_reward(reward.file, file_flag)
+        return
+    directory = _reward_directory(reward, flag)
+    asked = run.tokenizer
+    ours = add_tokens(start.tokenizer, asked.add_tokens, asked.add_special_tokens)
+    if directory.load_tokenizer().sha256 != ours.sha256:
+        raise ConfigError(
+            f"{flag} {reward.run}: has other tokens than this run, which starts from "
+            f"{start.directory.path}: train a reward model that starts from that run or one like it"
+        )
+    theirs = directory.read_config().get("first", first)
+    if theirs != first:
+        raise ConfigError(
+            f"{flag} {reward.run}: its texts begin with {theirs}, and those of this run with "
+            f"{first}: train both with one --first"
+        )
+    most, (setting, length) = model_config(directory).max_length, limit
+    if length > most:
+        raise ConfigError(
+            f"{flag} {reward.run}: has positions for {plural(most, 'token')}, and {setting} "
+            f"is {length}: lower one of them"
+        )
+
+
+def check_form(
+    run: Any,
+    start: Initial,
+    prompts: Preferences,
+    flag: str = FLAGS[1],
+    data: str | None = None,
+) -> None:
+    """Refuses a reward model that was trained on texts for conversations, and the reverse.
+
+    Args:
+        run: The settings.
+        start: What the policy starts from.
+        prompts: Those of training, or of an evaluation.
+        flag: Which names the reward model, for messages.
+        data: Names the prompts; None is the training file.
+
+    Raises:
+        ConfigError: It was, or it was trained on conversations of another chat template.
+    """
+    if run.reward.run is None:
+        return
+    directory = _reward_directory(run.reward, flag)
+    theirs, data = find_template(directory.path), data or f"data.train {run.data.train}"
+    if not prompts.conversational:
+        # Of a downloaded reward model nobody knows; a run has a template only of conversations.
+        if theirs is not None and recipe_of(directory).name == "reward_model":
+            raise ConfigError(
+                f"{flag} {run.reward.run}: was trained on conversations, and {data} is a file of "
+                f"texts: train a reward model on texts"
+            )
+        return
+    if theirs is None:
+        raise ConfigError(
+            f"{flag} {run.reward.run}: was trained on texts, and {data} holds "
+            f"conversations: train a reward model on conversations"
+        )
+    ours = find_template(start.directory.path)
+    if ours is None or theirs.text != ours.text:
+        raise ConfigError(
+            f"{flag} {run.reward.run}: has another chat template than "
+            f"{start.directory.path}: train a reward model that starts from that run or one like it"
+        )
+
+
+def _reward_directory(reward: Any, flag: str = FLAGS[1]) -> RunDirectory:
+    assert reward.run is not None
+    directory = open_directory(reward.run)
+    if family(directory) not in FINE_TUNED or task_of(directory).get("kind") != "regress":
+        raise ConfigError(
+            f"{flag} {reward.run}: no reward model: train one, see "
+            f"{command('align', 'reward', '--help')}"
+        )
+    return directory
+
+
+def reward_source(run: Any, tokenizer: Tokenizer, splits: PreferenceSplits) -> RewardSource:
+    """Returns the reward of the samples of a run.
+
+    Args:
+        run: The settings.
+        tokenizer: Of the run.
+        splits: The prompts of the run.
+
+    Raises:
+        ConfigError: A file has no reward function, or a run is no reward model.
+        CheckpointError: A reward model does not exist, or is damaged.
+    """
+    if run.reward.file is not None:
+        path = run.reward.file
+        function, prompts = load_reward(path), reward_prompts(splits)
+        clean = answer_text if splits.train.conversational else str
+        return RewardSource(PythonReward(function, tokenizer, path, prompts, clean=clean))
+    directory = _reward_directory(run.reward)
+    config: Any = model_config(directory)
+    compute = dataclasses.replace(config.compute, dtype=run.model.compute.dtype)
+    config = dataclasses.replace(config, compute=compute)
+    make = lambda rngs: DecoderSequenceClassifier(config, labels=1, rngs=rngs)
+    device = mesh_of(run).devices.flat[0]
+    params = directory.load_params("best").params
+    return RewardSource(model_reward, FrozenModel(make, params, device))

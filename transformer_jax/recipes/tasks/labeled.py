@@ -1,0 +1,287 @@
+"""Labeled examples: classes of texts, numbers, tags of words, and answers, by an encoder."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.examples import (
+    EncodedExamples,
+    collate,
+    decoder_template,
+    encode_sentences,
+)
+from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged
+from transformer_jax.data.labeled_files import LabeledTask
+from transformer_jax.data.plan import Batching, BatchPlan
+from transformer_jax.data.question_examples import encode_questions, locate_answers
+from transformer_jax.data.tagged_examples import encode_tagged
+from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
+from transformer_jax.inference.encoding.task_runner import TaskRunner
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
+from transformer_jax.models.heads import (
+    DecoderSequenceClassifier,
+    SequenceClassifier,
+    TokenClassifier,
+)
+from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.fit import Side, describe_unknown, log_scored
+from transformer_jax.recipes.tasks.scores import MEASURES, measure, table
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.training import objectives
+from transformer_jax.training.state import split
+from transformer_jax.training.step import Objective, Sums
+from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
+
+__all__ = [
+    "labeled",
+    "question_answering",
+    "regression",
+    "sequence_classification",
+    "token_classification",
+]
+
+OBJECTIVES: dict[str, Callable[[], Objective]] = {
+    "classify": objectives.sequence_classification,
+    "pair": objectives.sequence_classification,
+    "regress": objectives.regression,
+    "tag": objectives.token_classification,
+    "qa": objectives.question_answering,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleSettings:
+    """The task of a fine-tuned encoder."""
+
+    kind: str
+    labels: tuple[str, ...]
+    max_length: int
+    doc_stride: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledSettings:
+    """A fine-tuned encoder."""
+
+    model: TransformerConfig
+    task: ExampleSettings
+
+    recipe: ClassVar[str] = "finetuning"
+
+
+def labeled(
+    data: LabeledSplits,
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    *,
+    kind: LabeledTask,
+    labels: tuple[str, ...] = (),
+    length: int = 128,
+    stride: int = 64,
+    batching: Batching = Batching(max_tokens=1024),
+) -> Task:
+    """An encoder, or a decoder, with the head of a task, on labeled examples.
+
+    A decoder reads texts in the template of :func:`.decoder_template`, and learns to classify them
+    or to tell their number.
+
+    Validation measures ``valid_loss`` and the measures of the task; the best checkpoint is
+    measured on validation and test examples.
+
+    Args:
+        data: Examples for training, validation and tests.
+        config: Of the model.
+        tokenizer: Of the examples.
+        kind: The task.
+        labels: Names of classes or tags, in order; of answers, whether some are "none".
+        length: Most tokens of an example, special tokens included.
+        stride: Tokens that windows over a long context share.
+        batching: How examples are put into batches.
+    """
+    template = decoder_template(tokenizer) if config.decoder_layers else None
+    encode = functools.partial(
+        _encode, kind=kind, labels=labels, tokenizer=tokenizer, length=length, stride=stride,
+        template=template,
+    )  # fmt: skip
+    for line in data.overlaps:
+        log(line)
+    examples = encode(data.train)
+    lengths = examples.examples.store.lengths
+    plan = batching.plan(lengths)
+    ids = [examples.examples.store.ids, examples.targets]
+    valid, evaluate = {}, None
+    measured = _LabeledScores(
+        tokenizer, kind=kind, labels=labels, length=length, stride=stride, template=template
+    )
+    if data.valid is not None:
+        held = encode(data.valid)
+        held_plan = batching.plan(held.examples.store.lengths, shuffle=False)
+        valid["valid"] = Data(held_plan, held.batches(tokenizer.pad))
+        evaluate = functools.partial(_evaluate, measured, data.valid)
+    outputs = {"regress": 1, "qa": 2}.get(kind, len(labels))
+    head: Any = TokenClassifier if kind in ("tag", "qa") else SequenceClassifier
+    head = DecoderSequenceClassifier if config.decoder_layers else head
+    names = (f"valid_{name}" for name in MEASURES[kind])
+    return Task(
+        model=lambda rngs: head(config, labels=outputs, rngs=rngs),
+        train=Data(plan, examples.batches(tokenizer.pad), fingerprint(plan.fingerprint, ids)),
+        objective=OBJECTIVES[kind](),
+        valid=valid,
+        metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in names)),
+        eval_objective=_loss_alone(OBJECTIVES[kind]()),
+        evaluate=evaluate,
+        test=functools.partial(_test, measured, data),
+        flops=lambda batch: training_flops(config, *batch["tokens"].shape),
+        counts="words" if kind == "tag" else "examples",
+        regularization=("dropout",) * has_dropout(config),
+        tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
+        settings=LabeledSettings(config, ExampleSettings(kind, labels, length, stride)),
+    )
+
+
+sequence_classification = functools.partial(labeled, kind="classify")
+token_classification = functools.partial(labeled, kind="tag")
+regression = functools.partial(labeled, kind="regress")
+question_answering = functools.partial(labeled, kind="qa", length=384)
+
+
+def _loss_alone(objective: Objective) -> Objective:
+    """Only the loss: the other metrics need predictions."""
+
+    def loss(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+        return {"loss": objective(model, batch, key)["loss"]}
+
+    return loss
+
+
+class _LabeledScores:
+    """The measures of a model, whose programs are kept from one evaluation to the next."""
+
+    def __init__(self, tokenizer: Tokenizer, **how: Any):
+        self.kind, self.labels = how["kind"], how["labels"]
+        self.tokenizer, self.how = tokenizer, how
+        self.predictor: TaskRunner | None = None
+
+    def __call__(self, model: Any, part: Labeled) -> dict[str, float]:
+        graph, params = split(model)
+        if self.predictor is None:
+            self.predictor = TaskRunner((graph, params), self.tokenizer, **self.how)
+        self.predictor.params = params
+        return measure(self.predictor, self.kind, self.labels, part)
+
+
+def _evaluate(measured: _LabeledScores, part: Labeled, model: Any) -> dict[str, float]:
+    return {f"valid_{name}": value for name, value in measured(model, part).items()}
+
+
+def _test(measured: _LabeledScores, data: LabeledSplits, model: Any, step: int) -> dict[str, Any]:
+    """Prints and returns the measures on validation and test examples."""
+    del step
+    parts = ({} if data.valid is None else {"valid": data.valid}) | data.tests
+    for part in data.tests.values():
+        log_texts(part, measured.tokenizer)
+    scores = {name: measured(model, part) for name, part in parts.items()}
+    print(table(scores), flush=True)
+    return {"scores": scores}
+
+
+def log_texts(part: Labeled, tokenizer: Tokenizer) -> None:
+    """Logs the number of examples that a trained model is scored on, and their unknown tokens."""
+    log_scored(part.name, plural(len(part), "example"), tokenizer, text=_texts(part))
+
+
+def _texts(part: Labeled) -> list[str]:
+    """The texts of examples, or the words of their sentences."""
+    if isinstance(part, Sentences):
+        return [*part.texts, *(part.text_pairs or ())]
+    if isinstance(part, Tagged):
+        return list(itertools.chain.from_iterable(part.words))
+    return [*part.questions, *part.contexts]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Encoded:
+    """Examples as ids, with what is to be predicted of each, or of each of their tokens."""
+
+    examples: EncodedExamples
+    labels: np.ndarray | None = None  # [count ...]
+    tags: np.ndarray | None = None  # of the tokens of the store, -1 for those without
+    allowed: np.ndarray | None = None  # of these, where answers may be
+
+    @property
+    def targets(self) -> np.ndarray:
+        """The labels or the tags."""
+        targets = self.labels if self.tags is None else self.tags
+        assert targets is not None
+        return targets
+
+    def batches(self, pad: int) -> Callable[[BatchPlan], dict[str, Any]]:
+        """From the items of a batch to its arrays; empty rows have no labels."""
+        return functools.partial(self._batch, pad)
+
+    def _batch(self, pad: int, items: BatchPlan) -> dict[str, np.ndarray]:
+        indices = items.indices
+        made = collate(self.examples, indices, items.S, pad)
+        inside = np.arange(items.S) < made["lengths"][:, None]
+        begins = self.examples.store.offsets[np.maximum(indices, 0)]
+        places = (begins[:, None] + np.arange(items.S))[inside]
+        if self.labels is not None:
+            nothing = np.nan if self.labels.dtype.kind == "f" else -1
+            labels = self.labels[np.maximum(indices, 0)]
+            labels[indices < 0] = nothing
+            made["labels"] = labels
+        if self.tags is not None:
+            made["labels"] = np.full(inside.shape, -1, np.int32)
+            made["labels"][inside] = self.tags[places]
+        if self.allowed is not None:
+            made["allowed"] = np.zeros(inside.shape, bool)
+            made["allowed"][inside] = self.allowed[places]
+            made["allowed"][:, 0] = True
+        return made
+
+
+def _encode(
+    part: Labeled,
+    *,
+    kind: LabeledTask,
+    labels: tuple[str, ...],
+    tokenizer: Tokenizer,
+    length: int,
+    stride: int,
+    template: SpecialTokensTemplate | None,
+) -> _Encoded:
+    """Examples and their labels as numbers, and a line about them."""
+    numbers = {name: i for i, name in enumerate(labels)}
+    if isinstance(part, Sentences):
+        examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, length, template)
+        unknown = describe_unknown(part.name, Side("", examples.store.ids, _texts(part), tokenizer))
+        truncated = f", {cut:,} truncated" if cut else ""
+        log(f"{part.name}: {plural(len(part), 'example')}{truncated}{unknown}")
+        if kind == "regress":
+            return _Encoded(examples, np.array([float(x) for x in part.labels], np.float32))
+        return _Encoded(examples, np.array([numbers[x] for x in part.labels], np.int32))
+    if isinstance(part, Tagged):
+        tagged = encode_tagged(part.words, tokenizer, length)
+        store = tagged.examples.store
+        targets = np.full(len(store.ids), -1, np.int32)
+        rows = np.repeat(np.arange(len(tagged)), tagged.word_starts.lengths)
+        tags = np.array([numbers[tag] for tags in part.tags for tag in tags], np.int32)
+        targets[store.offsets[rows] + tagged.word_starts.ids] = tags
+        unknown = describe_unknown(part.name, Side("", store.ids, _texts(part), tokenizer))
+        log(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}{unknown}")
+        return _Encoded(tagged.examples, tags=targets)
+    spans = encode_questions(part.questions, part.contexts, tokenizer, length, stride)
+    found = locate_answers(spans, part.answers).astype(np.int32)
+    ids = spans.examples.store.ids
+    unknown = describe_unknown(part.name, Side("", ids, _texts(part), tokenizer))
+    log(f"{part.name}: {plural(len(part), 'question')}, {plural(len(spans), 'window')}{unknown}")
+    return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)

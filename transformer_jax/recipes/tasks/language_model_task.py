@@ -1,0 +1,167 @@
+"""Language modeling: documents, a decoder, and the cross-entropy of every next token."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+from transformer_jax.core.config_fields import Amount, Configuration, Count
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.document_stream import DocumentStream, TextChunk
+from transformer_jax.data.documents import TextSplits
+from transformer_jax.data.language_model_plans import (
+    ContiguousPlan,
+    PackingPlan,
+    RowBatch,
+    make_rows,
+)
+from transformer_jax.data.store import release_pages
+from transformer_jax.data.token_file import TextStore, build_tokens
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.protocol import Scorer
+from transformer_jax.recipes.tasks.batching import TokenCache, has_dropout
+from transformer_jax.recipes.tasks.fit import Side, describe_unknown
+from transformer_jax.training import objectives
+from transformer_jax.training.step import Objective, Sums
+from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
+
+__all__ = ["Rows", "as_documents", "build_text_store", "language_model"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelSettings(Configuration, group=""):
+    """A decoder, and the token before the first token of a text."""
+
+    model: TransformerConfig
+    first: Literal["bos", "eos", "newline"]  # what every text begins with
+
+    recipe: ClassVar[str] = "language_model"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows(Configuration, group="training"):
+    """Rows of equal length that the tokens of documents are put into."""
+
+    batch_size: Count = 32  # of a batch, over all devices
+    sequence_length: Count = 256  # tokens of a row
+    # Documents apart, or one stream cut anywhere.
+    layout: Literal["packed", "contiguous"] = "packed"
+    seed: Amount = 1  # of the order
+
+    def plan(self, store: TextStore, *, shuffle: bool = True) -> ContiguousPlan | PackingPlan:
+        """Batches of the documents of ``store``."""
+        how = {"length": self.sequence_length, "rows": self.batch_size, "seed": self.seed}
+        if self.layout == "contiguous":
+            return ContiguousPlan(len(store.ids), **how, shuffle=shuffle)
+        return PackingPlan(store.lengths, **how, shuffle=shuffle)
+
+
+def language_model(
+    data: TextSplits | Sequence[str],
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    *,
+    rows: Rows = Rows(),
+    ends: bool = True,
+    cache: TokenCache = TokenCache(),
+) -> Task:
+    """Next-token prediction by a decoder.
+
+    Validation measures ``valid_loss`` and ``valid_bits_per_character``.
+
+    Args:
+        data: Documents for training, validation and tests; a list of texts is for training alone.
+        config: Of the model.
+        tokenizer: Of the documents.
+        rows: How tokens are put into rows and batches.
+        ends: Whether every document ends with the end token.
+        cache: Where token ids are kept.
+    """
+    splits = data if isinstance(data, TextSplits) else TextSplits(as_documents(data), None, {})
+    store = build_text_store(splits.train, tokenizer, cache, ends=ends)
+    plan = rows.plan(store)
+    valid, evaluated = {}, None
+    if splits.valid is not None:
+        held = build_text_store(splits.valid, tokenizer, cache, ends=ends)
+        valid["valid"] = Data(rows.plan(held, shuffle=False), _batches(held, rows, tokenizer))
+        characters = max(held.counts["characters"], 1)
+        evaluated = _with_bits(len(held.ids) / math.log(2) / characters)
+    return Task(
+        model=lambda rngs: Decoder(config, rngs=rngs),
+        train=Data(
+            plan, _batches(store, rows, tokenizer), fingerprint(plan.fingerprint, [store.ids])
+        ),
+        objective=objectives.language_model(),
+        valid=valid,
+        eval_objective=evaluated,
+        flops=lambda batch: training_flops(config, *batch["tokens"].shape),
+        regularization=("dropout",) * has_dropout(config),
+        tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
+        settings=LanguageModelSettings(config, _first(rows, ends)),
+    )
+
+
+def _first(rows: Rows, ends: bool) -> Literal["bos", "eos", "newline"]:
+    """The token before the first one of a text, as it was in training."""
+    if rows.layout == "packed":
+        return "bos"
+    return "eos" if ends else "newline"
+
+
+def _batches(
+    store: TextStore, rows: Rows, tokenizer: Tokenizer
+) -> Callable[[RowBatch], dict[str, Any]]:
+    def make(items: RowBatch) -> dict[str, Any]:
+        made = make_rows(store, items, rows.sequence_length, tokenizer.bos, tokenizer.pad)
+        release_pages(store.ids)  # in time all of a long text would stay
+        return made
+
+    return make
+
+
+def _with_bits(bits_per_nat: float) -> Objective:
+    """The objective, and bits per character: so many for each nat per token."""
+    objective = objectives.language_model()
+
+    def with_bits(model: Scorer, batch: dict[str, Any], key: Any = None) -> Sums:
+        sums = objective(model, batch, key)
+        total, weight = sums["loss"]
+        return sums | {"bits_per_character": (total * bits_per_nat, weight)}
+
+    return with_bits
+
+
+def as_documents(texts: Sequence[str]) -> DocumentStream:
+    """Texts as documents."""
+    import hashlib
+
+    digest = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
+    chunks = lambda: (TextChunk(text, True) for text in texts)
+    return DocumentStream("texts", digest, chunks)
+
+
+def build_text_store(
+    texts: DocumentStream, tokenizer: Tokenizer, cache: TokenCache, *, ends: bool = True
+) -> TextStore:
+    """The tokens of documents, and a line about them."""
+    began = time.monotonic()
+    store = build_tokens(texts, tokenizer, **cache._asdict(), ends=ends)
+    counts = dict(store.counts)
+    documents, characters = counts.pop("documents"), counts.pop("characters")
+    counts.pop("bytes")
+    rest = "".join(f", {n} {what}" for what, n in counts.items() if n)
+    unknown = describe_unknown(
+        texts.name, Side("", store.ids, (chunk.text for chunk in texts), tokenizer)
+    )
+    log(
+        f"{texts.name}: {plural(documents, 'document')}, {plural(characters, 'character')}, "
+        f"{plural(len(store.ids), 'token')}{rest}{unknown} ({time.monotonic() - began:.1f} s)"
+    )
+    return store

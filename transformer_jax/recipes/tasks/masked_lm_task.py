@@ -1,0 +1,154 @@
+"""Masked-language modeling: pre-training an encoder, with a second objective on sentence pairs."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.bert_pretraining import BertPretrainingPlan, MaskingConfig, PairBatch
+from transformer_jax.data.document_stream import DocumentStream
+from transformer_jax.data.documents import TextSplits
+from transformer_jax.data.masking import MLMMasking
+from transformer_jax.data.plan import Batching
+from transformer_jax.data.sentences import SentenceStore, build_sentences
+from transformer_jax.data.store import release_pages
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
+from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.recipes.tasks.batching import TokenCache, has_dropout
+from transformer_jax.recipes.tasks.fit import Side, describe_unknown
+from transformer_jax.recipes.tasks.language_model_task import as_documents
+from transformer_jax.recipes.tasks.settings import LengthSettings
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.training import objectives
+from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
+
+__all__ = ["build_sentence_store", "masked_lm", "pretraining_plan"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceObjectiveSettings:
+    """The sentence-pair objective of pre-training, which has a head."""
+
+    sentence_objective: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLMSettings:
+    """A pre-trained encoder."""
+
+    model: TransformerConfig
+    masking: SentenceObjectiveSettings
+    training: LengthSettings
+
+    recipe: ClassVar[str] = "masked_lm"
+
+
+def masked_lm(
+    data: TextSplits | Sequence[str],
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    *,
+    masking: MaskingConfig = MaskingConfig(),
+    batching: Batching = Batching(num_buckets=4),
+    length: int = 128,
+    cache: TokenCache = TokenCache(),
+) -> Task:
+    """Pre-training of an encoder as BERT: masked tokens, and sentence pairs (Devlin et al. 2019).
+
+    Validation measures losses and accuracies of both, on masks that stay the same.
+
+    Args:
+        data: Documents for training, validation and tests; a list of texts is for training alone.
+        config: Of the model.
+        tokenizer: Of the documents, with a mask token.
+        masking: What is masked, and the sentence-pair objective.
+        batching: How texts are put into batches.
+        length: Most tokens of a text, special tokens included.
+        cache: Where token ids are kept.
+    """
+    splits = data if isinstance(data, TextSplits) else TextSplits(as_documents(data), None, {})
+    plan_of = lambda store, shuffle: pretraining_plan(
+        store, tokenizer, masking=masking, batching=batching, length=length, shuffle=shuffle
+    )
+    store = build_sentence_store(splits.train, tokenizer, cache)
+    plan, valid = plan_of(store, True), {}
+    if splits.valid is not None:
+        held = plan_of(build_sentence_store(splits.valid, tokenizer, cache), False)
+        valid["valid"] = Data(held, held.make)
+    pairs = masking.sentence_objective
+    return Task(
+        model=lambda rngs: EncoderForMaskedLM(config, next_sentence=pairs != "none", rngs=rngs),
+        train=Data(plan, _batches(plan, store), fingerprint(plan.fingerprint, [store.ids])),
+        objective=objectives.masked_lm(sentence_objective=pairs),
+        valid=valid,
+        metrics=(Metric("valid_loss", "lower"), Metric("valid_mlm_accuracy", "higher")),
+        eval_objective=objectives.masked_lm(accuracy=True, sentence_objective=pairs),
+        flops=lambda batch: training_flops(config, *batch["tokens"].shape),
+        counts="masked tokens",
+        regularization=("dropout",) * has_dropout(config),
+        tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
+        settings=MaskedLMSettings(
+            config, SentenceObjectiveSettings(masking.sentence_objective), LengthSettings(length)
+        ),
+    )
+
+
+def _batches(
+    plan: BertPretrainingPlan, store: SentenceStore
+) -> Callable[[PairBatch], dict[str, Any]]:
+    def make(items: PairBatch) -> dict[str, Any]:
+        made = plan.make(items)
+        release_pages(store.ids)  # in time all of a long text would stay
+        return made
+
+    return make
+
+
+def pretraining_plan(
+    store: SentenceStore,
+    tokenizer: Tokenizer,
+    *,
+    masking: MaskingConfig,
+    batching: Batching,
+    length: int,
+    shuffle: bool,
+) -> BertPretrainingPlan:
+    """Texts made of the sentences of ``store``, masked; without ``shuffle`` each once, in order."""
+    return BertPretrainingPlan(
+        store,
+        MLMMasking.of(
+            tokenizer,
+            whole_word_mask=masking.whole_word_mask,
+            mlm_probability=masking.mlm_probability,
+        ),
+        (tokenizer.bos, tokenizer.eos, tokenizer.pad),
+        batching,
+        length=length,
+        sentence_objective=masking.sentence_objective,
+        shuffle=shuffle,
+    )
+
+
+def build_sentence_store(
+    texts: DocumentStream, tokenizer: Tokenizer, cache: TokenCache, *, blanks: bool = False
+) -> SentenceStore:
+    """The sentences of documents as ids, and a line about them."""
+    began = time.monotonic()
+    store = build_sentences(texts, tokenizer, blanks=blanks, **cache._asdict())
+    counts = dict(store.counts)
+    counts.pop("bytes")
+    parts = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+    unknown = describe_unknown(
+        texts.name, Side("", store.ids, (chunk.text for chunk in texts), tokenizer)
+    )
+    log(
+        f"{texts.name}: {parts}, {plural(len(store.ids), 'token')}{unknown} "
+        f"({time.monotonic() - began:.1f} s)"
+    )
+    return store

@@ -1,0 +1,275 @@
+"""Preferences: a decoder trained on pairs or labels of completions, or a model of their reward."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Float, PyTree
+
+from transformer_jax.core.config_fields import Configuration
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.task_progress import log, tracked
+from transformer_jax.data.plan import Batching
+from transformer_jax.data.preference_examples import (
+    CompletionStore,
+    EncodeAnswers,
+    Truncation,
+    encode_preferences,
+)
+from transformer_jax.data.preferences import Preferences, PreferenceSplits, prompt_text
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.heads import DecoderSequenceClassifier
+from transformer_jax.models.layers.parameters import parameters
+from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.partition import EVERYTHING, Partition, merging
+from transformer_jax.parallel.sharding import shardings
+from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.calibration import Calibration
+from transformer_jax.recipes.tasks.fit import Side, describe_unknown
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.training import preference_objectives as objectives
+from transformer_jax.training.batches import put_batch
+from transformer_jax.training.step import compile_eval
+from transformer_jax.training.task import Data, Task, fingerprint
+
+__all__ = [
+    "CompletionRows",
+    "EncodedCompletions",
+    "encode_splits",
+    "preference",
+    "reference_log_probs",
+    "reward_config",
+    "reward_model",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class CompletionRows(Configuration, group="align"):
+    """The conversion of prompts with completions to rows of batches."""
+
+    first: int  # the start token
+    max_length: int = 512  # most tokens of a prompt with its completion
+    batching: Batching = Batching(max_tokens=4096)
+    answers: EncodeAnswers | None = None  # encodes conversations, if prompts are
+    truncation: Truncation = "pair"  # see encode_preferences
+
+    def data(self, store: CompletionStore, pad: int, *, shuffle: bool = True) -> Data:
+        """The batches of some examples."""
+        plan = self.batching.plan(store.lengths, shuffle=shuffle)
+        arrays = [store.store.ids, store.starts]
+        arrays += [] if store.labels is None else [store.labels]
+        made = lambda items: store.batch(items, pad)
+        return Data(plan, made, fingerprint(plan.fingerprint, arrays))
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedCompletions:
+    """The examples of a run as ids; ``valid`` may be None."""
+
+    train: CompletionStore
+    valid: CompletionStore | None
+
+    def parts(self) -> dict[str, CompletionStore]:
+        """Returns the stores that exist, by name."""
+        return {"train": self.train} | ({} if self.valid is None else {"valid": self.valid})
+
+    def with_reference(self, found: Mapping[str, Float[np.ndarray, "n 2"]]) -> "EncodedCompletions":
+        """The examples with the log-probabilities of the reference, by name of the part."""
+        changed = {
+            name: dataclasses.replace(store, reference=found[name])
+            for name, store in self.parts().items()
+        }
+        return dataclasses.replace(self, **changed)
+
+
+def encode_splits(
+    data: PreferenceSplits, tokenizer: Tokenizer, rows: CompletionRows
+) -> EncodedCompletions:
+    """The ids of preferences, and a line about each part.
+
+    Args:
+        data: For training and validation.
+        tokenizer: Of the model.
+        rows: Start token and lengths.
+    """
+
+    def encode(part: Preferences) -> CompletionStore:
+        store = encode_preferences(
+            part, tokenizer, rows.first, rows.max_length, rows.answers, rows.truncation
+        )
+        what = "pair" if part.kind == "pairs" else "completion"
+        cut = f", {plural(store.truncated, 'row')} truncated" if store.truncated else ""
+        equal = f", {store.skipped:,} skipped: their two rows are equal" if store.skipped else ""
+        mean = plural(round(store.lengths.mean()), "token")
+        texts = itertools.chain(map(prompt_text, part.prompts), *part.completions)
+        unknown = describe_unknown(part.name, Side("", store.store.ids, texts, tokenizer))
+        log(f"{part.name}: {plural(len(store), what)} of {mean} on average{cut}{equal}{unknown}")
+        return store
+
+    train = encode(data.train)
+    if data.valid is data.train:  # a file that is evaluated
+        return EncodedCompletions(train, train)
+    return EncodedCompletions(train, None if data.valid is None else encode(data.valid))
+
+
+def preference(
+    encoded: EncodedCompletions,
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    rows: CompletionRows,
+    *,
+    method: objectives.PreferenceMethod = "dpo",
+    partition: Partition | None = None,
+    **how: float,
+) -> Task:
+    """A policy trained on preferences by DPO, IPO, KTO or SimPO.
+
+    Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_reward_margin``. The run has
+    to start from a trained model: give the task its ``initial``.
+
+    Args:
+        encoded: Examples, with the log-probabilities of the reference
+            (:func:`reference_log_probs`); without them the reference is a frozen copy of what is
+            trained.
+        config: Of the model.
+        tokenizer: Of the model.
+        rows: How examples become batches.
+        method: The loss.
+        partition: What is trained; None is everything.
+        how: Numbers of :func:`transformer_jax.training.preference_objectives.preference`.
+    """
+    trained = EVERYTHING if partition is None else partition
+    if method != "simpo" and encoded.train.reference is None:
+        trained = objectives.beside_reference(trained)
+    return _task(
+        encoded,
+        rows,
+        tokenizer,
+        config,
+        model=lambda rngs: Decoder(config, rngs=rngs),
+        objective=objectives.preference(method, **how),
+        partition=trained,
+    )
+
+
+def reward_config(config: TransformerConfig) -> TransformerConfig:
+    """The configuration of a reward model: without an output table, which it does not have."""
+    head = dataclasses.replace(config.head, tie_word_embeddings=True, bias=False)
+    return dataclasses.replace(config, head=head)
+
+
+def reward_model(
+    encoded: EncodedCompletions,
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    rows: CompletionRows,
+    *,
+    partition: Partition | None = None,
+) -> Task:
+    """A decoder with one output, the reward of a text, trained on pairs.
+
+    Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_calibration_error``; a run
+    ends with the reliability table of its best checkpoint.
+
+    Args:
+        encoded: Pairs.
+        config: Of the decoder, see :func:`reward_config`.
+        tokenizer: Of the model.
+        rows: How examples become batches.
+        partition: What is trained; None is everything.
+    """
+    task = _task(
+        encoded,
+        rows,
+        tokenizer,
+        config,
+        model=lambda rngs: DecoderSequenceClassifier(config, labels=1, rngs=rngs),
+        objective=objectives.reward_model(),
+        partition=EVERYTHING if partition is None else partition,
+    )
+    if not task.valid:
+        return task
+    measured = Calibration(task.valid["valid"])
+    return dataclasses.replace(task, evaluate=measured.evaluate, test=measured.test)
+
+
+def _task(
+    encoded: EncodedCompletions,
+    rows: CompletionRows,
+    tokenizer: Tokenizer,
+    config: TransformerConfig,
+    **parts: Any,
+) -> Task:
+    train = rows.data(encoded.train, tokenizer.pad)
+    valid = {}
+    if encoded.valid is not None:
+        valid["valid"] = rows.data(encoded.valid, tokenizer.pad, shuffle=False)
+
+    def flops(batch: Mapping[str, Any]) -> float:
+        B, sides, T = batch["tokens"].shape
+        return training_flops(config, B * sides, T)
+
+    return Task(
+        train=train,
+        valid=valid,
+        metrics=(Metric("valid_loss", "lower"), Metric("valid_accuracy", "higher")),
+        flops=flops,
+        counts="pairs" if encoded.train.labels is None else "completions",
+        regularization=("dropout",) * has_dropout(config),
+        tokenizer=tokenizer,
+        **parts,
+    )
+
+
+def reference_log_probs(
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    params: PyTree,
+    store: CompletionStore,
+    rows: CompletionRows,
+    pad: int,
+    mesh: Mesh,
+    *,
+    name: Literal["train", "valid"] = "train",
+) -> Float[np.ndarray, "n 2"]:
+    """``log π_ref`` of every completion, computed once; progress is shown.
+
+    Args:
+        make_model: Makes the reference.
+        params: Its parameters, in host memory.
+        store: The examples.
+        rows: How they become batches.
+        pad: Padding id.
+        mesh: The devices.
+        name: Of the part, for progress.
+    """
+    declared = parameters(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+    model = with_attention_kernels(
+        nnx.eval_shape(lambda: make_model(nnx.Rngs(0))), mesh.devices.flat[0]
+    )
+    places = shardings(declared, mesh)
+    placed = jax.device_put(params, places)
+    merge = merging(nnx.graphdef(model))
+    compute: Any = lambda params, frozen, batch: objectives.reference_log_probs(
+        merge(params, frozen, None), batch
+    )
+    program = compile_eval(compute, mesh, places)
+    data, found = rows.data(store, pad, shuffle=False), np.zeros((len(store), 2), np.float32)
+    for step in tracked(range(data.plan.steps_per_epoch), f"reference of {name}"):
+        items = data.plan.batch(step)
+        values = np.asarray(program(placed, {}, put_batch(data, items, mesh)))
+        here = items.indices >= 0
+        found[items.indices[here]] = values[here]
+    if not np.isfinite(found).all():
+        raise ConfigError(
+            "the reference gives a completion a log-probability that is not finite: its weights "
+            "are damaged, or model.compute.dtype is too narrow"
+        )
+    return found

@@ -1,0 +1,129 @@
+"""Metrics of labeled examples for each task."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.labeled import Labeled, Questions, Sentences, Tagged
+from transformer_jax.evaluation.answers import squad_scores
+from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews_corrcoef
+from transformer_jax.evaluation.correlation import pearson, spearman
+from transformer_jax.inference.encoding.task_runner import TaskRunner
+
+__all__ = ["MEASURES", "aligned", "measure", "table", "write_scores"]
+
+# The first is what a task is known by.
+MEASURES: Mapping[str, tuple[str, ...]] = {
+    "classify": ("accuracy", "f1", "macro_f1", "matthews"),
+    "pair": ("accuracy", "f1", "macro_f1", "matthews"),
+    "regress": ("pearson", "spearman"),
+    "tag": ("accuracy", "macro_f1"),
+    "qa": ("exact_match", "f1"),
+}
+
+
+def measure(
+    predictor: TaskRunner, kind: str, labels: Sequence[str], part: Labeled
+) -> dict[str, float]:
+    """The measures of a task on labeled examples, from 0 to 1.
+
+    F1 is of the second of two classes (GLUE's "1"), otherwise the mean over classes.
+
+    Args:
+        predictor: Of the trained model.
+        kind: The task.
+        labels: Names of classes, in order.
+        part: Examples.
+
+    Raises:
+        DataError: A label that the run was not trained on.
+    """
+    if isinstance(part, Questions):
+        found = predictor.answers(part.questions, part.contexts)
+        given = {name: best[0].text for name, best in zip(part.ids, found, strict=True)}
+        texts = [[answer.text for answer in answers] for answers in part.answers]
+        score = squad_scores(given, dict(zip(part.ids, texts, strict=True)))
+        return {"exact_match": score.exact_match, "f1": score.f1}
+    if isinstance(part, Tagged):
+        told = [tag for sentence in predictor.tags(part.words) for tag, _ in sentence]
+        tags = [tag for tags in part.tags for tag in tags]
+        return _classes(np.array(told), _numbers(tags, labels, part.name), kind, len(labels))
+    assert isinstance(part, Sentences)
+    if kind == "regress":
+        numbers = np.asarray(predictor.numbers(part.texts, part.text_pairs), np.float64)
+        wanted = np.array([float(label) for label in part.labels])
+        return {"pearson": pearson(numbers, wanted), "spearman": spearman(numbers, wanted)}
+    best = predictor.classes(part.texts, part.text_pairs).argmax(-1)
+    return _classes(best, _numbers(part.labels, labels, part.name), kind, len(labels))
+
+
+def _numbers(given: list[str], labels: Sequence[str], name: str) -> np.ndarray:
+    numbers = {label: i for i, label in enumerate(labels)}
+    for label in given:
+        if label not in numbers:
+            raise DataError(
+                f"{name}: the label {label!r} is not among those that the run was trained on: "
+                f"{', '.join(labels)}"
+            )
+    return np.array([numbers[label] for label in given])
+
+
+def _classes(
+    predictions: np.ndarray, references: np.ndarray, kind: str, classes: int
+) -> dict[str, float]:
+    ways: dict[str, Callable[..., float]] = {
+        "accuracy": accuracy,
+        "f1": f1 if classes == 2 else macro_f1,
+        "macro_f1": macro_f1,
+        "matthews": matthews_corrcoef,
+    }
+    return {name: ways[name](predictions, references) for name in MEASURES[kind]}
+
+
+def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each part, a column for each measure.
+
+    Example:
+        >>> print(table({"valid": {"accuracy": 0.5, "f1": 0.25}}))
+        examples  accuracy      f1
+        valid       0.5000  0.2500
+    """
+    names = list(next(iter(scores.values()), {}))
+    rows = [["examples", *names]]
+    rows += [[part, *(f"{said[name]:.4f}" for name in names)] for part, said in scores.items()]
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Lines of cells under each other, the first column to the left and the others to the right.
+
+    Example:
+        >>> print(aligned([["a", "figure"], ["longer", "1"]]))
+        a       figure
+        longer       1
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pad = lambda i, cell: cell.ljust(widths[i]) if i == 0 else cell.rjust(widths[i])
+    return "\n".join("  ".join(pad(i, cell) for i, cell in enumerate(row)) for row in rows)
+
+
+def write_scores(path: str | None, scores: Mapping[str, Any]) -> None:
+    """Writes results as JSON, if there is a file to write them to.
+
+    Args:
+        path: The file of ``--output``; None writes nothing.
+        scores: The results.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        Path(path).write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {path}: cannot be written: {error.strerror}") from None

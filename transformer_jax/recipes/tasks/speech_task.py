@@ -1,0 +1,320 @@
+"""Speech recognition: recordings with texts, an encoder-decoder of features, and error rates."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.data.plan import Batching
+from transformer_jax.data.speech.audio import AudioConfig
+from transformer_jax.data.speech.features import Normalization
+from transformer_jax.data.speech.recordings import (
+    FeatureStore,
+    Recordings,
+    SpeechReadOptions,
+    SpeechSplits,
+    build_features,
+)
+from transformer_jax.data.speech.store import SpeechStore, build_speech_store, make_speech_batch
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.lengths import learn_length_limit
+from transformer_jax.evaluation.bleu import translation_scores
+from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
+from transformer_jax.evaluation.words import choose_tokenize, split_words
+from transformer_jax.inference.transcriber import Recording, Transcriber
+from transformer_jax.models.making import make_model
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
+from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
+from transformer_jax.recipes.tasks.translation_task import (
+    decode_texts,
+    regularization,
+    step_flops,
+    validation_batching,
+)
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.training import objectives
+from transformer_jax.training.state import split
+from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
+
+__all__ = ["score_recordings", "shown_scores", "speech_recognition"]
+
+METRICS = (
+    Metric("valid_loss", "lower"),
+    Metric("wer", "lower"),
+    Metric("cer", "lower"),
+    Metric("sacrebleu", "higher"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechDataSettings:
+    """Settings of reading recordings, and of computing and normalizing their features."""
+
+    read: SpeechReadOptions = SpeechReadOptions()
+    audio: AudioConfig = AudioConfig()
+    normalization: Normalization = Normalization()  # empty: computed from the training data
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechSettings:
+    """A speech recognizer."""
+
+    model: ModelConfig
+    data: SpeechDataSettings
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def recipe(self) -> str:
+        """The recipe that uses such a run."""
+        return f"{RECURRENT * isinstance(self.model, RecurrentConfig)}speech"
+
+
+def speech_recognition(
+    data: SpeechSplits,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    *,
+    settings: SpeechDataSettings = SpeechDataSettings(),
+    batching: Batching = Batching(),
+    label_smoothing: float = 0.1,
+    evaluation: EvaluationConfig = EvaluationConfig(),
+    cache: Path | None = None,
+) -> Task:
+    """Texts of recordings by an encoder-decoder of features.
+
+    Validation measures ``valid_loss`` without label smoothing, and of greedy transcripts ``wer``
+    and ``cer`` in percent and ``sacrebleu``; the best checkpoint is tested by beam search.
+
+    Args:
+        data: Recordings for training, validation and tests.
+        config: Of the model, with ``features``.
+        tokenizer: Of the texts.
+        settings: Longest recordings, how frames are made of waveforms, and the normalization of
+            features; an empty one is computed from the training recordings.
+        batching: How recordings are put into batches; tokens are positions of stacked frames.
+        label_smoothing: Probability spread over the vocabulary in training.
+        evaluation: What is transcribed while and after training; a length limit that is None
+            follows from the training recordings, whose positions are the source tokens.
+        cache: A folder that keeps features; None keeps them in memory.
+
+    Raises:
+        ConfigError: The model reads no features.
+        DataError: A file cannot be read as features of the model's width; or no recording is short
+            enough.
+    """
+    if not config.features.num_features:
+        raise ConfigError("model.features.num_features is 0: give the numbers of a frame")
+    width = config.features.num_features
+    read = dataclasses.replace(settings.read, normalization=tokenizer.normalization)
+    settings = dataclasses.replace(settings, read=read)
+    parts = functools.partial(build_features, audio=settings.audio, width=width, cache=cache)
+    features = parts(data.train)
+    normalization = settings.normalization
+    if not normalization.mean:
+        normalization = features.normalization()
+        settings = dataclasses.replace(settings, normalization=normalization)
+    stored = functools.partial(_store, config, tokenizer, settings)
+    check_restored(data.train.name, data.train.texts, tokenizer)
+    store = stored(features, data.train)
+    plan = batching.plan(store.source_lengths, store.target_lengths)
+    limit = learn_length_limit(store.source_lengths, store.target_lengths)
+    evaluation = evaluation.completed(limit, data.train.texts)
+    content = [store.features.digests.reshape(-1), store.target.ids]
+    train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, content))
+    valid, evaluate = {}, None
+    if data.valid is not None:
+        held = parts(data.valid)
+        kept = stored(held, data.valid)
+        batches = validation_batching(batching, kept.source_lengths, kept.target_lengths)
+        order = batches.plan(kept.source_lengths, kept.target_lengths, shuffle=False)
+        valid["valid"] = Data(order, _batches(kept, tokenizer.pad))
+        if evaluation.sentences:
+            # All sources that the model can read, even if longer than in training.
+            most = config.max_length * config.features.stacked_frames
+            read = np.flatnonzero(held.frames <= most)[: evaluation.sentences].tolist()
+            evaluate = _ErrorRates(kept, data.valid, read, tokenizer, evaluation)
+    tests = {name: _all_of(part, parts(part), config) for name, part in data.tests.items()}
+    return Task(
+        model=lambda rngs: make_model("encoder-decoder", config, rngs=rngs),
+        train=train,
+        objective=objectives.sequence_to_sequence(tokenizer.bos, label_smoothing),
+        valid=valid,
+        metrics=METRICS,
+        eval_objective=objectives.sequence_to_sequence(tokenizer.bos),
+        evaluate=evaluate,
+        test=_tester(tests, tokenizer, normalization, evaluation),
+        flops=functools.partial(step_flops, config),
+        regularization=regularization(config, label_smoothing),
+        tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
+        settings=SpeechSettings(config, settings, evaluation),
+    )
+
+
+def _store(
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    settings: SpeechDataSettings,
+    features: FeatureStore,
+    recordings: Recordings,
+) -> SpeechStore:
+    """Recordings that fit, and a line about them."""
+    max_length = settings.read.max_length
+    store = build_speech_store(
+        features,
+        recordings,
+        tokenizer,
+        settings.normalization,
+        stacked_frames=config.features.stacked_frames,
+        max_length=max_length,
+    )
+    counts = "".join(f", {n} {what}" for what, n in store.counts.items())
+    frames = plural(int(features.frames[store.kept].sum()), "frame")
+    unknown = describe_unknown(
+        recordings.name, Side("", store.target.ids, recordings.texts, tokenizer.targets)
+    )
+    log(f"{recordings.name}: {plural(len(store), 'recording')}, {frames}{counts}{unknown}")
+    if not len(store):
+        raise DataError(
+            f"{recordings.name}: no recording has at most {plural(max_length, 'position')} and a "
+            f"text of as many tokens: raise data.read.max_length"
+        )
+    return store
+
+
+def _batches(store: SpeechStore, pad: int) -> Callable[[Any], dict[str, Any]]:
+    return lambda items: make_speech_batch(store, items.indices, items.S, items.T, pad)
+
+
+class _ErrorRates:
+    """Error rates of the greedy transcripts of the first validation recordings."""
+
+    def __init__(
+        self,
+        store: SpeechStore,
+        recordings: Recordings,
+        read: list[int],
+        tokenizer: Tokenizer,
+        evaluation: EvaluationConfig,
+    ):
+        self.recordings = [Recording(recordings.paths[i], store.features[i]) for i in read]
+        self.texts = [recordings.texts[i] for i in read]
+        self.tokenizer, self.evaluation = tokenizer, evaluation
+        self.normalization = store.normalization
+        self.transcriber: Transcriber | None = None
+
+    def __call__(self, model: Any) -> dict[str, float]:
+        graph, params = split(model)
+        if self.transcriber is None:
+            search = self.evaluation.search(num_beams=1)
+            self.transcriber = Transcriber(
+                (graph, params), self.tokenizer, self.normalization, search=search
+            )
+        # Programs are kept from one evaluation to the next.
+        self.transcriber.params = params
+        with show_progress(f"transcribing {plural(len(self.recordings), 'validation recording')}"):
+            found = decode_texts(self.transcriber, self.recordings)
+        for name, text, wanted in list(zip(self.recordings, found, self.texts, strict=True))[
+            : self.evaluation.shown
+        ]:
+            log(f"  recording   {name}\n  reference   {wanted}\n  hypothesis  {text}")
+        scores = _scores(found, self.texts, self.evaluation.tokenize)
+        return {name: scores[name] for name in ("wer", "cer", "sacrebleu")}
+
+
+def _all_of(
+    recordings: Recordings, features: FeatureStore, config: ModelConfig
+) -> tuple[list[Recording], list[str]]:
+    """All recordings of a test set, with their texts: without some it would be another.
+
+    Raises:
+        DataError: One is longer than the model reads.
+    """
+    most = config.max_length * config.features.stacked_frames
+    for i in np.flatnonzero(features.frames > most).tolist():
+        count = plural(int(features.frames[i]), "frame")
+        raise DataError(
+            f"{recordings.where(i)}{recordings.paths[i]}: {count}, and the model reads at most "
+            f"{most:,}: split the recording, or raise "
+            f"model.{'positions.' * hasattr(config, 'positions')}max_length"
+        )
+    found = [Recording(path, features[i]) for i, path in enumerate(recordings.paths)]
+    return found, recordings.texts
+
+
+def _scores(found: list[str], texts: list[str], tokenize: str | None) -> dict[str, Any]:
+    tokenize = choose_tokenize(texts) if tokenize is None else tokenize
+    bleu = translation_scores(found, texts, tokenize=tokenize)
+    return {
+        "wer": word_error_rate(found, texts, tokenize).rate,
+        "wer_words": "blanks" if split_words(tokenize) is str.split else tokenize,
+        "cer": character_error_rate(found, texts).rate,
+        "sacrebleu": bleu.bleu,
+        "sacrebleu_signature": bleu.signature,
+        "recordings": len(texts),
+    }
+
+
+def score_recordings(
+    transcriber: Transcriber,
+    recordings: list[Recording],
+    texts: list[str],
+    *,
+    lowercase: bool = False,
+    tokenize: str | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Word and character error rates in percent and sacreBLEU, and the transcripts.
+
+    Args:
+        transcriber: A trained model.
+        recordings: To transcribe.
+        texts: What is said in each.
+        lowercase: Compare in lower case.
+        tokenize: How words are split: a name of :data:`.Tokenize`; None follows from the script.
+    """
+    found = decode_texts(transcriber, recordings)
+    sides = [[text.lower() for text in side] if lowercase else side for side in (found, texts)]
+    return _scores(sides[0], sides[1], tokenize), found
+
+
+def _tester(
+    tests: Mapping[str, tuple[list[Recording], list[str]]],
+    tokenizer: Tokenizer,
+    normalization: Normalization,
+    evaluation: EvaluationConfig,
+) -> Callable[[Any, int], dict[str, Any]]:
+    """Prints and returns the scores of the test sets."""
+
+    def test(model: Any, step: int) -> dict[str, Any]:
+        search, found = evaluation.search(evaluation.num_beams), {}
+        transcriber = Transcriber(model, tokenizer, normalization, search=search)
+        for name, parts in tests.items():
+            log_scored(name, plural(len(parts[0]), "recording"), tokenizer, target=parts[1])
+            scores, _ = score_recordings(transcriber, *parts, tokenize=evaluation.tokenize)
+            found[name] = scores | {"beams": evaluation.num_beams}
+            print(f"{name}: {shown_scores(scores)}", flush=True)
+        return {"evaluated_step": step, "tests": found}
+
+    return test
+
+
+def shown_scores(scores: Mapping[str, Any]) -> str:
+    """Scores as a line shows them.
+
+    Example:
+        >>> shown_scores({"wer": 5.0, "cer": 1.25, "sacrebleu": 90.0, "recordings": 3})
+        'WER 5.00 % CER 1.25 % sacreBLEU 90.0 of 3 recordings'
+    """
+    words = scores.get("wer_words", "blanks")
+    split = "" if words == "blanks" else f" (words of {words})"
+    return (
+        f"WER{split} {scores['wer']:.2f} % CER {scores['cer']:.2f} % sacreBLEU "
+        f"{scores['sacrebleu']:.1f} of {plural(scores['recordings'], 'recording')}"
+    )

@@ -1,0 +1,216 @@
+"""Summarization: texts and summaries, an encoder-decoder, and ROUGE of what it writes."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import show_progress
+from transformer_jax.data.plan import Batching
+from transformer_jax.data.sources import ReadOptions, Splits
+from transformer_jax.data.store import encode_targets
+from transformer_jax.data.summaries import Summaries, SummaryOptions, SummarySplits
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.lengths import learn_longest
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.evaluation.rouge import (
+    RougeScores,
+    choose_words,
+    lead,
+    oracle,
+    rouge_scores,
+)
+from transformer_jax.models.recurrent_config import ModelConfig
+from transformer_jax.recipes.tasks.fit import log_scored
+from transformer_jax.recipes.tasks.scores import aligned
+from transformer_jax.recipes.tasks.settings import EvaluationConfig, SummaryEvaluation
+from transformer_jax.recipes.tasks.translation_task import decode_texts, show, translation
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.training.state import split
+from transformer_jax.training.task import Task
+
+__all__ = ["SummaryEvaluation", "score_summaries", "summarization"]
+
+_NAMES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+_LIMIT = "evaluation.max_length (max_len_b of evaluate)"
+
+
+@dataclasses.dataclass(frozen=True)
+class SummarySettings:
+    """Settings of reading texts and summaries."""
+
+    read: SummaryOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class SummarizationSettings:
+    """A summarizer."""
+
+    model: ModelConfig
+    data: SummarySettings
+    evaluation: SummaryEvaluation = SummaryEvaluation()
+
+    recipe: ClassVar[str] = "summarization"
+
+
+def summarization(
+    data: SummarySplits,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    *,
+    batching: Batching = Batching(),
+    label_smoothing: float = 0.1,
+    read: SummaryOptions = SummaryOptions(),
+    evaluation: SummaryEvaluation = SummaryEvaluation(),
+    cache: Path | None = None,
+) -> Task:
+    """Summarization of texts by an encoder-decoder: translation into fewer words.
+
+    Every reference is a target of training. Validation measures ``valid_loss`` without label
+    smoothing and ROUGE of greedy summaries; the best checkpoint is tested by beam search and
+    compared with the first sentences and the extractive oracle.
+
+    Args:
+        data: Texts and summaries for training, validation and tests.
+        config: Of the model, a Transformer or recurrent.
+        tokenizer: Of both.
+        batching: How texts are put into batches.
+        label_smoothing: Probability spread over the vocabulary in training.
+        read: Longest texts, and what texts begin with.
+        evaluation: What is summarized while and after training; a length limit and words that are
+            None follow from the training summaries.
+        cache: A folder that keeps token ids; None keeps them in memory.
+
+    Raises:
+        ConfigError: ``rouge-score`` is not installed, and is needed to measure.
+    """
+    read = dataclasses.replace(read, normalization=tokenizer.normalization)
+    data = _prefixed(data, read.source_prefix)
+    evaluation = _completed(evaluation, data.train, tokenizer)
+    valid = None if data.valid is None else data.valid.pairs()
+    task = translation(
+        Splits(data.train.pairs(every=True), valid, {}, data.overlaps),
+        config,
+        tokenizer,
+        batching=batching,
+        label_smoothing=label_smoothing,
+        read=ReadOptions(max_length=read.max_length, too_long="truncate"),
+        evaluation=EvaluationConfig(sentences=0),
+        cache=cache,
+    )
+    measured = None
+    if data.valid is not None and evaluation.texts:
+        rows = list(range(min(evaluation.texts, len(data.valid))))
+        measured = _SummaryScores(data.valid.select(rows, data.valid.name), tokenizer, evaluation)
+    return dataclasses.replace(
+        task,
+        metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in _NAMES)),
+        evaluate=measured,
+        test=_tester(data, tokenizer, evaluation),
+        settings=SummarizationSettings(config, SummarySettings(read), evaluation),
+    )
+
+
+def _completed(
+    evaluation: SummaryEvaluation, texts: Summaries, tokenizer: Tokenizer
+) -> SummaryEvaluation:
+    """The same with what follows from the training summaries where nothing is given."""
+    summaries, learned = texts.pairs(every=True).targets, dict[str, Any]()
+    if evaluation.max_length is None:
+        learned["max_length"] = learn_longest(encode_targets(summaries, tokenizer).lengths)
+    if evaluation.tokenize is None:
+        learned["tokenize"] = choose_words(summaries)
+    return dataclasses.replace(evaluation, **learned)
+
+
+def _prefixed(data: SummarySplits, prefix: str) -> SummarySplits:
+    """The texts with what they begin with for the model."""
+    with_prefix = lambda texts: dataclasses.replace(texts, source_prefix=prefix)
+    valid = None if data.valid is None else with_prefix(data.valid)
+    tests = {name: with_prefix(texts) for name, texts in data.tests.items()}
+    return SummarySplits(with_prefix(data.train), valid, tests, data.overlaps)
+
+
+class _SummaryScores:
+    """ROUGE of greedy summaries of validation texts."""
+
+    def __init__(self, texts: Summaries, tokenizer: Tokenizer, evaluation: SummaryEvaluation):
+        self.texts, self.tokenizer, self.evaluation = texts, tokenizer, evaluation
+        self.translator: Translator | None = None
+
+    def __call__(self, model: Any) -> Mapping[str, float]:
+        graph, params = split(model)
+        if self.translator is None:
+            search = self.evaluation.search(num_beams=1)
+            self.translator = Translator((graph, params), self.tokenizer, search=search)
+        # Programs are kept from one evaluation to the next.
+        self.translator.params = params
+        with show_progress(f"summarizing {plural(len(self.texts), 'validation text')}"):
+            written = decode_texts(self.translator, self.texts.sources, _LIMIT)
+        show(self.texts.pairs(), written, self.evaluation.shown)
+        tokenize = self.evaluation.tokenize
+        scores = dataclasses.asdict(rouge_scores(written, self.texts.references, tokenize))
+        return {name: scores[name] for name in _NAMES}
+
+
+def _tester(
+    data: SummarySplits, tokenizer: Tokenizer, evaluation: SummaryEvaluation
+) -> Callable[[Any, int], dict[str, Any]]:
+    """Prints and returns ROUGE of a model on test texts, or else on validation texts."""
+    parts = data.tests or ({} if data.valid is None else {"valid": data.valid})
+
+    def test(model: Any, step: int) -> dict[str, Any]:
+        found = {}
+        for name, texts in parts.items():
+            print(f"{name}: {plural(len(texts), 'text')}", flush=True)
+            search = evaluation.search(evaluation.num_beams)
+            found[name] = score_summaries(model, tokenizer, texts, evaluation, search)[0]
+        return {"evaluated_step": step, "tests": found}
+
+    return test
+
+
+def score_summaries(
+    model: Any,
+    tokenizer: Tokenizer,
+    texts: Summaries,
+    evaluation: SummaryEvaluation,
+    search: GenerationConfig,
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Prints ROUGE of a model's summaries and of baselines; returns the scores and the summaries.
+
+    Args:
+        model: The summarizer.
+        tokenizer: Of the model.
+        texts: Texts with their summaries.
+        evaluation: The baselines.
+        search: How summaries are searched for.
+    """
+    references = [text for row in texts.references for text in row]
+    sides = {"source": texts.sources, "target": references}
+    log_scored(texts.name, plural(len(texts), "text"), tokenizer, **sides)
+    translator = Translator(model, tokenizer, search=search)
+    written = decode_texts(translator, texts.sources, _LIMIT)
+    pairs = list(zip(texts.parts, texts.references, strict=True))
+    tokenize = evaluation.tokenize or choose_words(references)
+    rows = {
+        f"model, {plural(search.num_beams, 'beam')}": written,
+        f"lead-{evaluation.lead}": [lead(parts, evaluation.lead) for parts, _ in pairs],
+        f"oracle-{evaluation.oracle}": [
+            oracle(parts, wanted, most=evaluation.oracle, tokenize=tokenize)
+            for parts, wanted in pairs
+        ],
+    }
+    scores = {name: rouge_scores(found, texts.references, tokenize) for name, found in rows.items()}
+    print(_table(scores), flush=True)
+    return {name: dataclasses.asdict(found) for name, found in scores.items()}, written
+
+
+def _table(scores: Mapping[str, RougeScores]) -> str:
+    """A row for the model and for each baseline."""
+    rows = [["summaries", "ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"]]
+    for name, found in scores.items():
+        rows.append([name, *(f"{getattr(found, one):.2f}" for one in _NAMES)])
+    return f"{aligned(rows)}\n{next(iter(scores.values())).signature}"

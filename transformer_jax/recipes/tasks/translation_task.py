@@ -1,0 +1,292 @@
+"""Translation: sentence pairs, an encoder-decoder, cross-entropy, and sacreBLEU of its output."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.data.loader import make_batch
+from transformer_jax.data.pairs import collect
+from transformer_jax.data.plan import Batching, BatchPlan
+from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.sources import Pairs, ReadOptions, Splits
+from transformer_jax.data.store import PairStore, build_store
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.lengths import learn_length_limit
+from transformer_jax.models.costs.accounting import training_flops
+from transformer_jax.models.making import make_model
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
+from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.training import objectives
+from transformer_jax.training.state import split
+from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.translator import Translator
+    from transformer_jax.evaluation.bleu import BleuScores
+
+__all__ = [
+    "EvaluationConfig",
+    "decode_texts",
+    "regularization",
+    "score_pairs",
+    "show",
+    "step_flops",
+    "translation",
+    "validation_batching",
+]
+
+_WIDEST = 160  # characters of a sentence that are shown
+
+
+@dataclasses.dataclass(frozen=True)
+class PairSettings:
+    """Settings of reading sentence pairs."""
+
+    read: ReadOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationSettings:
+    """A translator."""
+
+    model: ModelConfig
+    data: PairSettings
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def recipe(self) -> str:
+        """The recipe that uses such a run."""
+        return f"{RECURRENT * isinstance(self.model, RecurrentConfig)}translation"
+
+
+def translation(
+    data: Splits | Sequence[tuple[str, str]],
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    *,
+    batching: Batching = Batching(),
+    label_smoothing: float = 0.1,
+    read: ReadOptions = ReadOptions(),
+    evaluation: EvaluationConfig = EvaluationConfig(),
+    cache: Path | None = None,
+) -> Task:
+    """Translation of sentences by an encoder-decoder.
+
+    Validation measures ``valid_loss`` without label smoothing, and ``sacrebleu`` of greedy
+    translations; the best checkpoint is tested by beam search on every test set.
+
+    Args:
+        data: Sentence pairs for training, validation and tests; a list of ``(source, target)`` is
+            for training alone.
+        config: Of the model, a Transformer or recurrent.
+        tokenizer: Of both sides.
+        batching: How pairs are put into batches.
+        label_smoothing: Probability spread over the vocabulary in training.
+        read: Longest sentences, what sources begin with, and whether text is lowercased for scores.
+        evaluation: What is translated while and after training; a length limit and words of BLEU
+            that are None follow from the training pairs.
+        cache: A folder that keeps token ids; None keeps them in memory.
+
+    Raises:
+        DataError: No pair is short enough.
+    """
+    read = dataclasses.replace(read, normalization=tokenizer.normalization)
+    if not isinstance(data, Splits):
+        data = Splits(collect(data, "pairs", Preparation.of(read)), None, {})
+    for line in data.overlaps:
+        log(line)
+    splits = _prefixed(data, read.source_prefix)
+    check_restored(splits.train.name, splits.train.targets, tokenizer)
+    store = _encode(splits.train, tokenizer, read, cache)
+    plan = batching.plan(store.source_lengths, store.target_lengths)
+    ids = [store.source.ids, store.target.ids]
+    limit = learn_length_limit(store.source_lengths, store.target_lengths)
+    evaluation = evaluation.completed(limit, splits.train.targets)
+    train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, ids))
+    valid, evaluate = {}, None
+    if splits.valid is not None:
+        held = _encode(splits.valid.without_empty(), tokenizer, read, cache)
+        valid["valid"] = _validation(held, batching, tokenizer.pad)
+        pairs = splits.valid
+        if evaluation.sentences and len(pairs):
+            evaluate = _Bleu(pairs, tokenizer, evaluation, read.lowercase)
+    return Task(
+        model=lambda rngs: make_model("encoder-decoder", config, rngs=rngs),
+        train=train,
+        objective=objectives.sequence_to_sequence(tokenizer.bos, label_smoothing),
+        valid=valid,
+        metrics=(Metric("valid_loss", "lower"), Metric("sacrebleu", "higher")),
+        eval_objective=objectives.sequence_to_sequence(tokenizer.bos),
+        evaluate=evaluate,
+        test=_tester(splits.tests, tokenizer, evaluation, read.lowercase),
+        flops=functools.partial(step_flops, config),
+        regularization=regularization(config, label_smoothing),
+        tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
+        settings=TranslationSettings(config, PairSettings(read), evaluation),
+    )
+
+
+def step_flops(config: ModelConfig, batch: Mapping[str, Any]) -> float:
+    """FLOPs of a training step on a batch, from its shapes."""
+    rows, source = batch["inputs"]["source"].shape[:2]
+    return training_flops(config, rows, source, batch["target"].shape[1])
+
+
+def _prefixed(splits: Splits, prefix: str) -> Splits:
+    """The pairs with what sources begin with for the model."""
+    valid = None if splits.valid is None else splits.valid.with_prefix(prefix)
+    tests = {name: pairs.with_prefix(prefix) for name, pairs in splits.tests.items()}
+    return Splits(splits.train.with_prefix(prefix), valid, tests)
+
+
+def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path | None) -> PairStore:
+    """Sentence pairs as ids, and a line about them."""
+    store = build_store(
+        pairs, tokenizer, max_length=read.max_length, too_long=read.too_long, cache=cache
+    )
+    counts = "".join(f", {n} {what}" for what, n in (pairs.counts | store.counts).items())
+    if not len(store):
+        raise DataError(
+            f"{pairs.name}: no pair has at most {plural(read.max_length, 'token')} a side"
+        )
+    unknown = describe_unknown(
+        pairs.name,
+        Side("source", store.source.ids, pairs.sources, tokenizer),
+        Side("target", store.target.ids, pairs.targets, tokenizer.targets),
+    )
+    log(f"{pairs.name}: {plural(len(store), 'pair')}{counts}{unknown}")
+    return store
+
+
+def _batches(store: PairStore, pad: int) -> Callable[[BatchPlan], dict[str, Any]]:
+    return lambda items: make_batch(store, items.indices, items.S, items.T, pad)
+
+
+def _validation(store: PairStore, batching: Batching, pad: int) -> Data:
+    """All pairs once, in order of length, whatever the budget of training."""
+    batching = validation_batching(batching, store.source_lengths, store.target_lengths)
+    plan = batching.plan(store.source_lengths, store.target_lengths, shuffle=False)
+    return Data(plan, _batches(store, pad))
+
+
+def validation_batching(batching: Batching, *lengths: np.ndarray) -> Batching:
+    """Batching with room for the longest, in two shapes."""
+    longest = max(int(side.max()) for side in lengths)
+    tokens = max(batching.max_tokens, (longest + 4) * batching.required_batch_size_multiple)
+    return dataclasses.replace(batching, max_tokens=tokens, num_buckets=2)
+
+
+def regularization(config: ModelConfig, label_smoothing: float) -> tuple[str, ...]:
+    """Names of what only the training loss of an encoder-decoder contains."""
+    of_labels = (f"label smoothing {label_smoothing:g}",) * bool(label_smoothing)
+    return (*of_labels, *("dropout",) * has_dropout(config))
+
+
+class _Bleu:
+    """sacreBLEU of the greedy translations of the first validation sentences."""
+
+    def __init__(
+        self, pairs: Pairs, tokenizer: Tokenizer, evaluation: EvaluationConfig, lowercase: bool
+    ):
+        count = evaluation.sentences
+        self.sources, self.targets = pairs.sources[:count], pairs.targets[:count]
+        self.tokenizer, self.evaluation, self.lowercase = tokenizer, evaluation, lowercase
+        self.translator: Any = None  # a Translator, from the first evaluation on
+
+    def __call__(self, model: Any) -> dict[str, float]:
+        from transformer_jax.decoding.translator import Translator
+        from transformer_jax.evaluation.bleu import translation_scores
+
+        graph, params = split(model)
+        if self.translator is None:
+            search = self.evaluation.search(num_beams=1)
+            self.translator = Translator((graph, params), self.tokenizer, search=search)
+        # Programs are kept from one evaluation to the next.
+        self.translator.params = params
+        with show_progress(f"translating {plural(len(self.sources), 'validation sentence')}"):
+            texts = decode_texts(self.translator, self.sources)
+        show(Pairs(self.sources, self.targets, ""), texts, self.evaluation.shown)
+        tokenize = self.evaluation.tokenize
+        scores = translation_scores(
+            texts, self.targets, lowercase=self.lowercase, tokenize=tokenize
+        )
+        return {"sacrebleu": scores.bleu}
+
+
+def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
+    """Logs the first texts that a model wrote, with their sources and references."""
+    for i in range(min(count, len(texts))):
+        for what, text in (
+            ("source", pairs.sources[i]),
+            ("reference", pairs.targets[i]),
+            ("hypothesis", texts[i]),
+        ):
+            log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
+
+
+def decode_texts(
+    translator: "Translator", sources: Sequence[Any], setting: str = "max_len_a or max_len_b"
+) -> list[str]:
+    """Returns the best text for each source, and logs how many the length limit cut.
+
+    Args:
+        translator: Of the texts.
+        sources: What it reads.
+        setting: The setting that raises the limit, for the message.
+    """
+    before = translator.counts["limited"]
+    texts = [done.text for done in translator.translate(sources)]
+    if count := translator.counts["limited"] - before:
+        log(f"{translator.limit_note(count, len(texts))}: raise {setting}")
+    return texts
+
+
+def _tester(
+    tests: dict[str, Pairs], tokenizer: Tokenizer, evaluation: EvaluationConfig, lowercase: bool
+) -> Callable[[Any, int], dict[str, Any]]:
+    """Prints and returns the scores of the test sets."""
+    beams = evaluation.num_beams
+
+    def test(model: Any, step: int) -> dict[str, Any]:
+        from transformer_jax.decoding.translator import Translator
+
+        search, found = evaluation.search(beams), {}
+        translator = Translator(model, tokenizer, search=search)
+        for name, pairs in tests.items():
+            scores, _ = score_pairs(
+                translator, pairs, lowercase=lowercase, tokenize=evaluation.tokenize
+            )
+            found[name] = scores.to_dict() | {"beams": beams}
+            print(f"{name}: {scores}", flush=True)
+        return {"evaluated_step": step, "tests": found}
+
+    return test
+
+
+def score_pairs(
+    translator: "Translator",
+    pairs: Pairs,
+    *,
+    lowercase: bool = False,
+    tokenize: str | None = None,
+) -> "tuple[BleuScores, list[str]]":
+    """Scores of the translations of the sources of ``pairs``, and the translations."""
+    from transformer_jax.evaluation.bleu import translation_scores
+
+    sides = {"source": pairs.sources, "target": pairs.targets}
+    tokenizer: Any = translator.tokenizer
+    log_scored(pairs.name, plural(len(pairs), "pair"), tokenizer, **sides)
+    texts = decode_texts(translator, pairs.sources)
+    scores = translation_scores(texts, pairs.targets, lowercase=lowercase, tokenize=tokenize)
+    return scores, texts

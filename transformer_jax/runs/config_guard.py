@@ -1,0 +1,212 @@
+"""Compares a run's ``config.json`` with the configuration in its checkpoints' manifests.
+
+A manifest holds its own checksum (``manifest.py``), ``config.json`` does not. If it is edited
+after training, it describes another model for the same parameters, often without any error.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import json
+import logging
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.recurrent_config import RecurrentConfig
+from transformer_jax.runs import manifest
+
+__all__ = [
+    "changed_config",
+    "differences",
+    "holds_weights_alone",
+    "latest_manifest",
+    "leaves",
+    "refuse_changed",
+    "refuse_weights_alone",
+]
+
+log = logging.getLogger(__name__)
+
+# Manifests of schema 1 recorded the values of a resumed run for these settings, which config.json
+# lacks. They do not change what is computed.
+_TOLD = ("loop", "mesh", "distributed", "output", "overwrite")
+_SHOWN = 5  # differences that a message names
+
+_ABSENT = object()
+
+# Whether a changed configuration may be used; None without such a flag.
+_allowed: contextvars.ContextVar[bool | None] = contextvars.ContextVar("allowed", default=None)
+
+
+@contextlib.contextmanager
+def changed_config(allowed: bool) -> Iterator[None]:
+    """Context in which a ``config.json`` that was changed after training is used, or refused.
+
+    Args:
+        allowed: The value of the flag ``--allow-changed-config``, which messages then name.
+    """
+    token = _allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def latest_manifest(run: Path) -> dict[str, Any] | None:
+    """The manifest of a run's newest checkpoint with a valid one; None if there is none.
+
+    An n-gram model has a manifest beside its file instead.
+
+    Raises:
+        UnreadableError: Manifests are there, and none that is valid can be read now.
+    """
+    from transformer_jax.runs.manifest import checkpoint_name, steps
+
+    folder, unreadable = run / "checkpoints", None
+    for path in (*(folder / checkpoint_name(step) for step in steps(folder)), run):
+        try:
+            if manifest.exists(path / manifest.MANIFEST):
+                stat = (path / manifest.MANIFEST).stat()
+                return _read(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        except manifest.UnreadableError as error:
+            unreadable = error
+        except (CheckpointError, OSError):
+            continue
+    if unreadable is not None:
+        raise unreadable
+    return None
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, stamp: tuple[int, ...]) -> dict[str, Any]:
+    """A manifest, cached until its file changes: commands read it several times."""
+    return manifest.read(path)
+
+
+def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
+    """The differences of a ``config.json`` from the configuration in a manifest, by field.
+
+    A field that one of them lacks has its default where it is the model's; elsewhere it is a
+    difference.
+
+    Args:
+        config: Fields of ``config.json``.
+        said: The manifest.
+
+    Example:
+        >>> differences({"model": {"depth": 8}}, {"config": {"model": {"depth": 4}}, "schema": 2})
+        ['model.depth is 8 (4 in training)']
+    """
+    if not isinstance(said.get("config"), dict):
+        return []
+    ignored = _TOLD if said["schema"] == 1 else ()
+    if "recipe" not in config or "recipe" not in said["config"]:
+        ignored = (*ignored, "recipe")  # earlier versions stored no name
+    now, then = (leaves(_whole(fields)) for fields in (config, said["config"]))
+    return [
+        f"{name} is {_shown(now.get(name, _ABSENT))} ({_shown(then.get(name, _ABSENT))} in "
+        f"training)"
+        for name in {**then, **now}
+        if name.split(".")[0] not in ignored
+        and not _same(now.get(name, _ABSENT), then.get(name, _ABSENT))
+    ]
+
+
+def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
+    """Refuses a ``config.json`` that is not the one of its run's checkpoints.
+
+    Args:
+        path: The file, for the message.
+        config: Its fields.
+        run: The run directory.
+
+    Raises:
+        CheckpointError: The configurations differ; the message names the fields with both values.
+    """
+    said = latest_manifest(run)
+    found = [] if said is None else differences(config, said)
+    if not found:
+        return
+    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    what = f"{path}: changed after training: {', '.join(found[:_SHOWN])}{more}"
+    allowed = _allowed.get()
+    if allowed:
+        _note(what)
+        return
+    meant = ", or give --allow-changed-config if it is meant" if allowed is not None else ""
+    raise CheckpointError(f"{what}: change it back{meant}")
+
+
+def holds_weights_alone(run: Path) -> bool:
+    """Returns whether no training wrote a run's checkpoint, as of ``merge`` and ``convert``.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be read.
+    """
+    said = latest_manifest(run)
+    return said is not None and "tree" in said and "data" not in said
+
+
+def refuse_weights_alone(run: Path) -> None:
+    """Refuses to resume a run whose checkpoint no training wrote.
+
+    Raises:
+        ConfigError: It has weights alone, no state of an optimizer.
+    """
+    if holds_weights_alone(run):
+        raise ConfigError(
+            f"{run}: holds weights alone, no training to resume: start a run from it with "
+            f"--init-from {shlex.quote(str(run))}"
+        )
+
+
+@functools.lru_cache(maxsize=16)
+def _note(text: str) -> None:
+    # Once: a command reads the file several times.
+    log.warning("%s", text)
+
+
+def _whole(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration whose model has its defaults filled in; other fields are unchanged."""
+    model = fields.get("model")
+    if not isinstance(model, dict) or model.get("kind") == "ngram":
+        return dict(fields)
+    plain = RecurrentConfig() if model.get("kind") == "recurrent" else TransformerConfig()
+    return {**fields, "model": _filled(model, dataclasses.asdict(plain))}
+
+
+def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dictionaries, with missing keys from others."""
+    both = {
+        name: _filled(value, defaults[name])
+        for name, value in values.items()
+        if isinstance(value, dict) and isinstance(defaults.get(name), dict)
+    }
+    return {**defaults, **values, **both}
+
+
+def leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """The values of nested dictionaries by dotted path."""
+    if not isinstance(value, dict) or not value:
+        return {name: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= leaves(inner, f"{name}.{key}" if name else str(key))
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Returns whether two values of a configuration are equal: true is not 1, but 1.0 is."""
+    # JSON has no tuples, and 1 and 1.0 are the same number.
+    plain = lambda value: list(value) if isinstance(value, tuple) else value
+    truth = isinstance(one, bool) == isinstance(other, bool)
+    return bool(truth and plain(one) == plain(other))
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,339 @@
+"""The lock of a run directory: one process at a time writes to it; others get an error.
+
+The lock is a small file in the directory. It names the machine and the process that hold it and is
+touched every few seconds. A process of this machine that has ended is known by its number and the
+time it started, so its lock is taken over at once. A process of another machine, as on a shared
+disk, is known by its touches: after minutes without one its lock is taken over too. Times are those
+of the file system, so clocks need not agree.
+
+The locks of the system (``flock``, and libraries on top of it such as ``filelock``) are not used:
+on many shared disks they hold within one machine only, and they do not say who holds them.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.core.errors import CheckpointError, command
+from transformer_jax.core.output_files import draft_path, remove_dead_drafts
+from transformer_jax.core.processes import machine, process_alive, this_process
+from transformer_jax.core.storage.urls import with_urls, working_copy
+from transformer_jax.data.files import read_file
+from transformer_jax.runs.lease import lease_of
+from transformer_jax.runs.manifest import run_storage
+
+__all__ = [
+    "LOCK",
+    "RunLock",
+    "check_lock",
+    "held_token",
+    "holds_lock",
+    "is_locked",
+    "lock_token",
+    "of_a_lock",
+]
+
+LOCK = "lock.json"
+_EVERY = 15.0  # seconds between touches
+_STALE = 180.0  # seconds without a touch; shared disks may show old times for a minute
+_WRITTEN = 0.5  # seconds within which a new lock is complete
+_LARGEST = 1 << 16  # bytes; a lock has a few hundred
+
+# Locks of this process: the token by the real path of the directory.
+_held: dict[str, str] = {}
+
+
+class RunLock:
+    """The right to write to a run directory, held while entered.
+
+    Readers need none: files are renamed into place once they are complete.
+
+    Args:
+        path: The run directory; created if missing, and removed again if it stays empty.
+        every: Seconds between touches.
+        stale: Seconds without a touch after which a process of another machine counts as dead.
+        say: Called with a line of text when a lock is taken over.
+
+    Raises:
+        CheckpointError: On entering, if another process holds the lock or the directory cannot be
+            written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        every: float | int = _EVERY,
+        stale: float | int = _STALE,
+        say: Callable[[str], None] = lambda text: None,
+    ):
+        self.path = working_copy(path)
+        self.file = self.path / LOCK
+        self._lease, self._storage = lease_of(self.path), run_storage(self.path)
+        self._every, self._stale, self._say = every, stale, say
+        self._token = secrets.token_hex(8)
+        self._made = False
+        self._done = threading.Event()
+        self._beat: threading.Thread | None = None
+
+    def __enter__(self) -> "RunLock":
+        try:
+            self._take()
+            try:
+                self._lease.take(self._token)
+                # A download may take longer than a lock lasts without renewal.
+                self._beat = threading.Thread(target=self._touch, name="run lock", daemon=True)
+                self._beat.start()
+                self._storage.fetch()
+                self._lease.check(self._token)
+            except BaseException:
+                self._let_go()
+                raise
+        except OSError as error:
+            raise self._unwritten(error) from None
+        _held[os.path.realpath(self.path)] = self._token
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        try:
+            self._storage.publish(check=lambda: self._lease.check(self._token))
+        except (OSError, CheckpointError) as error:
+            if kind is None:
+                raise self._unwritten(error) if isinstance(error, OSError) else error from None
+            self._say(f"not all of {with_urls(str(self.path))} is published: {error}")
+        finally:
+            where = os.path.realpath(self.path)
+            if _held.get(where) == self._token:
+                del _held[where]
+            self._let_go()
+
+    def _unwritten(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{with_urls(str(self.path))}: cannot be written: {error.strerror}")
+
+    def _let_go(self) -> None:
+        self._done.set()
+        if self._beat is not None:
+            self._beat.join()
+        with contextlib.suppress(OSError):
+            self._lease.release(self._token)
+        with contextlib.suppress(OSError):
+            if self._ours():
+                self.file.unlink()
+            if self._made:
+                self.path.rmdir()  # only removes an empty directory; else it fails, as intended
+
+    def _ours(self) -> bool:
+        found = _read(self.file)
+        return found is not None and found.get("token") == self._token
+
+    def _take(self) -> None:
+        self._made = not self.path.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
+        draft = draft_path(self.file)
+        try:
+            remove_dead_drafts(self.path)
+            draft.write_text(json.dumps(this_process() | {"token": self._token}), encoding="utf-8")
+            while not _link(draft, self.file):
+                found = _read(self.file)
+                if found is None:
+                    continue  # released in this moment
+                if found and not _is_lock(found):
+                    raise CheckpointError(
+                        f"{self.file}: not written by this program, so it stays as it is: choose "
+                        f"another directory, or move the file away"
+                    )
+                silent = self._silent(draft)
+                if silent is None:
+                    continue
+                if not found and silent < _WRITTEN:
+                    time.sleep(_WRITTEN / 20)  # just being written, where there are no links
+                    continue
+                self._refuse_unless_dead(found, silent)
+                self._replace(found, draft)
+                if self._ours():
+                    self._say(f"{self.path}: was in use by {_who(found)}, which is gone")
+                    return
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _silent(self, draft: Path) -> float | None:
+        """Seconds since the lock was touched, by the clock of its disk; None if it is gone."""
+        draft.touch()
+        try:
+            return draft.stat().st_mtime - self.file.stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def _refuse_unless_dead(self, found: dict[str, Any], silent: float) -> None:
+        alive = process_alive(found)
+        if alive is False or (alive is None and silent > self._stale):
+            return
+        hint = "wait until it ends, or stop it first"
+        if alive is None:
+            left = max(1, round(self._stale - silent))
+            hint += f" (if it is gone already, try again in {left} s)"
+        raise CheckpointError(f"{self.path}: in use by {_who(found)}: {hint}")
+
+    def _replace(self, found: dict[str, Any], draft: Path) -> None:
+        """Replaces a dead lock, unless another process replaces it first.
+
+        A process creates a folder of a fixed name with the new lock in it, which is exclusive, and
+        renames the lock out of it. This fails if another process removed the folder meanwhile.
+        """
+        turn, ours = self.path / f".{LOCK}.turn", draft_path(self.file)
+        ours.mkdir(exist_ok=True)
+        (ours / self._token).write_text(draft.read_text(encoding="utf-8"), encoding="utf-8")
+        try:
+            ours.rename(turn)
+        except OSError as error:
+            shutil.rmtree(ours, ignore_errors=True)
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            self._end_dead(turn, draft)
+            time.sleep(0.05)
+            return
+        try:
+            if _read(self.file) == found:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    (turn / self._token).rename(self.file)
+        finally:
+            with contextlib.suppress(OSError):
+                (turn / self._token).unlink(missing_ok=True)
+                turn.rmdir()  # fails if it belongs to another process by now, as intended
+
+    def _end_dead(self, turn: Path, draft: Path) -> None:
+        """Removes the folder of a replacement whose process has died."""
+        gone = draft_path(self.file)
+        with contextlib.suppress(OSError):
+            draft.touch()
+            if draft.stat().st_mtime - turn.stat().st_mtime > self._stale:
+                turn.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+
+    def _touch(self) -> None:
+        while not self._done.wait(self._every):
+            # A shared disk may be unavailable for a while; `check_lock` finds lost locks.
+            with contextlib.suppress(OSError):
+                if self._ours():
+                    os.utime(self.file)
+                    self._lease.renew(self._token)
+
+
+def check_lock(path: str | os.PathLike[str]) -> None:
+    """Refuses to write to a run that another process has locked; a missing lock is allowed.
+
+    A lock that this process holds must still be there. A process that slept for minutes, as on a
+    laptop whose lid was closed, counts as dead on other machines; the process that took its run
+    over may have ended since.
+
+    Raises:
+        CheckpointError: Another process holds the lock; the message names it.
+    """
+    file = Path(path) / LOCK
+    try:
+        found = _read(file) or {}
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
+    ours = _held.get(os.path.realpath(path))
+    if ours is not None and found.get("token") == ours:
+        lease_of(path).check(ours)
+        return
+    here = found.get("machine") == machine() and found.get("pid") == os.getpid()
+    if _is_lock(found) and not here and process_alive(found) is not False:
+        raise CheckpointError(
+            f"{path}: in use by {_who(found)}, so this process writes nothing more to it; if that "
+            f"one is gone, delete {file}"
+        )
+    if ours is None:
+        if not here:
+            lease_of(path).check_free()
+    else:
+        raise CheckpointError(
+            f"{path}: no longer locked by this process: another one took it over, or {LOCK} was "
+            f"deleted; so this process writes nothing more to it: continue with "
+            f"{command('resume', path)}"
+        )
+
+
+def held_token(path: str | os.PathLike[str]) -> str | None:
+    """The token of the lock that this process holds of a run directory, or None."""
+    return _held.get(os.path.realpath(path))
+
+
+def lock_token(path: str | os.PathLike[str]) -> str | None:
+    """The token of the lock that is in a run directory, whoever holds it, or None."""
+    found = _read(Path(path) / LOCK)
+    return None if found is None else found.get("token")
+
+
+def holds_lock(path: str | os.PathLike[str]) -> bool:
+    """Returns whether this process has locked a run."""
+    return os.path.realpath(path) in _held
+
+
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a directory holds a lock, of a live or a dead process."""
+    with contextlib.suppress(OSError):
+        return _is_lock(_read(Path(path) / LOCK) or {})
+    return False
+
+
+def of_a_lock(name: str) -> bool:
+    """Returns whether a file of this name in a directory belongs to its lock.
+
+    Example:
+        >>> [of_a_lock(name) for name in ("lock.json", ".lock.json.12ab", "package-lock.json")]
+        [True, True, False]
+    """
+    return name in (LOCK, f"{LOCK}.tmp") or name.startswith(f".{LOCK}.")
+
+
+def _link(draft: Path, file: Path) -> bool:
+    """Rename a complete file, unless a file of the new name exists."""
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        return False
+    except OSError:
+        # A file system without links: other processes may see an empty file, and wait for its
+        # content.
+        try:
+            handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        with open(handle, "w", encoding="utf-8") as out:
+            out.write(draft.read_text(encoding="utf-8"))
+    return True
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """The fields of a lock; None without a lock, empty if it is damaged or incomplete.
+
+    :func:`_is_lock` rejects other content.
+    """
+    try:
+        found = json.loads(read_file(file, _LARGEST).decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {"content": found}
+
+
+def _is_lock(found: dict[str, Any]) -> bool:
+    """Returns whether the fields describe a lock."""
+    return isinstance(found.get("token"), str)
+
+
+def _who(found: dict[str, Any]) -> str:
+    if not isinstance(found.get("pid"), int):
+        return f"a process that {LOCK} does not name"
+    return f"process {found['pid']} on {found.get('host')} since {found.get('since')}"

@@ -1,0 +1,217 @@
+"""``metrics.jsonl``: one JSON object per line, each step once, even after kills and resumes."""
+
+import functools
+import json
+import logging
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from transformer_jax.core.errors import CheckpointError, ConfigError, install, plural
+from transformer_jax.core.old_names import current_metrics, current_settings
+from transformer_jax.core.output_files import draft_file
+from transformer_jax.data.files import read_file
+from transformer_jax.runs.lock import check_lock
+
+__all__ = ["MetricsLog", "read_metrics"]
+
+log = logging.getLogger(__name__)
+
+_NAMED = 5  # damaged lines that a warning names
+_CHECKED = 10.0  # seconds between checks of the lock
+
+
+class _Line(NamedTuple):
+    """A line of a metrics file with its end; ``record`` is None if the line is damaged."""
+
+    number: int
+    raw: bytes
+    record: dict[str, Any] | None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Returns the records of a metrics file; damaged lines are left out, with a warning.
+
+    A last line without an end, which is being written or which a kill cut short, is left out
+    silently.
+
+    Raises:
+        CheckpointError: The file cannot be read.
+    """
+    lines = _read(path)
+    _warn(path, [line for line in lines if line.record is None and line.raw.endswith(b"\n")])
+    return _records(path, lines)
+
+
+def _read(path: Path) -> list[_Line]:
+    try:
+        content = read_file(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    raw = [line for line in re.split(rb"(?<=\n)", content) if line]
+    return [
+        _Line(number, line, _parsed(line)) for number, line in enumerate(raw, 1) if line.strip()
+    ]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    step = record.get("step") if isinstance(record, dict) else None
+    return record if isinstance(step, int) and not isinstance(step, bool) else None
+
+
+def _records(path: Path, lines: Iterable[_Line]) -> list[dict[str, Any]]:
+    objective = _sentence_objective(path.with_name("config.json"))
+    return [current_metrics(line.record, objective) for line in lines if line.record is not None]
+
+
+def _warn(path: Path, damaged: Sequence[_Line]) -> None:
+    if damaged:
+        numbers = ", ".join(str(line.number) for line in damaged[:_NAMED])
+        more = f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
+        _warn_once(
+            f"{path}: {plural(len(damaged), 'line is', 'lines are')} damaged and left out (line "
+            f"{numbers}{more}); training and the best checkpoint do not depend on it"
+        )
+
+
+@functools.lru_cache(maxsize=16)
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def _until(lines: Sequence[_Line], start: int) -> list[_Line]:
+    """The lines of the steps up to ``start``, damaged ones included.
+
+    A line belongs to a later step if its own step is later and so is that of the next line: a
+    damaged number alone moves no line. A damaged line lies between its neighbors, and one that a
+    kill cut short is of a step that is repeated.
+    """
+    steps: list[float] = []  # of each line, or of the next one if that is earlier
+    after = math.inf
+    for line in reversed(lines):
+        if line.record is not None:
+            steps.append(min(line.record["step"], after))
+            after = line.record["step"]
+        else:
+            steps.append(math.nan)
+    kept, before = [], 0.0
+    for line, step in zip(lines, reversed(steps), strict=True):
+        before = before if math.isnan(step) else step
+        cut = not line.raw.endswith(b"\n") and line.record is None
+        if before < start or (before == start and not cut):
+            kept.append(line)
+    return kept
+
+
+def _sentence_objective(config: Path) -> str:
+    """The sentence objective of a run, which earlier names of metrics left out."""
+    try:
+        masking = current_settings(json.loads(read_file(config)))["masking"]
+        return str(masking["sentence_objective"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return "nsp"
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value; a non-finite number becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class MetricsLog:
+    """Appends to ``metrics.jsonl``, and to TensorBoard on request.
+
+    Lines after ``start`` belong to steps that will be repeated and are deleted. Damaged lines
+    among the others stay in the file as they are.
+
+    Args:
+        path: The file.
+        start: The step from which training resumes.
+        tensorboard: Folder of TensorBoard's files; None writes none.
+        writes: Whether to write the file; False in all processes but the first.
+
+    Attributes:
+        history: The records of all lines so far, without damaged ones.
+
+    Raises:
+        CheckpointError: The file cannot be read or written, or another process has the run.
+        ConfigError: TensorBoard is on and ``tensorboardX`` is not installed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        start: int = 0,
+        *,
+        tensorboard: Path | None = None,
+        writes: bool = True,
+    ):
+        self.path = path
+        lines = _until(_read(path), start)
+        self.history = _records(path, lines)
+        self._board = None
+        self._file: IO[str] | None = None
+        if not writes:
+            return
+        _warn(path, [line for line in lines if line.record is None])
+        check_lock(path.parent)
+        self._checked = time.monotonic()
+        if tensorboard is not None:
+            try:
+                from tensorboardX import SummaryWriter
+            except ImportError:
+                raise ConfigError(
+                    "TensorBoard is asked for, but tensorboardX is not installed: "
+                    f"{install('tensorboard')}, or leave the flag out"
+                ) from None
+            self._board = SummaryWriter(str(tensorboard), purge_step=start + 1)
+        try:
+            with draft_file(path) as draft:
+                draft.write_bytes(b"".join(line.raw.rstrip(b"\n") + b"\n" for line in lines))
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+
+    @staticmethod
+    def _line(record: Mapping[str, Any]) -> str:
+        return json.dumps(dict(record), allow_nan=False) + "\n"
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Appends one record, which has a ``step``; it survives a kill of the process.
+
+        Raises:
+            CheckpointError: The disk is full, or another process has taken the run over.
+        """
+        plain = {name: _plain(value) for name, value in record.items()}
+        self.history.append(plain)
+        if self._file is None:
+            return
+        if time.monotonic() - self._checked >= _CHECKED:
+            check_lock(self.path.parent)
+            self._checked = time.monotonic()
+        try:
+            self._file.write(self._line(plain))
+            self._file.flush()
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from None
+        if self._board is not None:
+            for name, value in plain.items():
+                if name != "step" and isinstance(value, int | float):
+                    self._board.add_scalar(name, value, plain["step"])
+
+    def close(self) -> None:
+        """Closes the files."""
+        if self._file is not None:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()

@@ -1,0 +1,337 @@
+"""Run directories, which hold all that is needed to use or resume a run."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from transformer_jax.core.errors import CheckpointError, ConfigError, command, no_such_run
+from transformer_jax.core.old_names import current_settings, earlier_settings
+from transformer_jax.core.output_files import draft_folder, is_draft, replace_folder, restore_folder
+from transformer_jax.core.storage.urls import draft_place, with_urls, working_copy
+from transformer_jax.data.files import read_file
+from transformer_jax.runs import manifest
+from transformer_jax.runs.lock import LOCK, check_lock, of_a_lock
+from transformer_jax.runs.manifest import run_storage
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.runs.checkpoint_reader import Loaded
+
+__all__ = ["NOT_OURS", "ConfigFile", "RunDirectory", "describe_run"]
+
+# The end of messages about a run whose task is not one of the library's.
+NOT_OURS = (
+    "describes no model of this library: a run of your own task is used by "
+    "transformer_jax.load(path, task)"
+)
+
+# Fields of ``config.json`` that are no settings: the name of the recipe, and what is known of the
+# published model that the run started from.
+_NO_SETTINGS = ("recipe", "special", "published")
+
+
+def describe_run(settings: Any) -> dict[str, Any]:
+    """Returns what ``config.json`` holds of settings: the name of their recipe, and all of them.
+
+    Args:
+        settings: A dataclass; one with an attribute ``recipe`` names the recipe.
+    """
+    name = getattr(settings, "recipe", None)
+    return ({} if name is None else {"recipe": name}) | dataclasses.asdict(settings)
+
+
+class RunDirectory:
+    """The paths of the files of a run; of a URL, those of its working copy on this machine.
+
+    Raises:
+        ConfigError: As :func:`transformer_jax.core.storage.urls.url_of`.
+
+    Example:
+        >>> RunDirectory("runs/base").metrics.name
+        'metrics.jsonl'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = working_copy(path)
+        self.config = self.path / "config.json"
+        self.tokenizer = self.path / "tokenizer.json"
+        self.template = self.path / "tokenizer_config.json"  # of conversations
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.jsonl"
+        self.results = self.path / "results.json"
+        self.curves = self.path / "curves.png"
+        self.log = self.path / "error.log"
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> "RunDirectory":
+        """Creates a run directory; a lock in it is kept.
+
+        Args:
+            path: The directory; missing or empty.
+            overwrite: Whether an existing run is deleted. Other folders are never deleted.
+
+        Raises:
+            ConfigError: ``path`` is not free.
+            CheckpointError: It cannot be written.
+        """
+        run = cls(path)
+        cls.check_free(path, overwrite=overwrite)
+        check_lock(run.path)
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            for entry in run.path.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                elif entry.name != LOCK:
+                    entry.unlink()
+            run_storage(run.path).publish()
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+        return run
+
+    @classmethod
+    @contextlib.contextmanager
+    def whole(
+        cls, path: str | os.PathLike[str], *, overwrite: bool = False
+    ) -> Iterator["RunDirectory"]:
+        """Context with a run that is written beside its place, and renamed when it is complete.
+
+        A process that is killed leaves nothing at ``path`` that looks like a run, and a run that
+        is to give way stays until then. Training, whose runs are there to be resumed, uses
+        :meth:`create`.
+
+        Args:
+            path: The directory; missing or empty.
+            overwrite: Whether an existing run is replaced.
+
+        Raises:
+            ConfigError: ``path`` is not free.
+            CheckpointError: It cannot be written, or another process uses it.
+        """
+        run = cls(path)
+        target = Path(os.path.realpath(run.path))  # a link stays one
+
+        def check() -> None:
+            cls.check_free(path, overwrite=overwrite)
+            check_lock(run.path)
+
+        try:
+            restore_folder(target)
+            check()
+            with draft_folder(draft_place(target)) as draft:
+                yield cls(draft)
+                check()  # another process may have begun a run there meanwhile
+                replace_folder(draft, target)
+            run_storage(run.path).publish()
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+
+    def has_begun(self) -> bool:
+        """Returns whether training has begun; a run without its first files is empty."""
+        begun = {path.name for path in (self.metrics, self.checkpoints, self.results)}
+        return bool(begun & self._names())
+
+    def _names(self) -> set[str]:
+        try:
+            return run_storage(self.path).names()
+        except OSError as error:
+            shown = with_urls(str(self.path))
+            raise CheckpointError(f"{shown}: cannot be read: {error.strerror}") from None
+
+    @classmethod
+    def check_free(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Refuses a directory that ``create`` would refuse.
+
+        Raises:
+            ConfigError: ``path`` is not free.
+            CheckpointError: It cannot be read.
+        """
+        run = cls(path)
+        names = run._names()
+        if all(of_a_lock(name) or is_draft(name) for name in names):
+            return
+        if any(name.endswith((".safetensors", ".bin")) for name in names):
+            raise ConfigError(
+                f"{path}: holds a Hugging Face checkpoint, which is never deleted: choose another "
+                f"--output"
+            )
+        if run.config.name not in names:
+            raise ConfigError(f"{path}: is not empty and no run: choose another --output")
+        if run.has_begun() and not overwrite:
+            resumes = "" if run._cannot_resume() else f"continue with {command('resume', path)}, "
+            raise ConfigError(
+                f"{path}: holds a run already: {resumes}choose another --output, or delete it with "
+                f"--overwrite"
+            )
+
+    def _cannot_resume(self) -> bool:
+        """Returns whether the run is known to hold weights alone, or an n-gram model."""
+        from transformer_jax.runs.config_guard import holds_weights_alone
+
+        with contextlib.suppress(CheckpointError):
+            model = self.read_config().get("model")
+            ngram = isinstance(model, dict) and model.get("kind") == "ngram"
+            return ngram or holds_weights_alone(self.path)
+        return False
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> "RunDirectory":
+        """The run at ``path``.
+
+        Raises:
+            CheckpointError: There is no run.
+        """
+        run = cls(path)
+        if not os.path.isdir(run.path):
+            raise CheckpointError(no_such_run(path))
+        for needed in (run.config, run.tokenizer):
+            if not manifest.exists(needed) and not (needed == run.tokenizer and run.reads_images()):
+                why = f"it has no {needed.name}"
+                if needed == run.tokenizer and "model" not in run.read_config():
+                    why += f", and config.json {NOT_OURS}"
+                raise CheckpointError(f"{path}: not a run directory ({why})")
+        return run
+
+    def reads_images(self) -> bool:
+        """Returns whether the model of the run reads images, and so has no tokenizer.
+
+        Raises:
+            CheckpointError: ``config.json`` is missing or damaged.
+        """
+        model = self.read_config().get("model")
+        image = model.get("image") if isinstance(model, dict) else None
+        return isinstance(image, dict) and bool(image.get("image_size"))
+
+    def read_config(self, *, check: bool = True) -> dict[str, Any]:
+        """The fields of ``config.json``, which must not have changed since training.
+
+        Args:
+            check: Whether a file that was changed since is refused.
+
+        Raises:
+            CheckpointError: It is missing or damaged, or was changed after training (see
+                :func:`transformer_jax.runs.config_guard.changed_config`).
+        """
+        from transformer_jax.runs.config_guard import refuse_changed
+
+        fields = current_settings(self._read(self.config))
+        if check:
+            refuse_changed(self.config, fields, self.path)
+        return fields
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of ``config.json`` that are settings of a run.
+
+        A setting that is newer than the run has the value that keeps its results.
+
+        Raises:
+            CheckpointError: As :meth:`read_config`.
+        """
+        fields = earlier_settings(self.read_config())
+        return {name: value for name, value in fields.items() if name not in _NO_SETTINGS}
+
+    def load_params(
+        self, which: int | Literal["best", "last"] = "best", *, average: int = 1
+    ) -> "Loaded":
+        """Loads the parameters of a checkpoint, see :func:`.checkpoint_reader.load_params`.
+
+        Raises:
+            CheckpointError: There is no such checkpoint, or nothing that verifies.
+        """
+        from transformer_jax.runs.checkpoint_reader import load_params
+
+        return load_params(self.path, which, average=average)
+
+    def weights_digest(
+        self, which: int | Literal["best", "last"] = "best", *, average: int = 1
+    ) -> str:
+        """A checksum that changes with the parameters of :meth:`load_params`.
+
+        Raises:
+            CheckpointError: There is no such checkpoint, or nothing that verifies.
+        """
+        from transformer_jax.runs.checkpoint_reader import weights_digest
+
+        return weights_digest(self.path, which, average=average)
+
+    def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
+        """The tokenizer; its file must have this checksum, by default that of the manifest.
+
+        Raises:
+            DataError: The file is missing, is not a tokenizer, or has another checksum.
+        """
+        from transformer_jax.data.tokenizer import load_tokenizer
+        from transformer_jax.runs.config_guard import latest_manifest
+
+        if sha256 is None:
+            sha256 = (latest_manifest(self.path) or {}).get("tokenizer")
+        special = self.read_config().get("special") if manifest.exists(self.config) else None
+        return load_tokenizer(self.tokenizer, sha256=sha256, special=special)
+
+    def template_digest(self) -> str | None:
+        """The checksum of the chat template's file; None if there is none.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        try:
+            return hashlib.sha256(read_file(self.template)).hexdigest()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            why = error.strerror or error
+            raise CheckpointError(f"{self.template}: cannot be read: {why}") from None
+
+    def read_results(self) -> dict[str, Any]:
+        """The content of ``results.json``, which is written at the end of a run.
+
+        Raises:
+            CheckpointError: It is missing or damaged.
+        """
+        return self._read(self.results)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            fields = json.loads(read_file(path).decode("utf-8"))
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError):
+            raise CheckpointError(f"{path}: damaged (not JSON)") from None
+        if not isinstance(fields, dict):
+            raise CheckpointError(f"{path}: damaged (not an object)")
+        return fields
+
+    def write(self, path: Path, fields: dict[str, Any]) -> None:
+        """Writes a JSON file of the run atomically.
+
+        Raises:
+            CheckpointError: It cannot be written, or another process has taken the run over.
+        """
+        check_lock(self.path)
+        try:
+            manifest.atomic_write(path, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+class ConfigFile(RunDirectory):
+    """The settings of a file alone, without the checks of its run."""
+
+    def __init__(self, file: Path):
+        super().__init__(file.parent)
+        self.config = file
+
+    def read_config(self, *, check: bool = True) -> dict[str, Any]:
+        """The fields of the file; they are not compared with checkpoints.
+
+        Raises:
+            CheckpointError: It is missing or damaged.
+        """
+        del check
+        return super().read_config(check=False)

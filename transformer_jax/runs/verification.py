@@ -1,0 +1,130 @@
+"""Checks of the checkpoints of a run, without loading any of them into a model."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.core.errors import CheckpointError
+from transformer_jax.runs.checkpoint_reader import not_finite
+from transformer_jax.runs.checkpoint_score import PROGRESS
+from transformer_jax.runs.manifest import (
+    DAMAGED,
+    FROZEN,
+    SCRATCH,
+    UnreadableError,
+    check_checkpoint,
+    check_frozen,
+    checkpoint_name,
+    checkpoints_of,
+    exists,
+    steps,
+)
+from transformer_jax.runs.run_directory import RunDirectory
+
+__all__ = ["VerifyResult", "verify"]
+
+
+class VerifyResult(NamedTuple):
+    """The result of ``verify`` for one checkpoint.
+
+    Attributes:
+        path: The checkpoint, or where it should be.
+        step: Its step; None for remains that no command loads.
+        problem: A line about damage; None if it is sound.
+        unreadable: Whether nothing is known of it, as it cannot be read now.
+    """
+
+    path: Path
+    step: int | None
+    problem: str | None
+    unreadable: bool = False
+
+
+def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
+    """Returns one result for every checkpoint of a run, newest first; nothing is changed.
+
+    The newest checkpoint and ``results.json`` say which others must be there: the last one, the
+    best one, and the frozen parameters.
+
+    Raises:
+        CheckpointError: Not a run directory, or one that cannot be listed.
+    """
+    directory = checkpoints_of(run)
+    findings, sound = [], {}
+    for step in steps(directory):
+        path = directory / checkpoint_name(step)
+        found, fields = _checked(path, step)
+        if found.problem is None and fields is not None:
+            sound[step] = fields
+        if found.problem is None or exists(path):  # training removes old ones meanwhile
+            findings.append(found)
+    trained = next(iter(sound.values()), None)
+    if trained is not None and "frozen" in trained:
+        findings.append(_frozen(directory, trained))
+    findings += _gone(directory, sound)
+    for path in sorted(directory.iterdir()):
+        if SCRATCH in path.name:
+            findings.append(VerifyResult(path, None, f"{path}: a save that did not finish"))
+        elif path.name.startswith(DAMAGED):
+            findings.append(VerifyResult(path, None, f"{path}: was found damaged and set aside"))
+    return findings
+
+
+def _checked(path: Path, step: int) -> tuple[VerifyResult, dict[str, Any] | None]:
+    try:
+        fields, problem = check_checkpoint(path)
+    except UnreadableError as error:
+        return VerifyResult(path, step, str(error), unreadable=True), None
+    if problem is None and fields is not None:
+        problem = not_finite(path, fields)
+    return VerifyResult(path, step, problem), fields
+
+
+def _frozen(directory: Path, trained: Mapping[str, Any]) -> VerifyResult:
+    kept = directory.parent / FROZEN / checkpoint_name(0)
+    try:
+        fields, problem = check_frozen(directory.parent, trained)
+    except UnreadableError as error:
+        return VerifyResult(kept.parent, 0, str(error), unreadable=True)
+    if problem is None and fields is not None:
+        problem = not_finite(kept, fields)
+    return VerifyResult(kept.parent, 0, problem)
+
+
+def _gone(directory: Path, sound: Mapping[int, Mapping[str, Any]]) -> Iterator[VerifyResult]:
+    """The best and the last checkpoint, if their folders are gone."""
+    there = steps(directory)
+    newest, best = next(iter(sound), None), None
+    if newest is not None and there[:1] == [newest]:  # else training has gone on
+        best = sound[newest].get(PROGRESS, {}).get("best_step", 0)
+        if best and best not in there:
+            yield _missing(directory, best, f"the best checkpoint by that of step {newest}")
+    run = RunDirectory(directory.parent)
+    try:
+        results = run.read_results() if exists(run.results) else {}
+    except CheckpointError as error:
+        yield VerifyResult(run.results, 0, str(error))
+        return
+    last, best_score = results.get("steps"), results.get("best")
+    if not isinstance(last, int) or (there and there[0] > last):
+        return
+    if last not in there:
+        yield _missing(directory, last, "the last checkpoint by results.json")
+    named = results.get("best_step")
+    if isinstance(named, int):
+        if named not in (best, last, *there):
+            yield _missing(directory, named, "the best checkpoint by results.json")
+    elif (
+        isinstance(best_score, dict)
+        and sound.keys() == set(there)
+        and all(fields.get("score") != best_score for fields in sound.values())
+    ):
+        shown = f"{best_score.get('name')} {best_score.get('value')}"
+        what = f"{run.results}: the checkpoint of its best score, {shown}, is missing"
+        yield VerifyResult(run.results, 0, what)
+
+
+def _missing(directory: Path, step: int, why: str) -> VerifyResult:
+    path = directory / checkpoint_name(step)
+    return VerifyResult(path, step, f"{path}: is missing, {why}")

@@ -1,1 +1,0 @@
-"""Speech: recordings and their texts, features of waveforms, transcription."""
