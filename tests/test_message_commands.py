@@ -9,7 +9,7 @@ import pytest
 
 from tests.test_docs import strange_command
 from transformer_jax.cli.main import main
-from transformer_jax.core.errors import ConfigError, command, install, no_such_run
+from transformer_jax.core.errors import CheckpointError, ConfigError, command, install, no_such_run
 from transformer_jax.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +18,7 @@ PLACE = "runs/Ada's first"  # what stands for a path
 # A program or an installer outside of backticks is one that nobody can paste.
 BARE = re.compile(r"transformer-jax [a-z]|python -m [a-z]|pip install\b|hf download")
 # Descriptions of programs, and where commands are made.
-ALLOWED = {"errors.py", "cli/main.py", "cli/train_word_vectors.py", "interop/stablehlo.py"}
+ALLOWED = {"core/errors.py", "cli/main.py", "cli/train_word_vectors.py", "interop/stablehlo.py"}
 PROGRAM = re.compile(r"(python -m )?experiments\.\w+|python -m experiments\.\{\}")
 
 
@@ -141,7 +141,7 @@ def test_what_is_not_there_is_not_downloaded(path, download, door, capfd, monkey
     elif door == "load":
         import transformer_jax as tj
 
-        with pytest.raises(tj.errors.CheckpointError) as refused:
+        with pytest.raises(CheckpointError) as refused:
             tj.load(path)
         said = str(refused.value)
     assert f"{path}: no such run directory" in said

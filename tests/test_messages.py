@@ -4,9 +4,13 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ["cli", "data", "decoding", "encoding", "evaluation", "parallel", "runs", "training"]
-FOLDERS += ["tasks", "visual"]
-FILES = [path for name in FOLDERS for path in (ROOT / "transformer_jax" / name).rglob("*.py")]
+# Functions of arrays and files of other libraries are for developers.
+APART = {"functional", "interop", "models"}
+FILES = [
+    path
+    for path in (ROOT / "transformer_jax").rglob("*.py")
+    if path.relative_to(ROOT / "transformer_jax").parts[0] not in APART
+]
 FILES += (ROOT / "experiments").glob("*.py")
 THINGS = re.findall(
     r"\w+",

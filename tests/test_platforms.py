@@ -101,7 +101,12 @@ def test_no_file_reads_the_default_backend():
 def user_of(name, monkeypatch):
     """The user of a tiny model whose arrays lie on a TPU, as far as it can know."""
     tpu = lambda tree: types.SimpleNamespace(platform="tpu")
-    for module in ("decoding.layout", "decoding.language", "encoding.vectors", "encoding.masked"):
+    for module in (
+        "decoding.layout",
+        "decoding.language",
+        "inference.encoding.vectors",
+        "inference.encoding.masked",
+    ):
         monkeypatch.setattr(f"transformer_jax.{module}.device_of", tpu)
     tokenizer = train_tokenizer("wordpiece", ["a b c"] * 9, 30, special=BERT_SPECIAL)
     config = dataclasses.replace(decoder("float32"), vocab_size=tokenizer.vocab_size)

@@ -77,14 +77,14 @@ def test_a_large_process_drops_its_programs(monkeypatch, held, same, dropped):
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_session_over_its_budget_fails_and_names_its_tests(processes):
-    run = [sys.executable, "-m", "pytest", "-q", f"-n{processes}", "tests/test_keys.py"]
+    run = [sys.executable, "-m", "pytest", "-q", f"-n{processes}", "tests/core/test_keys.py"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
     for most, code in (("1000", 0), ("0.01", 1)):
         found = subprocess.run(
             [*run, "--cpu-budget", most], cwd=ROOT, env=kept, capture_output=True, text=True
         )
         assert found.returncode == code, found.stdout
-        assert ("s  tests/test_keys.py::" in found.stdout) == bool(code)
+        assert ("s  tests/core/test_keys.py::" in found.stdout) == bool(code)
 
 
 def test_slices_are_disjoint_and_all():

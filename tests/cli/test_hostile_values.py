@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.speech.synthetic import write_speech
+from tests.data.speech.test_speech_runs import TINY, manifests
 from tests.parity import layouts
-from tests.speech.synthetic import write_speech
-from tests.speech.test_speech_runs import TINY, manifests
 from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.flags import positional

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.chat.test_encoding import ENDS, WORDS
-from tests.chat.test_template import conversation
 from tests.cli.conftest import TEXT
 from tests.conftest import SWEEP_SEED
+from tests.data.chat.test_encoding import ENDS, WORDS
+from tests.data.chat.test_template import conversation
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.backends import SPECIAL
 from transformer_jax.data.chat.encoding import ChatEncoder

@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 from benchmarks.programs import NAMED, Case
-from tests.compiled_plans import run_of, stored_cases
+from tests.planning.compiled_plans import run_of, stored_cases
 from transformer_jax.models.making import make_model
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.target import find_target

@@ -12,9 +12,9 @@ import optax
 import pytest
 from flax import nnx
 
-from tests.chat.test_encoding import ENDS, WORDS
-from tests.chat.test_template import conversation
 from tests.conftest import SWEEP_SEED
+from tests.data.chat.test_encoding import ENDS, WORDS
+from tests.data.chat.test_template import conversation
 from tests.training.small_decoder import CONFIG
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.backends import SPECIAL

@@ -194,7 +194,7 @@ def _rows(parts: "Iterable[Component]") -> list[tuple[str, ...]]:
 
 def _decoding_line(cost: "Decoding", both: bool) -> str:
     """The line about the cost of a generated token; ``both`` is an encoder-decoder."""
-    start = f"{short(cost.start)}FLOP to start, then " if both else ""
+    start = f"{short(cost.prefill)}FLOP to start, then " if both else ""
     return (
         f"decoding        {start}{short(cost.flops)}FLOP a token and {short(cost.bytes)}B "
         f"moved at least a step, with a cache of {short(cost.cache_bytes)}B a "

@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, declared settings, files, processes. No models here."""
+"""Foundations of all other packages: errors, declared settings, files, processes, keys."""

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import GenerationConfig, LengthLimit
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.inference.results import GeneratedText, with_alternatives
@@ -103,8 +103,8 @@ def requests_of(prompts: list[str], changes: Mapping[str, Any]) -> list[Generati
         return [request_of(prompt, changes) for prompt in prompts]
     if len(adapter) != len(prompts):
         raise ConfigError(
-            f"adapter names {len(adapter)} adapters for {len(prompts)} prompts: one name, or one "
-            f"for each prompt"
+            f"adapter names {plural(len(adapter), 'adapter')} for "
+            f"{plural(len(prompts), 'prompt')}: one name, or one for each prompt"
         )
     each = zip(prompts, adapter, strict=True)
     return [request_of(prompt, {**changes, "adapter": name}) for prompt, name in each]

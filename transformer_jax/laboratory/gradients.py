@@ -187,5 +187,5 @@ def _trained(
         progress=progress.within(f"{where}: training"),
     )
     recalled = fitted.metrics["accuracy"]
-    progress(f"{where}: recalls {recalled:.2f} after {fitted.steps:,} steps", ends=True)
+    progress(f"{where}: recalls {recalled:.2f} after {plural(fitted.steps, 'step')}", ends=True)
     return fitted.model, recalled

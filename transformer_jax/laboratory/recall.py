@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Key
 
+from transformer_jax.core.errors import plural
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, evaluated, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
@@ -106,7 +107,7 @@ def recall(settings: RecallSettings = RecallSettings(), *, say: Say | None = Non
                 found = evaluated(fitted.model, answers, texts, batches=batches, seed=seed)
                 accuracy[name][-1].append(found["accuracy"])
                 steps[name][-1].append(fitted.steps)
-                said = f"accuracy {found['accuracy']:.3f} after {fitted.steps:,} steps"
+                said = f"accuracy {found['accuracy']:.3f} after {plural(fitted.steps, 'step')}"
                 progress(f"{where}: {said}", ends=True)
     return RecallFigures(settings, sizes, count, accuracy, steps)
 

@@ -17,6 +17,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from transformer_jax.core.errors import plural
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.laboratory.fitting import FitProgress, Say
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
@@ -71,9 +72,10 @@ class RewardFigures:
     def draw(self, path: Path) -> None:
         """Writes the picture, in the format of the suffix."""
         asked = self.settings
+        title = f'Letters "a" of {plural(asked.length, "token")}'
         panels = [
             Panel(
-                f'Letters "a" of {asked.length} tokens', "step", "reward", _lines(self.reward),
+                title, "step", "reward", _lines(self.reward),
                 level=(asked.length, "all"), limits=(0.0, asked.length * 1.07), marks=False,
             ),
             Panel(

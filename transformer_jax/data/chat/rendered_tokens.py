@@ -78,13 +78,13 @@ class TextTokens(NamedTuple):
     Attributes:
         ids: The ids.
         spans: Where each token starts and ends in the text, int32 ``[T 2]``.
-        pieces: For each part between cuts, its first character and its first token.
+        parts: Of each part between cuts, the first character and the first token.
         special: Indices of the tokens that are special tokens of the text.
     """
 
     ids: list[int]
     spans: np.ndarray
-    pieces: list[tuple[int, int]]
+    parts: list[tuple[int, int]]
     special: np.ndarray
 
     def count_from(self, end: int) -> int:
@@ -120,11 +120,11 @@ class _Parts:
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.spans: list[np.ndarray] = []
-        self.pieces: list[tuple[int, int]] = []
+        self.parts: list[tuple[int, int]] = []
 
     def add(self, chunk: _Chunk, encoding: Any) -> None:
         if chunk.fresh:
-            self.pieces.append((chunk.begin, len(self.ids)))
+            self.parts.append((chunk.begin, len(self.ids)))
         self.ids += encoding.ids
         self.spans.append(np.array(encoding.offsets, np.int32).reshape(-1, 2) + chunk.begin)
 
@@ -181,7 +181,7 @@ class PartTokenizer:
             for i, id in enumerate(ids)
             if id in self._names and self._names[id] in text[at[i, 0] : at[i, 1]]
         ]
-        return TextTokens(ids, at, parts.pieces, np.array(special, np.int64))
+        return TextTokens(ids, at, parts.parts, np.array(special, np.int64))
 
     def count_before(
         self,
@@ -224,8 +224,8 @@ class PartTokenizer:
         special token depend on nothing before it, but a tokenizer may treat the first characters of
         a text in another way, or join the blanks around a special token to it.
         """
-        place = bisect.bisect_left(tokens.pieces, (start, 0)) - 1
-        begin, first = tokens.pieces[max(place, 0)]
+        place = bisect.bisect_left(tokens.parts, (start, 0)) - 1
+        begin, first = tokens.parts[max(place, 0)]
         count = int(np.searchsorted(tokens.spans[tokens.special, 1], start, "right"))
         if count >= 2:
             at = tokens.special[count - 2 : count]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.chat.render_client import render_elsewhere
 from transformer_jax.data.chat.token_names import (
     TOKEN_NAMES,
@@ -123,8 +123,8 @@ class ChatTemplate:
         ):
             if size > most:
                 raise ConfigError(
-                    f"{self.name} is refused: {subject} {size:,} characters, and a layout of "
-                    f"conversations at most {most:,}"
+                    f"{self.name} is refused: {subject} {plural(size, 'character')}, and a layout "
+                    f"of conversations at most {most:,}"
                 )
 
 

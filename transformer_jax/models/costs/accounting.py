@@ -47,7 +47,7 @@ class Totals:
 class Decoding:
     """Costs of one decoding step, with cached keys and values of earlier steps."""
 
-    start: int  # FLOPs before the first token: the encoder, and cross-attention's keys and values
+    prefill: int  # FLOPs before the first token: the encoder, and cross-attention's keys and values
     flops: float  # for one token of one sentence, the mean over the target's length
     bytes: float  # moved at least by one step of the whole batch: parameters once, caches once
     cache_bytes: int  # one sentence's keys and values at full length
@@ -190,7 +190,7 @@ def decoding(
     weights = sum(p.parameters for p in steps if not p.path.endswith("embedding"))
     weights += decoder.vocab_size * config.d_model if config.head.tie_word_embeddings else 0
     return Decoding(
-        start=sum(p.forward for p in first),
+        prefill=sum(p.forward for p in first),
         flops=(sum(p.forward for p in steps) + more) / B,
         bytes=item * weights + B * (row * cross + slot * (T + 1) / 2),
         cache_bytes=row * cross + slot * T,
@@ -207,7 +207,7 @@ def _recurrent_decoding(config: RecurrentConfig, B: int, S: int) -> Decoding:
     if config.head.tie_word_embeddings:
         weights += config.decoder().vocab_size * config.hidden_size
     return Decoding(
-        start=sum(part.forward for part in listed if part.path.startswith(once)),
+        prefill=sum(part.forward for part in listed if part.path.startswith(once)),
         flops=sum(part.forward for part in steps) / B,
         bytes=float(itemsize(config) * weights + B * kept),
         cache_bytes=kept,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.chat.hostile import HOSTILE, REFUSED
+from tests.data.chat.hostile import HOSTILE, REFUSED
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.chat.template import ChatTemplate, built_in, find_template, named_template
 

@@ -20,7 +20,7 @@ from transformer_jax.parallel.coordinator import (
 from transformer_jax.parallel.launch.supervisor import Processes, child_environment
 from transformer_jax.parallel.launchers import find_launch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # Every socket of the process that listens, by the tables of the kernel.
 PROGRAM = """
 import json, os, re

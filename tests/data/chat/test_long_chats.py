@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.chat.test_template import conversation
 from tests.conftest import SWEEP_SEED
+from tests.data.chat.test_template import conversation
 from tests.tokenizer_kinds import KINDS, tokenizer_of
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.chat import encoding, rendered_tokens
@@ -224,7 +224,7 @@ def test_ten_thousand_messages_take_seconds_and_little_memory():
     program = """
 import time
 from pathlib import Path
-from tests.chat.test_long_chats import TEMPLATES, talk
+from tests.data.chat.test_long_chats import TEMPLATES, talk
 from tests.tokenizer_kinds import tokenizer_of
 from transformer_jax.data.chat.encoding import ChatEncoder
 status = Path("/proc/self/status")
@@ -237,7 +237,7 @@ print(most() - before, time.process_time() - began)
 """
     for name in ("chatml", "chatml without tags"):
         command = [sys.executable, "-c", program.replace("NAME", name)]
-        root = Path(__file__).parents[2]
+        root = Path(__file__).parents[3]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         megabytes, seconds = map(float, done.stdout.split())

@@ -131,7 +131,7 @@ def test_any_name_that_a_file_can_have_has_drafts(name, tmp_path):
 REPLACE = """
 import os, signal, sys
 from pathlib import Path
-from transformer_jax import output_files
+from transformer_jax.core import output_files
 os.chdir({folder!r})
 kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 if {when!r} == "between":  # the old folder is away, the new one is not there yet

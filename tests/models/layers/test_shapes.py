@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from transformer_jax import models, modules
+from transformer_jax import models
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.config import (
@@ -357,10 +357,9 @@ def test_an_output_table_is_a_tree_of_its_arrays():
 
 def test_every_module_has_a_row():
     there = {case[0].__name__ for case in CASES.values()} | BASES
-    for package in (modules, models):
-        for found in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{found.name}")
-            for name, value in vars(module).items():
-                own = inspect.isclass(value) and value.__module__ == module.__name__
-                if own and issubclass(value, nnx.Module):
-                    assert name in there, f"{module.__name__}.{name}"
+    for found in pkgutil.walk_packages(models.__path__, f"{models.__name__}."):
+        module = importlib.import_module(found.name)
+        for name, value in vars(module).items():
+            own = inspect.isclass(value) and value.__module__ == module.__name__
+            if own and issubclass(value, nnx.Module):
+                assert name in there, f"{module.__name__}.{name}"

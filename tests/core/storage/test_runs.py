@@ -20,7 +20,7 @@ from transformer_jax.core.storage.objects import Objects
 from transformer_jax.data.corpora import phrasebook
 from transformer_jax.runs.verification import verify
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STEPS = 60
 TINY = [
     "--model.d-model", "8", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "16",

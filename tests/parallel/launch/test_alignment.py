@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import language_run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROWS = ["--align.max-length", "16", "--training.max-tokens", "128", "--training.num-buckets", "1"]
 SAMPLES = ["--align.max-prompt-length", "8", "--align.max-new-tokens", "4", "--align.updates", "1"]
 SAMPLES += ["--align.group-size", "2", "--training.batch-size", "2", "--reward.file", "reward.py"]

@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from tests.speech.test_audio import SIGNAL, SMALL, floating, pcm
+from tests.data.speech.test_audio import SIGNAL, SMALL, floating, pcm
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.speech.audio import AudioConfig, resampled
 from transformer_jax.data.speech.features import decode_features

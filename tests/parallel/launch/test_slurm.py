@@ -1,6 +1,6 @@
 """A real SLURM of two nodes runs what ``launch --render slurm`` prints.
 
-``tests/launch/slurm_cluster.sh install`` installs it; ``start DIR`` starts it on this machine.
+``slurm_cluster.sh install``, in this folder, installs it; ``start DIR`` starts it on this machine.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CLUSTER = Path(__file__).with_name("slurm_cluster.sh")
 SETTINGS = [
     "--data.text", "text.txt", "--output", "a run", "--training.batch-size", "8",
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not (shutil.which("slurmctld") and shutil.which("munged") and os.geteuid() == 0),
-        reason="needs slurm-wlm, munge and root: bash tests/launch/slurm_cluster.sh install",
+        reason="needs slurm-wlm, munge and root: tests/parallel/launch/slurm_cluster.sh install",
     ),
 ]
 

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from tests.chat.test_template import conversation
 from tests.conftest import SWEEP_SEED
+from tests.data.chat.test_template import conversation
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.backends import SPECIAL
 from transformer_jax.data.chat.encoding import ChatEncoder

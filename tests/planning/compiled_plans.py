@@ -12,7 +12,7 @@ PRETRAIN_RUNS = named_runs("masked_lm")
 RUNS = named_runs("language_model", "ngram")
 TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "plan_estimates.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "plan_estimates.json"
 NAMED = {**TRANSLATION_RUNS, **PRETRAIN_RUNS, **RUNS}
 
 

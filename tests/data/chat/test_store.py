@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.chat.test_encoding import tokenizer  # noqa: F401  (a fixture)
+from tests.data.chat.test_encoding import tokenizer  # noqa: F401  (a fixture)
 from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.chat.encoding import ChatEncoder

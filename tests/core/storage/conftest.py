@@ -2,7 +2,7 @@
 
 The packages of ``s3://`` are part of the tests' extra. Those of ``gs://`` need another environment,
 as both file systems want a version of fsspec of their own: ``pip install gcp-storage-emulator -e
-'.[gcs]'`` beside pytest, hypothesis, chex and psutil, then ``pytest tests/storage -m ""``.
+'.[gcs]'`` beside pytest, hypothesis, chex and psutil, then ``pytest tests/core/storage -m ""``.
 """
 
 import contextlib

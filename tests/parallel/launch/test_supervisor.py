@@ -14,7 +14,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.launch.supervisor import Processes, child_environment, supervise
 from transformer_jax.parallel.launchers import find_launch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

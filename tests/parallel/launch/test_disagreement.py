@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # Of the shell of each process: R is its number.
 TRAIN = (
     "{python} -m transformer_jax.cli.main train char-cpu --data.text {text} --output {output} "

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from flax import nnx
 
-from tests.chat.test_encoding import tokenizer  # noqa: F401  (a fixture)
+from tests.data.chat.test_encoding import tokenizer  # noqa: F401  (a fixture)
 from tests.drawing import drawn
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.chat.encoding import ChatEncoder

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STEPS = 120
 SETTINGS = [
     "--model.d-model", "16", "--model.decoder-layers", "1", "--model.attention.num-heads", "2",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.speech.synthetic import speak, write_speech
-from tests.speech.test_speech_runs import SETTINGS, manifests
+from tests.data.speech.synthetic import speak, write_speech
+from tests.data.speech.test_speech_runs import SETTINGS, manifests
 from transformer_jax.cli import seq2seq
 from transformer_jax.evaluation.error_rates import word_error_rate
 

@@ -16,14 +16,14 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.chat import render_client, render_process
 from transformer_jax.data.chat.template import ChatTemplate
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHAT = [{"role": "user", "content": "Hi"}]
 SHOW = ChatTemplate("{{ messages[0].content }}!")
 ENDLESS = ChatTemplate("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}")  # fmt: skip # noqa: E501
 BEGIN = """
 import os, resource, signal, sys, time
 from pathlib import Path
-from tests.chat.test_rendering import CHAT, ENDLESS, SHOW
+from tests.data.chat.test_rendering import CHAT, ENDLESS, SHOW
 from transformer_jax.data.chat import render_client
 from transformer_jax.core.errors import UserError
 def pid():
@@ -223,7 +223,7 @@ def test_a_python_that_cannot_be_started_is_named(monkeypatch):
 def test_hostile_templates_take_little_memory_and_honest_ones_little_time():
     program = """
 import json
-from tests.chat.hostile import HOSTILE
+from tests.data.chat.hostile import HOSTILE
 from transformer_jax.data.chat.template import ChatTemplate
 for text in HOSTILE.values():
     try:

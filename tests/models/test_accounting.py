@@ -226,7 +226,7 @@ def test_decoding_flops_are_those_of_xla(name):
     # Costs grow linearly with the cache, so the mean over lengths 1 ... 63 is the cost at 32.
     begin, both = (flops(started(CONFIGS[name], 32, step)[0]) for step in (False, True))
     ours = accounting.decoding(CONFIGS[name], batch=B, source_length=S, target_length=63)
-    assert ours.start == pytest.approx(begin, rel=0.01)
+    assert ours.prefill == pytest.approx(begin, rel=0.01)
     assert ours.flops * B == pytest.approx(both - begin, rel=0.01)
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from benchmarks import programs as cases
-from tests.compiled_plans import NAMED, RESULTS, run_of, stored_cases
+from tests.planning.compiled_plans import NAMED, RESULTS, run_of, stored_cases
 from transformer_jax.parallel.target import plan_target
 from transformer_jax.planning import plan
 from transformer_jax.planning.kernels import attention_kernels

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.speech.test_audio import SIGNAL, SMALL, pcm
+from tests.data.speech.test_audio import SIGNAL, SMALL, pcm
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.speech.features import FeatureStatistics, Normalization, read_features

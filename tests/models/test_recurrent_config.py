@@ -49,7 +49,7 @@ def test_counted_parameters_are_those_of_the_model(number):
     # Encoder, bridge and keys once, then one token after another: the products of a forward pass.
     sizes = {"batch": 3, "source_length": 7, "target_length": 5}
     cost = decoding(config, **sizes)
-    assert 3 * 5 * cost.flops + cost.start == model_cost(config, **sizes).forward, said
+    assert 3 * 5 * cost.flops + cost.prefill == model_cost(config, **sizes).forward, said
 
 
 REFUSED = {

@@ -15,8 +15,8 @@ import pytest
 from flax import nnx
 
 import transformer_jax as tj
-from tests.speech.synthetic import WIDTH, write_speech
-from tests.speech.test_audio import SIGNAL, pcm
+from tests.data.speech.synthetic import WIDTH, write_speech
+from tests.data.speech.test_audio import SIGNAL, pcm
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError, DataError
