@@ -96,7 +96,9 @@ def test_a_library_task_of_translation_is_trained_and_loaded(tmp_path, lesson):
     trainer = tj.Trainer(task, tmp_path / "mine", optimizer=tj.adamw(3e-4), mesh=mesh)
     assert trainer.fit(steps=2).step == 2
     assert trainer.load("last").config == config
-    [found] = tj.load(tmp_path / "mine")([pairs[0][0]])
+    # A model of two steps does not end its texts by itself.
+    with pytest.warns(UserWarning, match="length limit"):
+        [found] = tj.load(tmp_path / "mine")([pairs[0][0]])
     assert isinstance(found, str)
 
 
