@@ -158,8 +158,8 @@ def test_stored_run_resumes_to_the_end_it_had(stored, name):
     check_commands(stored["runs"][name], name, "after")
 
 
-# Earlier versions held out pairs by their sources alone, and learnt WordPiece from text whose blanks
-# they did not keep.
+# Earlier versions held out pairs by their sources alone, and learnt WordPiece from texts without
+# keeping their blanks.
 HELD = ["--data.read.grouped-by", "source"]
 LEARNT = ["--data.read.normalization", "none", "--tokenizer.path", "tokenizer.json"]
 EARLIER = {"translation": [*HELD, *LEARNT], "translation-scanned": HELD}
