@@ -60,7 +60,7 @@ def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
     from transformer_jax.data.text import read_lines
     from transformer_jax.decoding.generation_config import TRANSLATION
     from transformer_jax.decoding.translator import Translator
-    from transformer_jax.inference.runs import load
+    from transformer_jax.inference.load_run import load
 
     lines = list(read_lines(asked.file))
     random.Random(0).shuffle(lines)

@@ -22,7 +22,7 @@ from transformer_jax.inference.engines import (
     load_engine_language,
     load_engine_translator,
 )
-from transformer_jax.inference.runs import load, load_language
+from transformer_jax.inference.load_run import load, load_language
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import make_model
 from transformer_jax.models.presets import PRESETS

@@ -14,7 +14,7 @@ from flax import nnx
 from tests.parity import layouts
 from transformer_jax.cli.classify import Classify
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.inference.runs import load
+from transformer_jax.inference.load_run import load
 from transformer_jax.interop.stablehlo import load_stablehlo
 
 TEXTS = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]

@@ -16,7 +16,7 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.encoding.masked import MaskFiller
 from transformer_jax.inference.encoding.task_runner import AnswerSpan, TaskRunner
 from transformer_jax.inference.encoding.vectors import Embedder
-from transformer_jax.inference.runs import load
+from transformer_jax.inference.load_run import load
 from transformer_jax.models.config import AttentionConfig
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.models.presets import bert

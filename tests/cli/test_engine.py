@@ -20,7 +20,7 @@ from transformer_jax.inference.engines import (
     load_engine_language,
     load_engine_translator,
 )
-from transformer_jax.inference.runs import load, load_language
+from transformer_jax.inference.load_run import load, load_language
 
 pytest.importorskip("ctranslate2")
 

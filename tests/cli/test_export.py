@@ -11,7 +11,7 @@ from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.runs import load
+from transformer_jax.inference.load_run import load
 from transformer_jax.interop.stablehlo import load_stablehlo
 
 

@@ -16,7 +16,7 @@ from transformer_jax.core.old_names import REQUESTS
 from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.inference.attention import decoder_attention
-from transformer_jax.inference.runs import load, load_language
+from transformer_jax.inference.load_run import load, load_language
 
 PROMPTS = ["a cab", "", "bad dad", "fed", "a", "abc", "cafe, a"]
 

@@ -16,7 +16,7 @@ from transformer_jax.data.corpora.in_context import EXAMPLE
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.evaluation.few_shot import Demonstrations, Template, accuracy
-from transformer_jax.inference.runs import load_language
+from transformer_jax.inference.load_run import load_language
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,

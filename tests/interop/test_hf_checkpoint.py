@@ -504,7 +504,7 @@ def test_each_family_reads_its_own_key_of_the_activation(tmp_path):
 @pytest.mark.parametrize("layout", ["gpt2", "bert_cls", "roberta", "bart"])
 def test_a_tokenizer_with_more_ids_than_embeddings_is_refused(tmp_path, layout, capfd):
     from transformer_jax.data.tokenizer import train_tokenizer
-    from transformer_jax.inference.runs import load
+    from transformer_jax.inference.load_run import load
 
     text = "".join(chr(200 + i) for i in range(120))
     folder = folder_of(layout, tmp_path / "x")

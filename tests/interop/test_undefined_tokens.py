@@ -13,8 +13,8 @@ from transformer_jax.data.chat.token_names import token_names
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.context import TextStart
 from transformer_jax.inference.chats import encoder_of, special_names
-from transformer_jax.inference.generation_settings import text_start
-from transformer_jax.inference.runs import load_language, open_directory
+from transformer_jax.inference.load_run import load_language
+from transformer_jax.inference.runs import open_directory, text_start
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, convert
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]

@@ -12,7 +12,7 @@ from tests.parity.sentences import SENTENCES
 from transformer_jax.cli.main import main
 from transformer_jax.data.examples import encode_sentences
 from transformer_jax.inference.encoders import load_vectors, pool_of
-from transformer_jax.inference.runs import load
+from transformer_jax.inference.load_run import load
 from transformer_jax.interop.sentences import sentence_fields
 
 LENGTH = 256  # tokens that its authors let it read, as sentence_bert_config.json says

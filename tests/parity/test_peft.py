@@ -19,7 +19,7 @@ from transformer_jax.cli.main import main as command
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.inference.runs import load
+from transformer_jax.inference.load_run import load
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import WEIGHTS, read_peft, write_peft

@@ -22,7 +22,7 @@ from transformer_jax.data.speech.store import fill_positions
 from transformer_jax.data.store import encode_texts
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.inference.base import Predictor
-from transformer_jax.inference.runs import load
+from transformer_jax.inference.load_run import load
 from transformer_jax.inference.transcriber import Recording, Transcriber
 from transformer_jax.models.config import (
     AttentionConfig,

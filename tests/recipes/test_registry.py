@@ -17,8 +17,13 @@ from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.summaries import SummaryOptions
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import RecurrentConfig
-from transformer_jax.recipes.inferred import infer_recipe
-from transformer_jax.recipes.registry import RECIPES, get_recipe, named_runs, recipe_of
+from transformer_jax.recipes.registry import (
+    RECIPES,
+    get_recipe,
+    infer_recipe,
+    named_runs,
+    recipe_of,
+)
 from transformer_jax.recipes.tasks.denoising_task import DenoisingSettings
 from transformer_jax.recipes.tasks.labeled import ExampleSettings, LabeledSettings
 from transformer_jax.recipes.tasks.language_model_task import LanguageModelSettings

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.inference.encoding.vectors import cosine
+from transformer_jax.core.numerics import cosine
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.questions import (
     answer_analogies,

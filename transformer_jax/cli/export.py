@@ -79,8 +79,8 @@ class Export(RunCommand):
             from transformer_jax.inference.merging import export_peft
 
             return export_peft(self.run, output, self.checkpoint)
-        from transformer_jax.inference.generation_settings import text_start
-        from transformer_jax.inference.runs import family, load, open_directory
+        from transformer_jax.inference.load_run import load
+        from transformer_jax.inference.runs import family, open_directory, text_start
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
 

@@ -31,9 +31,9 @@ class FillMask(PredictionCommand):
 
     def __call__(self) -> int:
         """Prints one row per prediction, the most probable first."""
+        from transformer_jax.inference.load_run import load
         from transformer_jax.inference.runs import (
             as_trained,
-            load,
             open_directory,
             refuse_others,
             task_of,

@@ -163,7 +163,7 @@ class Generate(TextFlags, EngineCommand):
             for request in asked:
                 model.check(request)
             return model
-        from transformer_jax.inference.runs import load_language
+        from transformer_jax.inference.load_run import load_language
 
         change, loaded = longer(self.context, self.rope_interpolation), None
         if self.adapters:
@@ -245,7 +245,7 @@ class Generate(TextFlags, EngineCommand):
         """Writes the texts of ``generate()`` of transformers."""
         from transformer_jax.cli.flags import refuse_flags
         from transformer_jax.inference.hf_generation import HFTextGenerator
-        from transformer_jax.inference.runs import load
+        from transformer_jax.inference.load_run import load
 
         names = ("max_new_tokens", "num_beams", "num_return_sequences", "repetition_penalty",
                  "no_repeat_ngram_size")  # fmt: skip

@@ -77,7 +77,8 @@ class Prompt(RunCommand):
         self.check()
         template = self.written()
         pool, queries, match_field = self.asked(template)
-        from transformer_jax.inference.runs import as_trained, load_language
+        from transformer_jax.inference.load_run import load_language
+        from transformer_jax.inference.runs import as_trained
 
         prepare = as_trained(self.run, trim=False)
         template = template.prepared(prepare)

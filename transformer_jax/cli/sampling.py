@@ -129,7 +129,8 @@ def load_sampler(run: Path, checkpoint: str, *, conversational: bool) -> Sampler
         CheckpointError: The run does not exist, or is damaged.
     """
     from transformer_jax.inference.chats import load_chat
-    from transformer_jax.inference.runs import as_trained, load_language
+    from transformer_jax.inference.load_run import load_language
+    from transformer_jax.inference.runs import as_trained
 
     prepare = as_trained(run, trim=False)
     if not conversational:

@@ -58,7 +58,8 @@ class Score(PredictionCommand):
     def texts(self) -> int:
         """Scores of lines, or of a whole file, by a language model; bits are per UTF-8 byte."""
         from transformer_jax.data.text import read_lines
-        from transformer_jax.inference.runs import as_trained, load_language
+        from transformer_jax.inference.load_run import load_language
+        from transformer_jax.inference.runs import as_trained
 
         assert self.text is not None
         lines = list(read_lines(self.text, "score"))
@@ -89,7 +90,8 @@ class Score(PredictionCommand):
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.text import check_readable
         from transformer_jax.decoding.translator import Translator
-        from transformer_jax.inference.runs import as_trained, load, source_as_trained
+        from transformer_jax.inference.load_run import load
+        from transformer_jax.inference.runs import as_trained, source_as_trained
 
         assert self.source is not None
         assert self.target is not None

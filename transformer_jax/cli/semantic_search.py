@@ -57,8 +57,8 @@ class SemanticSearch(PredictionCommand):
             raise ConfigError("--layers all: lines are compared by one vector: choose one layer")
         if not self.query.strip():
             raise ConfigError("the query is empty: there is nothing to compare with")
+        from transformer_jax.core.numerics import cosine
         from transformer_jax.data.text import check_readable
-        from transformer_jax.inference.encoding.vectors import cosine
 
         if str(self.file) != "-":
             check_readable(self.file, "semantic-search")

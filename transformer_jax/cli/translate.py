@@ -108,7 +108,7 @@ class Translate(TranslationFlags, EngineCommand):
                 self.run, self.checkpoint, self.engine_config(), search=search, batching=batching
             )
         from transformer_jax.decoding.translator import Translator
-        from transformer_jax.inference.runs import load
+        from transformer_jax.inference.load_run import load
 
         model = load(self.run, self.checkpoint)
         return Translator(*model, search=search, batching=batching)
@@ -139,7 +139,7 @@ class Translate(TranslationFlags, EngineCommand):
         """Writes the translations of ``generate()`` of transformers."""
         from transformer_jax.decoding.translations import Translation
         from transformer_jax.inference.hf_generation import HFTextGenerator
-        from transformer_jax.inference.runs import load
+        from transformer_jax.inference.load_run import load
 
         destination = self.destination()
         loaded = load(self.run, self.checkpoint, kind="encoder-decoder")

@@ -74,7 +74,7 @@ class Verify(Configuration, group="--"):
         return 0
 
     def _verify_ngram(self, run: "RunDirectory") -> int:
-        from transformer_jax.inference.runs import load_language
+        from transformer_jax.inference.load_run import load_language
 
         model = run.read_config(check=False).get("model")
         if not isinstance(model, dict) or model.get("kind") != "ngram":

@@ -12,7 +12,7 @@ from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transformer_jax.inference.encoding.vectors import WordVectors
+    from transformer_jax.visual.words import WordVectors
 
 __all__ = ["WordVectorsCommand"]
 

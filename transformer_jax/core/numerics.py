@@ -1,12 +1,13 @@
-"""Numbers that are none: found when parameters are loaded, and when something is made of them."""
+"""Infinities and NaN in arrays, and cosines of rows."""
 
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from transformer_jax.core.errors import NumericsError
 
-__all__ = ["all_finite", "refuse_nonfinite", "unit_rows"]
+__all__ = ["all_finite", "cosine", "refuse_nonfinite", "unit_rows"]
 
 # The bits of a float's exponent, all of which are set in infinities and in what is no number.
 _EXPONENT = {
@@ -54,6 +55,18 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
     lengths = np.linalg.norm(scaled, axis=-1, keepdims=True)
     units: np.ndarray = scaled / np.where(lengths > 0, lengths, 1).astype(scaled.dtype)
     return units
+
+
+def cosine(
+    a: Float[np.ndarray, "*#rows D"], b: Float[np.ndarray, "*#rows D"]
+) -> Float[np.ndarray, "*rows"]:
+    """``a · b / (|a| |b|)`` of each row; 0 where one is nothing but zeros.
+
+    Example:
+        >>> cosine(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]]))
+        array([0.96, 0.  ])
+    """
+    return np.asarray((unit_rows(a) * unit_rows(b)).sum(-1))
 
 
 def refuse_nonfinite(*values: Any) -> None:

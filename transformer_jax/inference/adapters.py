@@ -15,12 +15,11 @@ from transformer_jax.core.devices import default_device
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.storage.copies import fetched
 from transformer_jax.core.trees import flatten_dict
+from transformer_jax.inference.load_run import chosen_checkpoint, load
 from transformer_jax.inference.runs import (
     abstract_model,
-    chosen_checkpoint,
     family,
     is_ngram_run,
-    load,
     model_config,
     of_training,
     open_directory,

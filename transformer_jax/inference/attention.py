@@ -16,8 +16,8 @@ from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.generation_settings import changes_of, text_start
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.generation_settings import changes_of
+from transformer_jax.inference.runs import open_directory, text_start
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.visual.attention import (
     AttentionMaps,

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import ConfigError, command
-from transformer_jax.inference.runs import load_language, open_directory, refuse_others
+from transformer_jax.inference.load_run import load_language
+from transformer_jax.inference.runs import open_directory, refuse_others
 
 if TYPE_CHECKING:
     from transformer_jax.data.chat.encoding import ChatEncoder
@@ -107,12 +108,12 @@ def load_chat(
 
     Args:
         path: The run directory or Hugging Face folder.
-        checkpoint: The checkpoint, see :func:`~transformer_jax.inference.runs.chosen_checkpoint`.
+        checkpoint: The checkpoint, see :func:`~.load_run.chosen_checkpoint`.
         template: A built-in chat template, a file or a folder; None is that of the adapter, else of
             the model.
         adapter: A run with adapters on the model, or a folder in PEFT's format, merged into it.
         change: Function that changes the configuration; the parameters must still fit.
-        **how: As for :func:`~transformer_jax.inference.runs.load_language`.
+        **how: As for :func:`~.load_run.load_language`.
 
     Raises:
         ConfigError: The run is of another family, or has no chat template.

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, command
-from transformer_jax.inference.generation_settings import first_token
+from transformer_jax.inference.load_run import load
 from transformer_jax.inference.runs import (
     ENCODERS,
     FINE_TUNED,
     TASKS,
     as_trained,
     family,
-    load,
+    first_token,
     model_config,
     open_directory,
     refuse_others,
@@ -207,7 +207,7 @@ def similarity_of(run: "RunDirectory") -> tuple[str, Callable[[Any, Any], Any]]:
     Raises:
         ConfigError: It is neither the cosine nor the dot product.
     """
-    from transformer_jax.inference.encoding.vectors import cosine
+    from transformer_jax.core.numerics import cosine
 
     name = sentence_of(run).get("similarity", "cosine")
     if name not in ("cosine", "dot"):

@@ -10,14 +10,8 @@ import transformer_jax
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
-from transformer_jax.inference.generation_settings import text_start
-from transformer_jax.inference.runs import (
-    chosen_checkpoint,
-    load,
-    open_directory,
-    refuse_others,
-    text_format,
-)
+from transformer_jax.inference.load_run import chosen_checkpoint, load
+from transformer_jax.inference.runs import open_directory, refuse_others, text_format, text_start
 from transformer_jax.interop.cached_exports import cached_export, user_cache
 from transformer_jax.interop.ctranslate2 import check_ctranslate2, write_ctranslate2
 from transformer_jax.interop.ctranslate2_engine import CTranslate2Engine, check_compute
@@ -66,7 +60,7 @@ def load_engine_translator(
 
     Args:
         path: The run directory or Hugging Face folder.
-        checkpoint: The checkpoint, see :func:`~transformer_jax.inference.runs.chosen_checkpoint`.
+        checkpoint: The checkpoint, see :func:`~.load_run.chosen_checkpoint`.
         engine: How it is computed.
         search: Settings of beam search.
         batching: Lines of a batch.
@@ -90,7 +84,7 @@ def load_engine_language(
 
     Args:
         path: The run directory or Hugging Face folder.
-        checkpoint: The checkpoint, see :func:`~transformer_jax.inference.runs.chosen_checkpoint`.
+        checkpoint: The checkpoint, see :func:`~.load_run.chosen_checkpoint`.
         engine: How it is computed.
         shapes: Rows of a batch, and what happens to long prompts and where a context is full.
 

@@ -35,12 +35,11 @@ from transformer_jax.inference.generation_settings import (
     warn_if_limited,
 )
 from transformer_jax.inference.hf_generation import HFTextGenerator
+from transformer_jax.inference.load_run import load, load_language
 from transformer_jax.inference.results import GeneratedText
 from transformer_jax.inference.runs import (
     as_trained,
     is_ngram_run,
-    load,
-    load_language,
     model_config,
     open_directory,
     source_as_trained,

@@ -11,24 +11,19 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import GenerationConfig, LengthLimit
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.inference.results import GeneratedText, with_alternatives
-from transformer_jax.inference.runs import open_directory, text_format
+from transformer_jax.inference.runs import open_directory
 
 if TYPE_CHECKING:
-    from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.decoding.context import TextStart
     from transformer_jax.decoding.line_translator import LineTranslator
-    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [
     "ConfigChoice",
     "changes_of",
-    "first_token",
     "generated",
     "is_hf",
     "length_limit",
     "request_of",
     "requests_of",
-    "text_start",
     "warn_if_limited",
 ]
 
@@ -166,34 +161,3 @@ def warn_if_limited(translator: "LineTranslator", search: GenerationConfig) -> I
     if limited:
         note = translator.limit_note(limited, lines, search.limit)
         warnings.warn(f"{note}: raise max_len_a or max_len_b", stacklevel=4)
-
-
-def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
-    """The start token of the texts of a decoder.
-
-    A model that was published without one has the token that ends texts.
-    """
-    published = _reads_as_published(run)
-    first = text_format(run).first
-    if first == "newline":
-        [[line_end]] = tokenizer.encode_batch(["\n"])
-        return line_end
-    stands_in = published and "bos" not in tokenizer.roles
-    return tokenizer.eos if first == "eos" or stands_in else tokenizer.bos
-
-
-def text_start(run: "RunDirectory", tokenizer: "Tokenizer") -> "TextStart":
-    """Returns the tokens that a decoder reads before a text.
-
-    A model that was published reads what its tokenizer puts there, as in transformers, and a start
-    token only where it would read nothing; a model trained here has a start token.
-    """
-    from transformer_jax.decoding.context import TextStart
-
-    first = first_token(run, tokenizer)
-    published = _reads_as_published(run)
-    return TextStart(tokenizer.prefix_ids, first) if published else TextStart.of(first)
-
-
-def _reads_as_published(run: "RunDirectory") -> bool:
-    return bool(run.read_config().get("prompts") == "template")

@@ -18,8 +18,12 @@ from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending, TextGenerator
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.inference.generation_settings import first_token
-from transformer_jax.inference.runs import as_trained, open_directory, source_as_trained
+from transformer_jax.inference.runs import (
+    as_trained,
+    first_token,
+    open_directory,
+    source_as_trained,
+)
 from transformer_jax.parallel.inference import mesh_of
 
 if TYPE_CHECKING:
@@ -46,7 +50,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         batch: int,
         changes: Mapping[str, Any] | None = None,
     ):
-        """Takes what :func:`~transformer_jax.inference.runs.load` loaded of the run at ``path``.
+        """Takes what :func:`~.load_run.load` loaded of the run at ``path``.
 
         Args:
             path: The run.

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.inference.base import Predictor
+from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
-from transformer_jax.inference.runs import load, open_directory
+from transformer_jax.inference.runs import open_directory
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.parallel.inference import MeshProgram
 

@@ -22,7 +22,8 @@ from transformer_jax.inference.adapters import (
     named_family,
     open_adapter,
 )
-from transformer_jax.inference.runs import chosen_checkpoint, family, is_ngram_run, open_directory
+from transformer_jax.inference.load_run import chosen_checkpoint
+from transformer_jax.inference.runs import family, is_ngram_run, open_directory
 from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily

@@ -1,13 +1,13 @@
-"""Loads models, tokenizers and tasks from run directories, for commands and predictors."""
+"""A stored run or Hugging Face folder: its family, configuration, task and form of texts."""
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.config_dict import from_dict
-from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, command, plural
+from transformer_jax.core.errors import CheckpointError, ConfigError, command
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
@@ -15,9 +15,7 @@ from transformer_jax.recipes.registry import recipe_name, recipe_of
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.decoding.language import DecoderLanguageModel
-    from transformer_jax.decoding.ngram import NgramLanguageModel
-    from transformer_jax.decoding.options import BatchingConfig
+    from transformer_jax.decoding.context import TextStart
     from transformer_jax.recipes.recipe import TextFormat
     from transformer_jax.runs.run_directory import RunDirectory
 
@@ -28,11 +26,9 @@ __all__ = [
     "TASKS",
     "abstract_model",
     "as_trained",
-    "chosen_checkpoint",
     "family",
+    "first_token",
     "is_ngram_run",
-    "load",
-    "load_language",
     "model_config",
     "of_training",
     "open_directory",
@@ -41,6 +37,7 @@ __all__ = [
     "source_as_trained",
     "task_of",
     "text_format",
+    "text_start",
 ]
 
 ENCODERS = ("encoder", "encoder-task")  # pre-trained, fine-tuned
@@ -69,30 +66,6 @@ _USE = {
     "image": ("an image model", "describe"),
 }
 FAMILY_NAMES = {found: name for found, (name, _) in _USE.items()}  # for messages
-
-
-def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
-    """The checkpoint that a name stands for, and the number of checkpoints to average.
-
-    Raises:
-        ConfigError: The name is none of ``best``, ``last``, a step, ``average:N``.
-
-    Example:
-        >>> chosen_checkpoint("best"), chosen_checkpoint("1200"), chosen_checkpoint("average:5")
-        (('best', 1), (1200, 1), ('last', 5))
-    """
-    kind, _, number = text.partition(":")
-    if text == "best":
-        return "best", 1
-    if text == "last":
-        return "last", 1
-    if text.isdecimal():
-        return int(text), 1
-    if kind == "average" and number.isdecimal() and int(number):
-        return "last", int(number)
-    raise ConfigError(
-        f"checkpoint {text}: must be best, last, a step (1200) or average:N, the mean of the last N"
-    )
 
 
 def of_training(name: str) -> bool:
@@ -240,81 +213,6 @@ def is_ngram_run(run: "RunDirectory") -> bool:
     return recipe_name(run.read_config()) == "ngram"
 
 
-def load(
-    path: Path,
-    checkpoint: str = "best",
-    *,
-    kind: str | tuple[str, ...] = "encoder-decoder",
-    change: Callable[[Any], Any] = lambda config: config,
-) -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
-    """The model of a run, as its graph and parameters, and its tokenizer.
-
-    A model of images has none: None. The parameters are on the mesh of :func:`.loading_on`.
-
-    Args:
-        path: The run directory.
-        checkpoint: The checkpoint, see :func:`chosen_checkpoint`.
-        kind: The allowed family or families.
-        change: Function that changes the configuration; the parameters must still fit.
-
-    Raises:
-        ConfigError: The run is of another family; the message names the command for it.
-        CheckpointError: The run does not exist, or its files are damaged or do not fit together.
-    """
-    run = open_directory(path)
-    which, average = chosen_checkpoint(checkpoint)
-    found_kind = refuse_others(run, (kind,) if isinstance(kind, str) else kind)
-    config = change(model_config(run))
-
-    import jax
-    from flax import nnx
-
-    from transformer_jax.core.devices import default_device
-    from transformer_jax.data.vocabulary import check_vocabulary
-    from transformer_jax.models.layers.replace import with_attention_kernels
-    from transformer_jax.parallel.inference import loading_mesh, shard_parameters
-    from transformer_jax.training.trained_model import check_parameters
-
-    loaded = run.load_params(which, average=average)
-    _check_size(run, config, loaded.params)
-    tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.manifest)
-    if tokenizer is not None:
-        check_vocabulary(tokenizer, config.vocab_size, config.decoder().vocab_size, where=path)
-    model = with_attention_kernels(abstract_model(run, config), default_device())
-    graph, shapes = nnx.split(model)
-    params = loaded.params
-    other = "by config.json: they belong to different runs"
-    check_parameters(path, nnx.to_pure_dict(shapes), params, other)
-    if (mesh := loading_mesh()) is not None:
-        return (graph, shard_parameters(graph, params, mesh)), tokenizer
-    return (graph, jax.device_put(params)), tokenizer
-
-
-def _check_size(run: "RunDirectory", config: ModelConfig, params: Any) -> None:
-    """Refuse a configuration of a much larger model than the checkpoint's.
-
-    A model of thousands of layers takes minutes to create, before shapes can be compared.
-    """
-    import jax
-
-    from transformer_jax.models.costs.accounting import count_parameters
-
-    described, there = count_parameters(config), sum(leaf.size for leaf in jax.tree.leaves(params))
-    if described > 2 * there:
-        raise CheckpointError(
-            f"{run.path}: config.json describes a model of {plural(described, 'parameter')}, and "
-            f"the checkpoint has {there:,}: they belong to different runs"
-        )
-
-
-def _tokenizer(run: "RunDirectory", said: Mapping[str, Any]) -> "Tokenizer":
-    """The tokenizer of a checkpoint, checked against its manifest."""
-    try:
-        return run.load_tokenizer(said.get("tokenizer"))
-    except DataError as error:
-        raise CheckpointError(str(error)) from None
-
-
 def abstract_model(run: "RunDirectory", config: ModelConfig) -> Any:
     """The model of a run with shapes instead of parameters, with the head of its training."""
     from flax import nnx
@@ -325,67 +223,32 @@ def abstract_model(run: "RunDirectory", config: ModelConfig) -> Any:
     return nnx.eval_shape(lambda: recipe.model(config, fields, nnx.Rngs(0)))
 
 
-def load_language(
-    path: Path,
-    checkpoint: str = "best",
-    *,
-    loaded: Any = None,
-    shapes: "BatchingConfig | None" = None,
-    dtype: Literal["float32", "bfloat16"] | None = None,
-    context: int | None = None,
-    change: Callable[[Any], Any] = lambda config: config,
-    adapters: Mapping[str, str | os.PathLike[str]] = {},
-) -> "DecoderLanguageModel | NgramLanguageModel":
-    """The language model of a run, a decoder or an n-gram model.
+def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
+    """The start token of the texts of a decoder.
 
-    Args:
-        path: The run directory.
-        checkpoint: The checkpoint, see :func:`chosen_checkpoint`.
-        loaded: The result of :func:`load` for a decoder, if it was loaded already.
-        shapes: Batch shapes to compile.
-        dtype: Data type of weights and computation; None is that of the run.
-        context: Context length in tokens; None is the number of the model's positions.
-        change: Function that changes the configuration; the parameters must still fit.
-        adapters: Runs and folders of the adapters that ``loaded`` has for each row to choose from,
-            by name.
-
-    Raises:
-        ConfigError: The run is of another family.
-        CheckpointError: The run does not exist, or its files are damaged or do not fit together.
+    A model that was published without one has the token that ends texts.
     """
-    run = open_directory(path)
-    if is_ngram_run(run):
-        from transformer_jax.decoding.ngram import NgramLanguageModel
-        from transformer_jax.models.ngram import NgramModel
-        from transformer_jax.parallel.inference import loading_mesh
+    published = _reads_as_published(run)
+    first = text_format(run).first
+    if first == "newline":
+        [[line_end]] = tokenizer.encode_batch(["\n"])
+        return line_end
+    stands_in = published and "bos" not in tokenizer.roles
+    return tokenizer.eos if first == "eos" or stands_in else tokenizer.bos
 
-        if loading_mesh() is not None:
-            raise ConfigError(f"{path}: an n-gram model runs on no mesh: leave mesh out")
-        try:
-            tokenizer = run.load_tokenizer()
-        except DataError as error:
-            raise CheckpointError(str(error)) from None
-        counts = NgramModel.load(run.path / "ngram.npz")
-        try:
-            return NgramLanguageModel(counts, tokenizer)
-        except ConfigError as error:
-            raise CheckpointError(f"{path}: {error}") from None
-    from transformer_jax.decoding.language import DecoderLanguageModel
-    from transformer_jax.inference.generation_settings import text_start
-    from transformer_jax.interop.peft import is_peft_folder
 
-    model, tokenizer = loaded or load(path, checkpoint, kind="decoder", change=change)
-    language = DecoderLanguageModel(
-        model,
-        tokenizer,
-        start=text_start(run, tokenizer),
-        ends=text_format(run).ends,
-        shapes=shapes,
-        dtype=dtype,
-        context=context,
-        adapters=tuple(adapters),
-    )
-    for name, folder in adapters.items():
-        adapter = open_directory(run.path if is_peft_folder(folder) else folder)
-        language.set_texts(name, text_start(adapter, tokenizer), text_format(adapter).ends)
-    return language
+def text_start(run: "RunDirectory", tokenizer: "Tokenizer") -> "TextStart":
+    """Returns the tokens that a decoder reads before a text.
+
+    A model that was published reads what its tokenizer puts there, as in transformers, and a start
+    token only where it would read nothing; a model trained here has a start token.
+    """
+    from transformer_jax.decoding.context import TextStart
+
+    first = first_token(run, tokenizer)
+    published = _reads_as_published(run)
+    return TextStart(tokenizer.prefix_ids, first) if published else TextStart.of(first)
+
+
+def _reads_as_published(run: "RunDirectory") -> bool:
+    return bool(run.read_config().get("prompts") == "template")

@@ -22,8 +22,9 @@ from transformer_jax.inference.generation_settings import (
     length_limit,
     warn_if_limited,
 )
+from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import GeneratedText
-from transformer_jax.inference.runs import as_trained, load, open_directory
+from transformer_jax.inference.runs import as_trained, open_directory
 from transformer_jax.inference.transcriber import Recording, Transcriber
 
 __all__ = ["SpeechPredictor", "load_transcriber"]

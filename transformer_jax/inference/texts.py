@@ -18,13 +18,14 @@ from transformer_jax.inference.encoders import load_task, read_length, template_
 from transformer_jax.inference.encoding.masked import MaskFiller, TokenPrediction
 from transformer_jax.inference.encoding.rewards import Rewarded, RewardRunner
 from transformer_jax.inference.encoding.task_runner import AnswerSpan
+from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import (
     Classification,
     MultiLabelClassification,
     TaggedWord,
     classification,
 )
-from transformer_jax.inference.runs import FINE_TUNED, as_trained, family, load, open_directory
+from transformer_jax.inference.runs import FINE_TUNED, as_trained, family, open_directory
 
 __all__ = [
     "ClassificationPredictor",

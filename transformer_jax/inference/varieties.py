@@ -14,7 +14,8 @@ from transformer_jax.decoding.requests import (
     numbered,
 )
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.runs import load, load_language, open_directory, refuse_others
+from transformer_jax.inference.load_run import load, load_language
+from transformer_jax.inference.runs import open_directory, refuse_others
 
 __all__ = ["write_varieties"]
 

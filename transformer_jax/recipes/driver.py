@@ -1,6 +1,7 @@
 """The common work of recipes: a run is created, read and trained."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from transformer_jax.core.compilation_cache import multiplies_bfloat16
@@ -164,7 +165,8 @@ def load_tokenizer(run: Any, directory: RunDirectory) -> Tokenizer:
 
 def train(run: Any, directory: RunDirectory, data: Any) -> int:
     """Trains a run to its end, and writes its results."""
-    return get_recipe(run.recipe).train(run, directory, data)
+    recipe = get_recipe(run.recipe)
+    return recipe.train(run, directory, data, functools.partial(fit, recipe))
 
 
 def make_task(run: Any, directory: RunDirectory, tokenizer: Tokenizer, data: Any) -> Task:

@@ -195,7 +195,7 @@ class Finetuning(Recipe):
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the scores of a labeled file, or of the data of the run."""
-        from transformer_jax.inference.runs import load
+        from transformer_jax.inference.load_run import load
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.labeled import log_texts
         from transformer_jax.recipes.tasks.scores import measure, table, write_scores

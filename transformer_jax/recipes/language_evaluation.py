@@ -1,26 +1,165 @@
 """Evaluation of language models and n-gram models on texts: a row for each model."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
-from transformer_jax.core.errors import ConfigError
+import numpy as np
+
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits, read_texts
+from transformer_jax.data.store import TokenStore
 from transformer_jax.data.token_file import TextStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
-from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
-from transformer_jax.inference.generation_settings import text_start
-from transformer_jax.inference.runs import load_language, open_directory
+from transformer_jax.decoding.ngram import NgramLanguageModel
+from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, perplexity
+from transformer_jax.inference.load_run import load_language
+from transformer_jax.inference.runs import open_directory, text_start
+from transformer_jax.models.ngram import AddK, KneserNey, NgramModel
 from transformer_jax.recipes.driver import read
-from transformer_jax.recipes.language_report import Report, baselines, evaluate_texts
 from transformer_jax.recipes.tasks.language_model_task import build_text_store
 from transformer_jax.recipes.tasks.scores import write_scores
 from transformer_jax.recipes.texts import open_texts_of, token_cache
 from transformer_jax.runs.run_directory import RunDirectory
 
-__all__ = ["build_stores", "compare_models", "score_language_model", "write_sample"]
+__all__ = [
+    "DocumentScorer",
+    "Report",
+    "TextMetrics",
+    "baselines",
+    "build_stores",
+    "compare_models",
+    "evaluate_texts",
+    "score_language_model",
+    "train_ngram",
+    "write_sample",
+]
+
+
+@runtime_checkable
+class DocumentScorer(Protocol):
+    """A model that scores tokenized documents."""
+
+    def document_log_probs(self, store: TokenStore) -> np.ndarray:
+        """The log-probability of every token, conditional on those before it in its document."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextMetrics:
+    """Loss of a text under a model."""
+
+    nats: float  # of the whole text; end tokens of documents count
+    tokens: int
+    characters: int
+    bytes: int
+
+    @property
+    def loss(self) -> float:
+        """Cross-entropy in nats per token."""
+        return self.nats / max(self.tokens, 1)
+
+    def to_dict(self) -> dict[str, float]:
+        """All metrics by name."""
+        bits = self.nats / math.log(2)
+        return {
+            "loss": self.loss,
+            "perplexity": perplexity(-self.nats, self.tokens),
+            "bits_per_character": bits / max(self.characters, 1),
+            "bits_per_byte": bits / max(self.bytes, 1),
+            "tokens": self.tokens,
+        }
+
+
+def evaluate_texts(
+    model: DocumentScorer, stores: Mapping[str, TextStore]
+) -> dict[str, TextMetrics]:
+    """Metrics of each text under a model."""
+    out = {}
+    for name, store in stores.items():
+        nats = -float(np.sum(model.document_log_probs(store), dtype=np.float64))
+        counts = store.counts
+        out[name] = TextMetrics(nats, len(store.ids), counts["characters"], counts["bytes"])
+    return out
+
+
+def train_ngram(
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    order: int,
+    smoothing: AddK | KneserNey,
+    limit: int | None = None,
+) -> NgramLanguageModel:
+    """Returns the n-gram model of a text, or of its first ``limit`` tokens."""
+    ids, offsets = store.ids, store.offsets
+    if limit is not None and limit < len(ids):
+        ends = offsets[offsets < limit]
+        ids, offsets = ids[:limit], np.append(ends, limit)
+    model = NgramModel.train(
+        ids,
+        offsets,
+        order=order,
+        vocab_size=tokenizer.vocab_size,
+        smoothing=smoothing,
+        excluded={tokenizer.pad, tokenizer.bos} - {tokenizer.eos},
+    )
+    return NgramLanguageModel(model, tokenizer)
+
+
+def baselines(
+    store: TextStore, tokenizer: Tokenizer, orders: Sequence[int], limit: int
+) -> Iterator[tuple[str, NgramLanguageModel]]:
+    """Yields the n-gram baselines of every neural model, over the same tokens.
+
+    Args:
+        store: The training text.
+        tokenizer: Of the text.
+        orders: Orders of the models.
+        limit: Tokens that they are counted from, at most.
+    """
+    for order in orders:
+        smoothing = AddK(1.0) if order == 1 else KneserNey()
+        name = "unigram, add-1" if order == 1 else f"{order}-gram, Kneser-Ney"
+        name += f", of {plural(limit, 'token')}" if limit < len(store.ids) else ""
+        yield name, train_ngram(store, tokenizer, order, smoothing, limit)
+
+
+class Report:
+    """A row for each model, on each text."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.rows: list[tuple[str, str, TextMetrics]] = []
+
+    def add(self, model: str, found: Mapping[str, TextMetrics]) -> None:
+        """Adds the metrics of a model on each text."""
+        self.rows += [(model, text, worth) for text, worth in found.items()]
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """The metrics by text, then by model."""
+        out: dict[str, dict[str, Any]] = {}
+        for model, text, worth in self.rows:
+            out.setdefault(text, {})[model] = worth.to_dict()
+        return out
+
+    def __str__(self) -> str:
+        head = ("text", "model", "loss", "perplexity", "bits/character", "bits/byte")
+        table: list[tuple[str, ...]] = [head]
+        for model, text, worth in self.rows:
+            said = worth.to_dict()
+            numbers = (said[name] for name in ("loss", "perplexity"))
+            bits = (said[name] for name in ("bits_per_character", "bits_per_byte"))
+            cells = [*(f"{v:.4f}" for v in numbers), *(f"{v:.4f}" for v in bits)]
+            table.append((text, model, *cells))
+        widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+        lines = []
+        for row in table:
+            words = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+            rest = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+            lines.append("  ".join([*words, *rest]).rstrip())
+        return "\n".join(lines)
 
 
 def build_stores(
@@ -51,7 +190,8 @@ def score_language_model(
     report = Report(run.output or "")
     report.add("this model", evaluate_texts(language, stores))
     trained = build_stores(run, directory, {"train": texts.train})["train"]
-    for name, counted in baselines(trained, tokenizer, run.evaluation):
+    limits = run.evaluation.ngram_orders, run.evaluation.ngram_tokens
+    for name, counted in baselines(trained, tokenizer, *limits):
         report.add(name, evaluate_texts(counted, stores))
     print(report, flush=True)
     write_sample(language, run)
@@ -90,9 +230,9 @@ def compare_models(request: Any, directory: RunDirectory) -> int:
     orders = run.evaluation.ngram_orders if request.ngrams is None else request.ngrams
     if orders and texts is not None:
         stores = build_stores(run, directory, chosen)
-        evaluation = dataclasses.replace(run.evaluation, ngram_orders=orders)
+        limit = run.evaluation.ngram_tokens
         trained = build_stores(run, directory, {"train": texts.train})["train"]
-        for name, counted in baselines(trained, directory.load_tokenizer(), evaluation):
+        for name, counted in baselines(trained, directory.load_tokenizer(), orders, limit):
             report.add(name, evaluate_texts(counted, stores))
     print(report, flush=True)
     write_scores(request.output, report.to_dict())

@@ -118,7 +118,7 @@ class MaskedLM(Recipe):
         from flax import nnx
 
         from transformer_jax.data.documents import TextSplits, read_texts
-        from transformer_jax.inference.runs import load
+        from transformer_jax.inference.load_run import load
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.scores import write_scores
 

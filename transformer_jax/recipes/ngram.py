@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -73,18 +73,22 @@ class Ngram(Recipe):
 
         return sample_texts(data.train)
 
-    def train(self, run: Any, directory: "RunDirectory", data: Any) -> int:
+    def train(
+        self, run: Any, directory: "RunDirectory", data: Any, fit: Callable[[Any, Any, Any], int]
+    ) -> int:
         """Counts, scores, and writes the model and its results."""
         from transformer_jax.parallel.mesh import is_main_process  # imports JAX
 
         if not is_main_process():
             return 0
-        from transformer_jax.recipes.language_evaluation import build_stores, write_sample
-        from transformer_jax.recipes.language_report import (
+        from transformer_jax.models.ngram import AddK, KneserNey
+        from transformer_jax.recipes.language_evaluation import (
             Report,
             baselines,
+            build_stores,
             evaluate_texts,
             train_ngram,
+            write_sample,
         )
         from transformer_jax.recipes.tasks.fit import allowing
         from transformer_jax.runs import manifest
@@ -92,15 +96,19 @@ class Ngram(Recipe):
         began, tokenizer = time.monotonic(), directory.load_tokenizer()
         with allowing(unknown=run.tokenizer.allow_unknown):
             store = build_stores(run, directory, {"train": data.train})["train"]
-        model = train_ngram(store, tokenizer, run.model)
+        config, evaluation = run.model, run.evaluation
+        smoothing = KneserNey() if config.smoothing == "kneser-ney" else AddK(config.k)
+        model = train_ngram(store, tokenizer, config.order, smoothing)
         model.model.save(directory.path / "ngram.npz")
         seal = {"schema": manifest.SCHEMA, "config": directory.read_config()}
         manifest.rewrite(directory.path, seal | {"tokenizer": tokenizer.sha256})
         with allowing(unknown=True):
             stores = build_stores(run, directory, data.scored)
         report = Report(run.output or "")
-        report.add(f"{run.model.order}-gram, {run.model.smoothing}", evaluate_texts(model, stores))
-        for name, other in baselines(store, tokenizer, run.evaluation):
+        report.add(f"{config.order}-gram, {config.smoothing}", evaluate_texts(model, stores))
+        for name, other in baselines(
+            store, tokenizer, evaluation.ngram_orders, evaluation.ngram_tokens
+        ):
             report.add(name, evaluate_texts(other, stores))
         print(report, flush=True)
         write_sample(model, run)

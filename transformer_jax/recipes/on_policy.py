@@ -231,7 +231,7 @@ class OnPolicyLearning(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of learning from rewards."""
-        from transformer_jax.inference.generation_settings import first_token
+        from transformer_jax.inference.runs import first_token
         from transformer_jax.recipes.freezing import partition_for
         from transformer_jax.recipes.rewarding import reward_source
         from transformer_jax.recipes.tasks.on_policy_task import Learning, PromptRows, from_samples
@@ -265,7 +265,9 @@ class OnPolicyLearning(Recipe):
             f"step"
         )
 
-    def train(self, run: Any, directory: "RunDirectory", data: Any) -> int:
+    def train(
+        self, run: Any, directory: "RunDirectory", data: Any, fit: Callable[[Any, Any, Any], int]
+    ) -> int:
         """Trains a run to its end.
 
         Raises:
@@ -275,7 +277,7 @@ class OnPolicyLearning(Recipe):
 
         source = reward_source(run, directory.load_tokenizer(), data.splits)
         with _rewarding(source):
-            return super().train(run, directory, PolicyData(data.splits, source))
+            return fit(run, directory, PolicyData(data.splits, source))
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints what training validates, by the reward of the run or another."""

@@ -272,7 +272,7 @@ def encode_data(
     run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
 ) -> "tuple[EncodedCompletions, CompletionRows]":
     """Returns the tokenized examples of a run, and the rules of batching."""
-    from transformer_jax.inference.generation_settings import first_token
+    from transformer_jax.inference.runs import first_token
     from transformer_jax.recipes.tasks.preference_task import CompletionRows, encode_splits
 
     first, length = first_token(directory, tokenizer), run.align.max_length or LONGEST

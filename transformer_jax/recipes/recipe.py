@@ -165,11 +165,18 @@ class Recipe:
             f"{plan.non_padding_fraction:.0%} non-padding"
         )
 
-    def train(self, run: Any, directory: "RunDirectory", data: Any) -> int:
-        """Trains a run to its end, writes its results and returns the exit code."""
-        from transformer_jax.recipes.driver import fit
+    def train(
+        self, run: Any, directory: "RunDirectory", data: Any, fit: Callable[[Any, Any, Any], int]
+    ) -> int:
+        """Trains a run to its end, writes its results and returns the exit code.
 
-        return fit(self, run, directory, data)
+        Args:
+            run: The settings.
+            directory: Of the run.
+            data: Of the run.
+            fit: Trains a run with steps, from these three.
+        """
+        return fit(run, directory, data)
 
     def reset_derived(self, run: Any) -> Any:
         """Returns the run without settings that were derived from its data, for other data."""

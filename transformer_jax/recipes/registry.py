@@ -5,17 +5,16 @@ commands find the recipe by it. Modules of recipes are imported when one is aske
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import CheckpointError
-from transformer_jax.recipes.inferred import infer_recipe
 
 if TYPE_CHECKING:
     from transformer_jax.recipes.recipe import Recipe
     from transformer_jax.runs.run_directory import RunDirectory
 
-__all__ = ["RECIPES", "get_recipe", "named_runs", "recipe_name", "recipe_of"]
+__all__ = ["RECIPES", "get_recipe", "infer_recipe", "named_runs", "recipe_name", "recipe_of"]
 
 # The module of each recipe: the only list of them.
 RECIPES: dict[str, str] = {
@@ -89,3 +88,62 @@ def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe":
 def named_runs(*recipes: str) -> dict[str, tuple[str, Any]]:
     """Returns the named runs of recipes, each with a line about it."""
     return {name: run for recipe in recipes for name, run in get_recipe(recipe).runs.items()}
+
+
+# --- Stored runs without the name of a recipe -----------------------------------------------------
+# No other module infers the kind of a run from the keys of its config.json.
+
+Fields = Mapping[str, Any]
+
+
+def _at(fields: Fields, *path: str) -> Any:
+    value: Any = fields
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _reads(fields: Fields, name: str) -> bool:
+    return name in (_at(fields, "data", "read") or ())
+
+
+def _is_recurrent(fields: Fields) -> bool:
+    return bool(_at(fields, "model", "kind") == "recurrent")
+
+
+def _has_features(fields: Fields) -> bool:
+    return bool(_at(fields, "model", "features", "num_features"))
+
+
+# The first that holds.
+_TABLE: tuple[tuple[str, Callable[[Fields], Any]], ...] = (
+    ("ngram", lambda f: _at(f, "model", "kind") == "ngram"),
+    ("images", lambda f: _at(f, "model", "image", "image_size")),
+    ("recurrent_speech", lambda f: _has_features(f) and _is_recurrent(f)),
+    ("speech", _has_features),
+    ("on_policy", lambda f: "reward" in f),
+    ("reward_model", lambda f: _at(f, "align", "method") == "reward"),
+    ("preferences", lambda f: "align" in f),
+    ("instruct", lambda f: "chat" in f),
+    ("finetuning", lambda f: "task" in f),
+    ("denoising", lambda f: "noise" in f),
+    ("masked_lm", lambda f: "masking" in f),
+    ("recurrent_translation", _is_recurrent),
+    ("masked_lm", lambda f: _at(f, "model", "decoder_layers") == 0),
+    ("language_model", lambda f: _at(f, "model", "encoder_layers") == 0),
+    # The settings that read pairs have columns and fields, those for recordings neither.
+    ("summarization", lambda f: _reads(f, "fields") and not _reads(f, "columns")),
+    ("translation", lambda f: True),
+)
+
+
+def infer_recipe(fields: Fields) -> str | None:
+    """Returns the recipe's name for a ``config.json`` without one; None if no model is described.
+
+    Example:
+        >>> infer_recipe({"model": {"encoder_layers": 0, "decoder_layers": 2}, "chat": {}})
+        'instruct'
+    """
+    if not isinstance(fields.get("model"), Mapping):
+        return None
+    return next(name for name, holds in _TABLE if holds(fields))

@@ -118,7 +118,7 @@ class Summarization(Translation):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints ROUGE of the summaries of a file next to baselines."""
         from transformer_jax.data.summaries import read_summaries
-        from transformer_jax.inference.runs import load
+        from transformer_jax.inference.load_run import load
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.summarization_task import score_summaries
 

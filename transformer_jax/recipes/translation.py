@@ -183,7 +183,8 @@ class Translation(Recipe):
         from transformer_jax.data.pairs import Pairs
         from transformer_jax.data.sources import read_pair_file
         from transformer_jax.decoding.translator import Translator
-        from transformer_jax.inference.runs import load, preparation
+        from transformer_jax.inference.load_run import load
+        from transformer_jax.inference.runs import preparation
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.translation_task import score_pairs
 

@@ -36,7 +36,7 @@ def validate(
         ConfigError: There are no validation data, or the devices cannot share their rows.
         CheckpointError: There is no such checkpoint, or it is damaged.
     """
-    from transformer_jax.inference.runs import chosen_checkpoint
+    from transformer_jax.inference.load_run import chosen_checkpoint
     from transformer_jax.parallel.inference import loading_mesh
     from transformer_jax.parallel.sharding import num_batch_shards
     from transformer_jax.training.validation import validate_checkpoint

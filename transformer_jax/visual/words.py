@@ -1,16 +1,51 @@
-"""One word in several sentences, as figures and as one self-contained page."""
+"""One word in several sentences: its vectors, their cosines, and one self-contained page."""
 
 import html
 import importlib.resources
 import itertools
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
-from transformer_jax.inference.encoding.vectors import WordVectors, cosine
+from transformer_jax.core.numerics import cosine
 
-__all__ = ["cosines", "word_vectors_html"]
+__all__ = ["WordVectors", "cosines", "word_vectors_html"]
+
+
+class WordVectors(NamedTuple):
+    """One word of a sentence.
+
+    Attributes:
+        sentence: As it was read.
+        start: Where in it the word begins.
+        pieces: The tokens of the word.
+        static: The mean of their rows of the embedding table, without context.
+        layers: The mean of their vectors after each layer; layer 0 is the embeddings.
+        words: All words of the sentence, as (start, end).
+        reads: How much the word's tokens read from each of these, by layer: means over heads.
+    """
+
+    sentence: str
+    start: int
+    pieces: tuple[str, ...]
+    static: Float[np.ndarray, " D"]
+    layers: Float[np.ndarray, "layers D"]
+    words: tuple[tuple[int, int], ...]
+    reads: Float[np.ndarray, "L words"]
+
+    def attended(self, top: int = 5) -> list[tuple[str, float]]:
+        """The other words of the sentence that it reads most, by the mean over layers."""
+        shares = self.reads.mean(0)
+        order = np.argsort(-shares, kind="stable").tolist()
+        found = [(self.words[i], float(shares[i])) for i in order]
+        return [
+            (self.sentence[begin:end], share)
+            for (begin, end), share in found
+            if begin != self.start and self.sentence[begin:end].isalnum()
+        ][:top]
 
 
 def cosines(words: Sequence[WordVectors]) -> tuple[list[str], list[tuple[str, list[float]]]]:

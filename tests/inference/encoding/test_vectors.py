@@ -12,15 +12,11 @@ from safetensors.numpy import load_file
 
 from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.numerics import cosine
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.encoding.probing import majority, probe, probe_layers
 from transformer_jax.inference.encoding.saving import VectorFile
-from transformer_jax.inference.encoding.vectors import (
-    Embedder,
-    combine_layers,
-    cosine,
-    pool_hidden_states,
-)
+from transformer_jax.inference.encoding.vectors import Embedder, combine_layers, pool_hidden_states
 from transformer_jax.models.config import (
     AttentionConfig,
     NormConfig,

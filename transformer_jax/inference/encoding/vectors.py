@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.core.devices import device_of
 from transformer_jax.core.errors import ConfigError, DataError, plural
-from transformer_jax.core.numerics import refuse_nonfinite, unit_rows
+from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.data.examples import (
     EncodedExamples,
     collate,
@@ -37,6 +37,7 @@ from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.layers.attention import stack_weights
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.visual.words import WordVectors
 
 __all__ = [
     "Embedder",
@@ -44,9 +45,7 @@ __all__ = [
     "Layers",
     "Pool",
     "Pools",
-    "WordVectors",
     "combine_layers",
-    "cosine",
     "pool_hidden_states",
 ]
 
@@ -64,51 +63,6 @@ class EmbeddingBatch(NamedTuple):
     vectors: Float[np.ndarray, "rows *layers D"]
     lengths: Int[np.ndarray, " texts"]
     ids: Int[np.ndarray, " total"]
-
-
-class WordVectors(NamedTuple):
-    """One word of a sentence.
-
-    Attributes:
-        sentence: As it was read.
-        start: Where in it the word begins.
-        pieces: The tokens of the word.
-        static: The mean of their rows of the embedding table, without context.
-        layers: The mean of their vectors after each layer; layer 0 is the embeddings.
-        words: All words of the sentence, as (start, end).
-        reads: How much the word's tokens read from each of these, by layer: means over heads.
-    """
-
-    sentence: str
-    start: int
-    pieces: tuple[str, ...]
-    static: Float[np.ndarray, " D"]
-    layers: Float[np.ndarray, "layers D"]
-    words: tuple[tuple[int, int], ...]
-    reads: Float[np.ndarray, "L words"]
-
-    def attended(self, top: int = 5) -> list[tuple[str, float]]:
-        """The other words of the sentence that it reads most, by the mean over layers."""
-        shares = self.reads.mean(0)
-        order = np.argsort(-shares, kind="stable").tolist()
-        found = [(self.words[i], float(shares[i])) for i in order]
-        return [
-            (self.sentence[begin:end], share)
-            for (begin, end), share in found
-            if begin != self.start and self.sentence[begin:end].isalnum()
-        ][:top]
-
-
-def cosine(
-    a: Float[np.ndarray, "*#rows D"], b: Float[np.ndarray, "*#rows D"]
-) -> Float[np.ndarray, "*rows"]:
-    """``a · b / (|a| |b|)`` of each row; 0 where one is nothing but zeros.
-
-    Example:
-        >>> cosine(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]]))
-        array([0.96, 0.  ])
-    """
-    return np.asarray((unit_rows(a) * unit_rows(b)).sum(-1))
 
 
 class Embedder:
