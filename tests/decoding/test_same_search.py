@@ -13,7 +13,12 @@ from tests.decoding.search_cases import FIRST, PAD, SECOND, B, P, T, V, draw_cas
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.search import search
-from transformer_jax.decoding.search_plan import plan_of, values_of, with_special
+from transformer_jax.decoding.search_plan import (
+    plan_of,
+    search_settings,
+    values_of,
+    with_special,
+)
 from transformer_jax.decoding.search_state import PromptContext, SearchRows, Steps, row_keys
 
 # By seed: a digest of all tokens, the sum of log-probabilities, and how many texts end.
@@ -75,3 +80,13 @@ def test_tokens_lengths_and_log_probs_are_those_of_before(seed):
     if case["kind"] == "cut":  # there every text ended with an end that cost nothing
         ended = sum(text[-1] in case["ends"] for row in ids for text in row if text)
     assert (out.ended & there).sum() == ended
+
+
+def test_settings_are_computed_once_and_cannot_be_written_to():
+    special, how = SpecialTokens(1, PAD, (3,)), {"vocab": V, "length": T}
+    _, values = search_settings(GenerationConfig(length_penalty=0.5), special, **how)
+    assert search_settings(GenerationConfig(length_penalty=0.5), special, **how)[1] is values
+    with pytest.raises(ValueError, match="read-only"):
+        values.suppressed[4] = True
+    _, other = search_settings(GenerationConfig(length_penalty=0.6), special, **how)
+    assert not np.array_equal(other.penalties, values.penalties)

@@ -1,5 +1,6 @@
 """The inputs of a search program: a static plan, and the settings as arrays."""
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -285,6 +286,7 @@ def values_of(
     return values._replace(**dict.fromkeys(unread))
 
 
+@functools.lru_cache(maxsize=64)
 def search_settings(
     config: GenerationConfig,
     special: SpecialTokens | None = None,
@@ -296,6 +298,8 @@ def search_settings(
 ) -> tuple[SearchPlan, SearchValues]:
     """Returns the plan and the values of one configuration, for texts after one token.
 
+    They are computed once for the same arguments; the arrays are read-only.
+
     Args:
         config: The configuration.
         special: End tokens, padding and suppressed tokens; None takes the tokens of ``config``.
@@ -306,7 +310,12 @@ def search_settings(
     """
     plan = plan_of([config], beams=1 if sampled else config.num_beams, sampled=sampled, kept=kept)
     values = values_of(config, plan, vocab=vocab, length=length)
-    return (plan, values) if special is None else with_special(plan, values, special, vocab)
+    if special is not None:
+        plan, values = with_special(plan, values, special, vocab)
+    for value in values:
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    return plan, values
 
 
 def with_special(
