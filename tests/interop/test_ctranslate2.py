@@ -106,7 +106,7 @@ QUICK |= {("llama", 1)}
 PUBLISHED = (
     "marian", "marian_unshared", "pegasus", "bart", "mbart", "t5", "t5_gated", "gpt2", "llama",
     "llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma", "qwen3_mixed", "llama_yarn",
-    "llama_dynamic", "phi3", "phi3_long", "opt", "opt_post",
+    "llama_dynamic", "phi3", "phi3_long", "stablelm", "opt", "opt_post",
 )  # fmt: skip
 
 

@@ -250,6 +250,8 @@ def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
      ("qwen2_late", {"use_sliding_window": False}, "sliding_window is missing"),
      ("qwen2_late", {"num_hidden_layers": 10**9}, "at most 65536"),
      ("gemma2", {"sliding_window": None}, "sliding_window is missing"),
+     ("stablelm", {"use_parallel_residual": True}, "only false can be loaded"),
+     ("stablelm", {"qk_layernorm": True}, "only false can be loaded"),
      ("opt", {"word_embed_proj_dim": 16}, "only hidden_size, 32, can be loaded"),
      ("opt", {"layer_norm_elementwise_affine": False}, "only true can be loaded")],
     ids=str,

@@ -7,12 +7,23 @@ import pytest
 from tests.parity import layouts
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.interop.config_reader import ConfigReader
-from transformer_jax.interop.families import bart, bert, distilbert, gpt2, llama, opt, t5, vit
+from transformer_jax.interop.families import (
+    FAMILIES,
+    bart,
+    bert,
+    distilbert,
+    gpt2,
+    llama,
+    opt,
+    stablelm,
+    t5,
+    vit,
+)
 from transformer_jax.interop.family import Tensors
-from transformer_jax.interop.hf_checkpoint import FAMILIES
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size
 
-TABLES = {one.__name__: one._TABLE for one in (bart, bert, distilbert, gpt2, llama, opt, t5, vit)}
+MODULES = (bart, bert, distilbert, gpt2, llama, opt, stablelm, t5, vit)
+TABLES = {module.__name__: module._TABLE for module in MODULES}
 TABLE = KeyTable(
     size("vocab_size", "vocab_size"),
     size("d_model", "n_embd", "hidden_size"),

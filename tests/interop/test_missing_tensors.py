@@ -27,6 +27,7 @@ UNTIED = [
     ("qwen2", None, "lm_head.weight"),
     ("qwen3_mixed", None, "lm_head.weight"),
     ("phi3", None, "lm_head.weight"),
+    ("stablelm", None, "lm_head.weight"),
     ("gemma", False, "lm_head.weight"),
     ("gemma2", False, "lm_head.weight"),
     ("gpt2", False, "lm_head.weight"),

@@ -81,5 +81,6 @@ def inputs(layout: str) -> dict[str, np.ndarray]:
 
 
 DECODERS = (
-    "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "opt",
+    "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "stablelm",
+    "opt",
 )  # fmt: skip

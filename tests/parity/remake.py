@@ -65,6 +65,7 @@ LONGROPE = {
     "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 2.0, 4.0],
     "partial_rotary_factor": 0.75,
 }  # fmt: skip
+HALF = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
 OPT = {
     "vocab_size": V, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 3,
     "num_attention_heads": 4, "max_position_embeddings": 44, "pad_token_id": 1, "bos_token_id": 0,
@@ -204,6 +205,10 @@ MODELS = {
         hf.Phi3Config(
             **LLAMA, original_max_position_embeddings=36, rope_parameters=LONGROPE
         ),
+    ),
+    "stablelm": (
+        hf.StableLmForCausalLM,
+        hf.StableLmConfig(**LLAMA, use_qkv_bias=True, rope_parameters=HALF),
     ),
     "opt": (hf.OPTForCausalLM, hf.OPTConfig(**OPT)),
     "opt_post": (

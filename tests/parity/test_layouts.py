@@ -40,8 +40,8 @@ LAYOUTS = list(layouts.LAYOUTS)
 # One of each family, between them with every head.
 QUICK = (
     "bert_mlm", "bert_qa", "roberta", "camembert_tag", "distilbert_cls", "electra", "gpt2",
-    "gpt2_multi", "llama_yarn", "qwen3_number", "gemma2", "phi3_short", "opt_post", "bart",
-    "marian_unshared", "t5_gated", "vit",
+    "gpt2_multi", "llama_yarn", "qwen3_number", "gemma2", "phi3_short", "stablelm", "opt_post",
+    "bart", "marian_unshared", "t5_gated", "vit",
 )  # fmt: skip
 # Of each kind of model, with the mechanisms in which they differ.
 QUICK_OUTPUTS = (

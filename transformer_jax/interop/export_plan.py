@@ -12,8 +12,8 @@ from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.functional.positions import sinusoidal
 from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.interop.families import FAMILIES
 from transformer_jax.interop.family import Model, ModelFamily, Tensors
-from transformer_jax.interop.hf_checkpoint import FAMILIES
 from transformer_jax.models.config import HeadConfig, PositionConfig, TransformerConfig
 from transformer_jax.models.layers.stack import unstack_blocks
 

@@ -22,21 +22,7 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, UserError,
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.interop.config_reader import ConfigReader, diagnose_config, read_config
-from transformer_jax.interop.families import (
-    bart,
-    bert,
-    distilbert,
-    electra,
-    gemma2,
-    gpt2,
-    llama,
-    opt,
-    phi3,
-    roberta,
-    t5,
-    vit,
-)
-from transformer_jax.interop.families.heads import classifying
+from transformer_jax.interop.families import FAMILIES
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping, Tensors
 from transformer_jax.interop.headers import FLOATS
 from transformer_jax.interop.memory import Memory, Shared, aligned
@@ -45,21 +31,11 @@ from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
 from transformer_jax.models.making import make_model
 
 __all__ = [
-    "FAMILIES",
     "HFCheckpoint",
     "abstract_model",
     "open_hf_checkpoint",
     "parameter_shapes",
 ]
-
-_DECODERS = (
-    gpt2.FAMILY, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, llama.GEMMA, gemma2.FAMILY,
-    phi3.FAMILY, opt.FAMILY,
-)  # fmt: skip
-FAMILIES: tuple[ModelFamily, ...] = (
-    bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, electra.FAMILY, bart.BART, bart.MBART,
-    bart.MARIAN, bart.PEGASUS, t5.T5, t5.MT5, *map(classifying, _DECODERS), vit.FAMILY,
-)  # fmt: skip
 
 _LONGEST = 1 << 20  # positions that are computed and so cost no parameters
 _LARGEST_TABLE = 1 << 28  # numbers, of positions that are computed as a table

@@ -1,1 +1,30 @@
-"""One file for each family of Hugging Face models: its names, and its configuration both ways."""
+"""The families of Hugging Face models: names of tensors, and the configuration in both ways.
+
+Each is a file with ``FAMILIES``; its name below registers it.
+"""
+
+import importlib
+
+from transformer_jax.interop.family import ModelFamily
+
+__all__ = ["FAMILIES"]
+
+# In the order in which an export tries them.
+_MODULES = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "electra",
+    "bart",
+    "t5",
+    "gpt2",
+    "llama",
+    "gemma2",
+    "phi3",
+    "stablelm",
+    "opt",
+    "vit",
+)
+FAMILIES: tuple[ModelFamily, ...] = tuple(
+    family for name in _MODULES for family in importlib.import_module(f"{__name__}.{name}").FAMILIES
+)

@@ -21,7 +21,7 @@ from transformer_jax.interop.family import (
 )
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size
 
-__all__ = ["BART", "MARIAN", "MBART", "PEGASUS"]
+__all__ = ["FAMILIES"]
 
 _EPS = 1e-5  # the default of torch, and no key
 _LEARNED = {"positions.kind": "learned", "positions.offset": 2}  # two rows are never used
@@ -187,10 +187,7 @@ def _family(kind: str, name: str, make: Callable[[ConfigReader, Tensors], Model]
     )
 
 
-BART = _family("bart", "BartForConditionalGeneration", bart)
-MBART = _family("mbart", "MBartForConditionalGeneration", mbart)
-PEGASUS = _family("pegasus", "PegasusForConditionalGeneration", pegasus)
-MARIAN = dataclasses.replace(
+_MARIAN = dataclasses.replace(
     _family("marian", "MarianMTModel", marian),
     fields=lambda model: (
         _fields("marian", "MarianMTModel", model)
@@ -203,4 +200,10 @@ MARIAN = dataclasses.replace(
     ),
     ignored=(*_VERSIONS, r"(model\.)?(encoder|decoder)\.embed_positions\.weight"),
     tied_names=lambda fields: (),  # its two sides may have tables of their own
+)
+FAMILIES = (
+    _family("bart", "BartForConditionalGeneration", bart),
+    _family("mbart", "MBartForConditionalGeneration", mbart),
+    _MARIAN,
+    _family("pegasus", "PegasusForConditionalGeneration", pegasus),
 )

@@ -32,7 +32,7 @@ from transformer_jax.interop.family import (
 from transformer_jax.interop.key_table import KeyTable, activation, number, size, written
 from transformer_jax.models.config import TransformerConfig
 
-__all__ = ["FAMILY", "body", "body_fields", "config_of"]
+__all__ = ["FAMILIES", "RENAMED", "body", "body_fields", "config_of"]
 
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _OWN = "cls.predictions.decoder.weight"
@@ -168,14 +168,18 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="" if bare else "bert.")
 
 
-FAMILY = ModelFamily(
-    types=("bert",),
-    model=model,
-    mappings=mappings,
-    fields=fields,
-    ignored=(r".*embeddings\.position_ids",),
-    tied_names=tied_names((_WORDS, _OWN), _BIASES),
-    copies=(r"cls\.predictions\.decoder\.(weight|bias)", r"cls\.predictions\.bias"),
-    renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
-    named=named,
+# Names of old files.
+RENAMED = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
+FAMILIES = (
+    ModelFamily(
+        types=("bert",),
+        model=model,
+        mappings=mappings,
+        fields=fields,
+        ignored=(r".*embeddings\.position_ids",),
+        tied_names=tied_names((_WORDS, _OWN), _BIASES),
+        copies=(r"cls\.predictions\.decoder\.(weight|bias)", r"cls\.predictions\.bias"),
+        renamed=RENAMED,
+        named=named,
+    ),
 )

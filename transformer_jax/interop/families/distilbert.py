@@ -30,7 +30,7 @@ from transformer_jax.interop.family import (
 )
 from transformer_jax.interop.key_table import KeyTable, activation, number, size, written
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 _WORDS = "distilbert.embeddings.word_embeddings.weight"
 _OWN = "vocab_projector.weight"
@@ -117,13 +117,15 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="" if bare else "distilbert.")
 
 
-FAMILY = ModelFamily(
-    types=("distilbert",),
-    model=model,
-    mappings=mappings,
-    fields=fields,
-    ignored=(r".*embeddings\.position_ids",),
-    copies=(r"vocab_projector\.weight",),
-    tied_names=tied_names((_WORDS, _OWN)),
-    named=named,
+FAMILIES = (
+    ModelFamily(
+        types=("distilbert",),
+        model=model,
+        mappings=mappings,
+        fields=fields,
+        ignored=(r".*embeddings\.position_ids",),
+        copies=(r"vocab_projector\.weight",),
+        tied_names=tied_names((_WORDS, _OWN)),
+        named=named,
+    ),
 )

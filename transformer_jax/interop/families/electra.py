@@ -27,7 +27,7 @@ from transformer_jax.interop.family import (
     ties_head,
 )
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 _WORDS = "electra.embeddings.word_embeddings.weight"
 _OWN = "generator_lm_head.weight"
@@ -98,14 +98,16 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="" if bare else "electra.")
 
 
-FAMILY = ModelFamily(
-    types=("electra",),
-    model=model,
-    mappings=mappings,
-    fields=fields,
-    ignored=(r".*embeddings\.position_ids",),
-    tied_names=tied_names((_WORDS, _OWN)),
-    copies=(r"generator_lm_head\.weight",),
-    renamed=bert.FAMILY.renamed,
-    named=named,
+FAMILIES = (
+    ModelFamily(
+        types=("electra",),
+        model=model,
+        mappings=mappings,
+        fields=fields,
+        ignored=(r".*embeddings\.position_ids",),
+        tied_names=tied_names((_WORDS, _OWN)),
+        copies=(r"generator_lm_head\.weight",),
+        renamed=bert.RENAMED,
+        named=named,
+    ),
 )

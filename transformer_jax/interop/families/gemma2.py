@@ -9,11 +9,11 @@ from typing import Any
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import layer_types, window_size, windows
-from transformer_jax.interop.family import Model, ModelFamily, Tensors, tied_names
+from transformer_jax.interop.family import Model, Tensors
 from transformer_jax.interop.key_table import activation
 from transformer_jax.models.config import TransformerConfig
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 # Its other key, hidden_act, is in some files and read by nobody.
 _ACTIVATION = activation("hidden_activation", "gelu_pytorch_tanh", tanh="gelu_pytorch_tanh")
@@ -68,13 +68,4 @@ def fields(model: Model) -> dict[str, Any]:
     }
 
 
-FAMILY = ModelFamily(
-    types=("gemma2",),
-    model=model,
-    mappings=llama.mappings,
-    fields=fields,
-    ignored=llama.IGNORED,
-    copies=llama.COPIES,
-    tied_names=tied_names(llama.STAND_INS),
-    named=llama.named,
-)
+FAMILIES = (llama.family("gemma2", model, fields, tied=True),)

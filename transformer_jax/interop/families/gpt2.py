@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.interop.families.heads import classifying
 from transformer_jax.interop.family import (
     Model,
     ModelFamily,
@@ -19,7 +20,7 @@ from transformer_jax.interop.family import (
 )
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 _TABLE = KeyTable(
     size("vocab_size", "vocab_size"),
@@ -93,14 +94,18 @@ def fields(model: Model) -> dict[str, Any]:
     }
 
 
-FAMILY = ModelFamily(
-    types=("gpt2",),
-    model=model,
-    mappings=mappings,
-    fields=fields,
-    # Causal masks, which old files hold as buffers.
-    ignored=(r".*\.attn\.(bias|masked_bias)",),
-    copies=(r"lm_head\.weight",),
-    tied_names=tied_names(("transformer.wte.weight", "lm_head.weight")),
-    named=lambda model: dataclasses.replace(model, prefix="transformer."),
+FAMILIES = (
+    classifying(
+        ModelFamily(
+            types=("gpt2",),
+            model=model,
+            mappings=mappings,
+            fields=fields,
+            # Causal masks, which old files hold as buffers.
+            ignored=(r".*\.attn\.(bias|masked_bias)",),
+            copies=(r"lm_head\.weight",),
+            tied_names=tied_names(("transformer.wte.weight", "lm_head.weight")),
+            named=lambda model: dataclasses.replace(model, prefix="transformer."),
+        )
+    ),
 )

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.interop.families.heads import classifying
 from transformer_jax.interop.families.layer_types import (
     FULL,
     SLIDING,
@@ -41,17 +42,7 @@ from transformer_jax.interop.key_table import (
 )
 from transformer_jax.models.config import ScoreConfig, TransformerConfig
 
-__all__ = [
-    "GEMMA",
-    "LLAMA",
-    "MISTRAL",
-    "QWEN2",
-    "QWEN3",
-    "SILU",
-    "base_config",
-    "base_fields",
-    "mappings",
-]
+__all__ = ["FAMILIES", "SILU", "base_config", "base_fields", "family", "prefix_of"]
 
 _heads = lambda fields: fields.whole("num_attention_heads")
 _TABLE = KeyTable(
@@ -195,7 +186,7 @@ def mappings(model: Model, layer: Layer | None = None) -> list[TensorMapping]:
     config, layer = model.config, layer or _layer
     found = [
         TensorMapping("embedding/table", f"{model.prefix}embed_tokens.weight"),
-        *norm_mappings("decoder/final_norm", f"{model.prefix}norm", bias=False),
+        *norm_mappings("decoder/final_norm", f"{model.prefix}norm", bias=_norm_bias(config)),
     ]
     if not config.head.tie_word_embeddings:
         found.append(TensorMapping("head/table", "lm_head.weight"))
@@ -204,10 +195,14 @@ def mappings(model: Model, layer: Layer | None = None) -> list[TensorMapping]:
     return found
 
 
+def _norm_bias(config: TransformerConfig) -> bool:
+    return config.norm.kind == "layer" and config.norm.bias
+
+
 def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapping]:
-    sandwich = config.norm.placement == "sandwich"
+    sandwich, norm_bias = config.norm.placement == "sandwich", _norm_bias(config)
     att, names = config.attention, ("q_proj", "k_proj", "v_proj", "o_proj")
-    norm = lambda part, name: norm_mappings(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
+    norm = lambda part, name: norm_mappings(f"{ours}/{part}", f"{theirs}.{name}", bias=norm_bias)
     found = [
         *attention_mappings(
             f"{ours}/self_attention", f"{theirs}.self_attn", names,
@@ -241,11 +236,6 @@ def base_fields(kind: str, name: str, model: Model, act: Key = SILU) -> dict[str
     }
 
 
-def named(model: Model) -> Model:
-    """A model of ours with the prefix that its names have once published."""
-    return dataclasses.replace(model, prefix="model.")
-
-
 def _mistral_fields(model: Model) -> dict[str, Any]:
     window = {"sliding_window": model.config.scores.sliding_window}
     return base_fields("mistral", "MistralForCausalLM", model) | window
@@ -269,32 +259,40 @@ def _gemma_fields(model: Model) -> dict[str, Any]:
     return found
 
 
-COPIES = (r"lm_head\.weight",)
-STAND_INS = ("model.embed_tokens.weight", "lm_head.weight")
-IGNORED = (r".*rotary_emb\.inv_freq",)
-
-
-def _family(
-    kind: str, name: str, make: Any, fields: Any = None, *, tied: bool = False
+def family(
+    kind: str,
+    make: Callable[[ConfigReader, Tensors], Model],
+    fields: Callable[[Model], dict[str, Any]],
+    *,
+    layer: Layer | None = None,
+    tied: bool = False,
 ) -> ModelFamily:
-    return ModelFamily(
+    """Returns a family with the names of tensors of a Llama.
+
+    Args:
+        kind: Its ``model_type``.
+        make: Reads a configuration.
+        fields: Writes one.
+        layer: The mappings of a layer; see :func:`mappings`.
+        tied: Whether the head is tied where ``tie_word_embeddings`` is missing.
+    """
+    found = ModelFamily(
         types=(kind,),
         model=make,
-        mappings=mappings,
-        fields=fields or (lambda model: base_fields(kind, name, model)),
-        ignored=IGNORED,
-        copies=COPIES,
-        tied_names=tied_names(STAND_INS, default=tied),
-        named=named,
+        mappings=partial(mappings, layer=layer),
+        fields=fields,
+        ignored=(r".*rotary_emb\.inv_freq",),
+        copies=(r"lm_head\.weight",),
+        tied_names=tied_names(("model.embed_tokens.weight", "lm_head.weight"), default=tied),
+        named=lambda model: dataclasses.replace(model, prefix="model."),
     )
+    return classifying(found)
 
 
-LLAMA = _family("llama", "LlamaForCausalLM", llama)
-MISTRAL = _family("mistral", "MistralForCausalLM", mistral, _mistral_fields)
-GEMMA = _family("gemma", "GemmaForCausalLM", gemma, _gemma_fields, tied=True)
-QWEN2 = _family(
-    "qwen2", "Qwen2ForCausalLM", qwen2, partial(_qwen_fields, "qwen2", "Qwen2ForCausalLM")
-)
-QWEN3 = _family(
-    "qwen3", "Qwen3ForCausalLM", qwen3, partial(_qwen_fields, "qwen3", "Qwen3ForCausalLM")
+FAMILIES = (
+    family("llama", llama, partial(base_fields, "llama", "LlamaForCausalLM")),
+    family("mistral", mistral, _mistral_fields),
+    family("qwen2", qwen2, partial(_qwen_fields, "qwen2", "Qwen2ForCausalLM")),
+    family("qwen3", qwen3, partial(_qwen_fields, "qwen3", "Qwen3ForCausalLM")),
+    family("gemma", gemma, _gemma_fields, tied=True),
 )

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.interop.families.heads import classifying
 from transformer_jax.interop.family import (
     Model,
     ModelFamily,
@@ -21,7 +22,7 @@ from transformer_jax.interop.family import (
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
 from transformer_jax.models.config import TransformerConfig
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 _EPS = 1e-5  # the default of torch, and no key
 _OFFSET = 2  # the first two rows of the table of positions are never used
@@ -117,12 +118,16 @@ def fields(model: Model) -> dict[str, Any]:
     }
 
 
-FAMILY = ModelFamily(
-    types=("opt",),
-    model=model,
-    mappings=mappings,
-    fields=fields,
-    copies=(r"lm_head\.weight",),
-    tied_names=tied_names(("model.decoder.embed_tokens.weight", "lm_head.weight")),
-    named=lambda model: dataclasses.replace(model, prefix="model."),
+FAMILIES = (
+    classifying(
+        ModelFamily(
+            types=("opt",),
+            model=model,
+            mappings=mappings,
+            fields=fields,
+            copies=(r"lm_head\.weight",),
+            tied_names=tied_names(("model.decoder.embed_tokens.weight", "lm_head.weight")),
+            named=lambda model: dataclasses.replace(model, prefix="model."),
+        )
+    ),
 )

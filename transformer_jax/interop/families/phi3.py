@@ -4,7 +4,6 @@ Abdin et al. 2024. Layout: https://huggingface.co/docs/transformers/model_doc/ph
 """
 
 import dataclasses
-from functools import partial
 from typing import Any
 
 from transformer_jax.interop.config_reader import ConfigReader
@@ -13,16 +12,14 @@ from transformer_jax.interop.families.layer_types import window_size
 from transformer_jax.interop.families.rope import rope_group, rope_positions
 from transformer_jax.interop.family import (
     Model,
-    ModelFamily,
     TensorMapping,
     Tensors,
     linear_mappings,
     norm_mappings,
-    tied_names,
 )
 from transformer_jax.models.config import TransformerConfig
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 # "su" is LongRoPE's first name, and under YaRN's name lies the same.
 _KINDS = {"default": "default"} | dict.fromkeys(("longrope", "su", "yarn"), "longrope")
@@ -93,13 +90,4 @@ def fields(model: Model) -> dict[str, Any]:
     return own | {key: value for key, value in base.items() if not key.endswith("_bias")}
 
 
-FAMILY = ModelFamily(
-    types=("phi3",),
-    model=model,
-    mappings=partial(llama.mappings, layer=_layer),
-    fields=fields,
-    ignored=llama.IGNORED,
-    copies=llama.COPIES,
-    tied_names=tied_names(llama.STAND_INS, default=False),
-    named=llama.named,
-)
+FAMILIES = (llama.family("phi3", model, fields, layer=_layer),)

@@ -28,7 +28,7 @@ from transformer_jax.interop.family import (
     ties_head,
 )
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 _WORDS = "roberta.embeddings.word_embeddings.weight"
 _OWN = "lm_head.decoder.weight"
@@ -97,16 +97,18 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="" if bare else "roberta.")
 
 
-FAMILY = ModelFamily(
-    types=("roberta", "xlm-roberta", "camembert"),
-    model=model,
-    mappings=mappings,
-    fields=fields,
-    ignored=(r".*embeddings\.position_ids",),
-    # A classifier has a first map of its own, and keeps the pooler that it began with.
-    unused=lambda model: (r"(roberta\.)?pooler\..*",) if model.task in TEXT_TASKS else (),
-    tied_names=tied_names((_WORDS, _OWN), _BIASES),
-    copies=(r"lm_head\.decoder\.(weight|bias)", r"lm_head\.bias"),
-    renamed=bert.FAMILY.renamed,
-    named=named,
+FAMILIES = (
+    ModelFamily(
+        types=("roberta", "xlm-roberta", "camembert"),
+        model=model,
+        mappings=mappings,
+        fields=fields,
+        ignored=(r".*embeddings\.position_ids",),
+        # A classifier has a first map of its own, and keeps the pooler that it began with.
+        unused=lambda model: (r"(roberta\.)?pooler\..*",) if model.task in TEXT_TASKS else (),
+        tied_names=tied_names((_WORDS, _OWN), _BIASES),
+        copies=(r"lm_head\.decoder\.(weight|bias)", r"lm_head\.bias"),
+        renamed=bert.RENAMED,
+        named=named,
+    ),
 )

@@ -20,7 +20,7 @@ from transformer_jax.interop.family import (
 from transformer_jax.interop.key_table import ACTIVATIONS, KeyTable, number, size
 from transformer_jax.models.config import Activation
 
-__all__ = ["MT5", "T5"]
+__all__ = ["FAMILIES"]
 
 # Under the name of the exact GELU lies the one by tanh.
 _FEED_FORWARD = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
@@ -179,7 +179,7 @@ def _mt5_fields(model: Model) -> dict[str, Any]:
     }
 
 
-T5 = ModelFamily(
+_T5 = ModelFamily(
     types=("t5",),
     model=t5,
     mappings=mappings,
@@ -196,4 +196,5 @@ T5 = ModelFamily(
     ),
     copies=(r"lm_head\.weight", r"(encoder|decoder)\.embed_tokens\.weight"),
 )
-MT5 = dataclasses.replace(T5, types=("mt5",), model=mt5, fields=_mt5_fields)
+_MT5 = dataclasses.replace(_T5, types=("mt5",), model=mt5, fields=_mt5_fields)
+FAMILIES = (_T5, _MT5)

@@ -20,7 +20,7 @@ from transformer_jax.interop.family import (
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
 from transformer_jax.models.config import ImageConfig, TransformerConfig
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 _NAMES = ("attention.query", "attention.key", "attention.value", "output.dense")
 _TABLE = KeyTable(
@@ -130,24 +130,26 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="vit." if model.task else "")
 
 
-FAMILY = ModelFamily(
-    types=("vit",),
-    model=model,
-    mappings=mappings,
-    fields=fields,
-    unused=lambda model: (r"(vit\.)?pooler\..*",) if model.task else (),
-    named=named,
-    module_names=(
-        (
-            r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)",
-            r"layers.\1.attention.\2",
+FAMILIES = (
+    ModelFamily(
+        types=("vit",),
+        model=model,
+        mappings=mappings,
+        fields=fields,
+        unused=lambda model: (r"(vit\.)?pooler\..*",) if model.task else (),
+        named=named,
+        module_names=(
+            (
+                r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)",
+                r"layers.\1.attention.\2",
+            ),
+            (r"(layers\.\d+\.attention)\.query", r"\1.q_proj"),
+            (r"(layers\.\d+\.attention)\.key", r"\1.k_proj"),
+            (r"(layers\.\d+\.attention)\.value", r"\1.v_proj"),
+            (r"encoder\.layer\.(\d+)\.attention\.output\.dense", r"layers.\1.attention.o_proj"),
+            (r"encoder\.layer\.(\d+)\.intermediate\.dense", r"layers.\1.mlp.fc1"),
+            (r"encoder\.layer\.(\d+)\.output\.dense", r"layers.\1.mlp.fc2"),
+            (r"encoder\.layer\.(\d+)\.layernorm", r"layers.\1.layernorm"),
         ),
-        (r"(layers\.\d+\.attention)\.query", r"\1.q_proj"),
-        (r"(layers\.\d+\.attention)\.key", r"\1.k_proj"),
-        (r"(layers\.\d+\.attention)\.value", r"\1.v_proj"),
-        (r"encoder\.layer\.(\d+)\.attention\.output\.dense", r"layers.\1.attention.o_proj"),
-        (r"encoder\.layer\.(\d+)\.intermediate\.dense", r"layers.\1.mlp.fc1"),
-        (r"encoder\.layer\.(\d+)\.output\.dense", r"layers.\1.mlp.fc2"),
-        (r"encoder\.layer\.(\d+)\.layernorm", r"layers.\1.layernorm"),
     ),
 )

@@ -7,7 +7,7 @@ from tests.parity.sweep.families import decoders  # noqa: F401  (registers what 
 
 _KINDS = {
     "gpt2": "GPT2", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3",
-    "gemma": "Gemma", "gemma2": "Gemma2", "phi3": "Phi3", "opt": "OPT",
+    "gemma": "Gemma", "gemma2": "Gemma2", "phi3": "Phi3", "stablelm": "StableLm", "opt": "OPT",
 }  # fmt: skip
 
 

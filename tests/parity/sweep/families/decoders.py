@@ -1,4 +1,4 @@
-"""Decoders: GPT-2, OPT, Llama, Mistral, Qwen 2 and 3, Gemma 1 and 2, Phi-3."""
+"""Decoders: GPT-2, OPT, Llama, Mistral, Qwen 2 and 3, Gemma 1 and 2, Phi-3, StableLM."""
 
 from typing import Any
 
@@ -182,6 +182,21 @@ def phi3(draw: Draw) -> Case:
         "original_max_position_embeddings": 90,  # longer texts are not read
     }
     return _windowed("Phi3ForCausalLM", config)
+
+
+@family("stablelm")
+def stablelm(draw: Draw) -> Case:
+    config = llama_body(draw) | {"use_qkv_bias": draw.maybe()}
+    config["layer_norm_eps"] = config.pop("rms_norm_eps")
+    heads, size = draw.heads(sizes=(16, 24))
+    config |= {
+        "hidden_size": heads * size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": draw.groups(heads),
+    }
+    config["rope_parameters"]["partial_rotary_factor"] = draw.choice([0.25, 0.5, 1.0])
+    old = {"fields": _old_rope} if draw.maybe() else {}
+    return Case("StableLmForCausalLM", config, **old)
 
 
 @family("opt")
