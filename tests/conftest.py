@@ -36,7 +36,7 @@ collect_ignore = ["stored/make.py"]  # a program for the checkout of 0.1.0
 # What one worker, command or run of the tests compiled is compiled by no other; nothing is left
 # in the home of who runs them.
 os.environ["TRANSFORMER_JAX_CACHE"] = str(ROOT / ".pytest_cache/programs")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 enable_compilation_cache()
 
 # Signatures are enforced: by jaxtyping where they have shapes, their own or those of a base class,
@@ -62,11 +62,13 @@ import jax
 import pytest
 
 from tests.budget import Budget
+from tests.lowering import share_context
 from tests.memory import MemoryBound
 from tests.slices import Slice
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+share_context()
 
 
 # One for all workers of a run.

@@ -9,6 +9,8 @@ from pathlib import Path
 import jax
 import pytest
 
+from tests.lowering import drop_context
+
 # Most bytes of a process after a file of tests, and during one.
 MOST_BYTES, MOST_BYTES_IN_A_FILE = 1_000_000_000, 1_200_000_000
 
@@ -23,6 +25,7 @@ def resident_bytes() -> int:
 def drop_programs() -> None:
     """Forget what is compiled, and give its memory back to the system."""
     jax.clear_caches()
+    drop_context()
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # glibc alone has it
         ctypes.CDLL(None).malloc_trim(0)

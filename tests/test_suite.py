@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests import memory
 from tests.budget import Budget, cpu_seconds, reference_seconds
+from tests.lowering import drop_context
 from tests.slices import Slice
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +75,14 @@ def test_a_large_process_drops_its_programs(monkeypatch, held, same, dropped):
     with pytest.raises(StopIteration):
         hook.send(None)
     assert len(done) == dropped
+
+
+def test_programs_share_a_context_until_they_are_dropped():
+    """A context of its own for each program takes as long as lowering it."""
+    contexts = [jax.jit(jnp.tanh).lower(jnp.float32(0)).compiler_ir().context for _ in range(2)]
+    assert contexts[0] is contexts[1]
+    drop_context()
+    assert jax.jit(jnp.sin).lower(jnp.float32(0)).compiler_ir().context is not contexts[0]
 
 
 @pytest.mark.slow
