@@ -8,14 +8,13 @@ import scipy.signal
 
 from tests.drawing import normals
 from transformer_jax.core.errors import ArgumentError
+from transformer_jax.functional.mel import hz_to_mel, mel_to_hz
 from transformer_jax.functional.spectrogram import (
     count_frames,
     frame_signal,
     hann_window,
-    hz_to_mel,
     log_mel,
     mel_filter_bank,
-    mel_to_hz,
     power_spectrum,
     stack_frames,
 )

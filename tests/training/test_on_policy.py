@@ -23,14 +23,14 @@ from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.recipes.tasks import on_policy_task, preference_task, rewards
 from transformer_jax.runs.checkpoint_reader import load_params
 from transformer_jax.training import on_policy
-from transformer_jax.training.on_policy import KLControl, OnPolicy
+from transformer_jax.training.on_policy import KLControl
 from transformer_jax.training.preference_objectives import (
     FrozenModel,
     Policies,
     beside_reference,
     token_log_probs,
 )
-from transformer_jax.training.settings import LoopConfig
+from transformer_jax.training.settings import LoopConfig, OnPolicy
 from transformer_jax.training.state import split
 from transformer_jax.training.trainer import Trainer
 

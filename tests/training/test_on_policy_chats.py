@@ -32,9 +32,9 @@ from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.recipes.tasks import on_policy_task
 from transformer_jax.recipes.tasks.rewards import PythonReward
 from transformer_jax.training import on_policy
-from transformer_jax.training.on_policy import KLControl, OnPolicy
+from transformer_jax.training.on_policy import KLControl
 from transformer_jax.training.preference_objectives import Policies
-from transformer_jax.training.settings import LoopConfig
+from transformer_jax.training.settings import LoopConfig, OnPolicy
 from transformer_jax.training.trainer import Trainer
 
 SAID = ["yes <eos> no", "so", "hello there", "between\n\nthere", "Hi <|im_end|>"]

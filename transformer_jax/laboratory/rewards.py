@@ -30,8 +30,9 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.training import on_policy
-from transformer_jax.training.on_policy import KLControl, OnPolicy, Samples
+from transformer_jax.training.on_policy import KLControl, Samples
 from transformer_jax.training.preference_objectives import Policies, beside_reference
+from transformer_jax.training.settings import OnPolicy
 from transformer_jax.training.state import TrainState, split
 
 __all__ = ["RewardFigures", "rewards"]

@@ -45,14 +45,14 @@ from transformer_jax.recipes.validation import (
     print_scores,
     validate,
 )
-from transformer_jax.training.on_policy import KLControl, OnPolicy
-from transformer_jax.training.settings import LoopConfig, ScheduleConfig
+from transformer_jax.training.settings import LoopConfig, OnPolicy, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.recipes.rewarding import RewardSource
     from transformer_jax.runs.run_directory import RunDirectory
+    from transformer_jax.training.on_policy import KLControl
     from transformer_jax.training.task import Task
 
 __all__ = ["RECIPES", "PolicyConfig", "PolicyRun", "RewardConfig"]
@@ -98,8 +98,10 @@ class PolicyConfig(Configuration, group="align"):
         return OnPolicy(self.method, self.max_new_tokens, self.group_size, self.clip, **numbers)
 
     @property
-    def control(self) -> KLControl:
+    def control(self) -> "KLControl":
         """Returns the controller of the KL penalty's weight."""
+        from transformer_jax.training.on_policy import KLControl  # imports JAX
+
         return KLControl(self.kl_coefficient, self.kl_target, self.kl_horizon)
 
 

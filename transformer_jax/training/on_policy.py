@@ -7,16 +7,14 @@ them, and takes several updates on them; nothing leaves the devices, but for the
 Python function rewards.
 """
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from transformer_jax.core.config_fields import Configuration, Count, NotNegative, Positive, Share
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
@@ -26,12 +24,12 @@ from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.functional import policy_gradients as gradients
 from transformer_jax.functional.partitioning import constrain_rows
 from transformer_jax.training.preference_objectives import Policies, token_log_probs
+from transformer_jax.training.settings import OnPolicy
 from transformer_jax.training.step import Objective, Sums, make_step, means
 
 __all__ = [
     "Adaptive",
     "KLControl",
-    "OnPolicy",
     "Samples",
     "adaptive_kl",
     "collect",
@@ -70,25 +68,6 @@ class Samples(NamedTuple):
 
 # The reward of each sample.
 Reward = Callable[[Policies, Samples], Float[Array, " B"]]
-
-
-@dataclasses.dataclass(frozen=True)
-class OnPolicy(Configuration, group="align"):
-    """Settings of learning from a policy's own samples."""
-
-    method: Literal["ppo", "grpo"] = "grpo"  # with a value head, or without
-    length: Count = 32  # most tokens of a completion, its end included
-    group_size: Count = 4  # completions of each prompt
-    clip: Positive = 0.2  # most change of a token's probability, as a fraction, by one batch
-    value_weight: NotNegative = 0.5  # weight of the loss of PPO's value head
-    value_clip: Positive = 0.2  # most change of a value by one batch
-    discount: Share = 1.0  # of later rewards
-    gae_decay: Share = 0.95  # lambda of generalized advantage estimation
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.method == "grpo" and self.group_size < 2:
-            raise ConfigError(f"align.group_size is {self.group_size}: at least 2 with grpo")
 
 
 class KLControl(NamedTuple):

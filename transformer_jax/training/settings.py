@@ -9,6 +9,7 @@ from transformer_jax.core.config_fields import (
     Configuration,
     Count,
     NotNegative,
+    Positive,
     Range,
     Rate,
     Share,
@@ -19,6 +20,7 @@ __all__ = [
     "FALLING",
     "OPTIMIZER_DEFAULTS",
     "LoopConfig",
+    "OnPolicy",
     "OptimizerConfig",
     "ScheduleConfig",
     "adamw",
@@ -225,3 +227,22 @@ def check_warmup(schedule: ScheduleConfig, total_steps: int) -> None:
             f"{plural(total_steps, 'step')}: "
             f"lower it (None is a tenth of the run), or train longer"
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class OnPolicy(Configuration, group="align"):
+    """Settings of learning from a policy's own samples."""
+
+    method: Literal["ppo", "grpo"] = "grpo"  # with a value head, or without
+    length: Count = 32  # most tokens of a completion, its end included
+    group_size: Count = 4  # completions of each prompt
+    clip: Positive = 0.2  # most change of a token's probability, as a fraction, by one batch
+    value_weight: NotNegative = 0.5  # weight of the loss of PPO's value head
+    value_clip: Positive = 0.2  # most change of a value by one batch
+    discount: Share = 1.0  # of later rewards
+    gae_decay: Share = 0.95  # lambda of generalized advantage estimation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method == "grpo" and self.group_size < 2:
+            raise ConfigError(f"align.group_size is {self.group_size}: at least 2 with grpo")

@@ -5,14 +5,12 @@ import functools
 import math
 from typing import Annotated, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Float32
 
 from transformer_jax.core.config_fields import Configuration, NotNegative, Range
 from transformer_jax.core.errors import ArgumentError, ConfigError, DataError, plural
-from transformer_jax.functional import spectrogram
+from transformer_jax.functional.mel import mel_filter_weights
 
 __all__ = ["AudioConfig", "log_mel_frames", "resampled"]
 
@@ -46,7 +44,7 @@ class AudioConfig(Configuration, group="data.audio"):
                 f"1 are needed"
             )
         try:
-            spectrogram.mel_filter_weights(*self._filters)
+            mel_filter_weights(*self.filters)
         except ArgumentError as error:
             raise ConfigError(f"data.audio: {error}") from None
 
@@ -66,13 +64,10 @@ class AudioConfig(Configuration, group="data.audio"):
         return 1 << max(1, (self.length - 1).bit_length())
 
     @property
-    def _filters(self) -> tuple[int, int, int, float, float | None]:
+    def filters(self) -> tuple[int, int, int, float, float | None]:
+        """Returns the arguments of :func:`.mel_filter_bank`."""
         frequencies = self.low_frequency, self.high_frequency
         return (self.num_mels, self.fft_size, self.sample_rate, *frequencies)
-
-    def filters(self) -> Float[Array, "bins M"]:
-        """The mel filter bank."""
-        return spectrogram.mel_filter_bank(*self._filters)
 
 
 def resampled(
@@ -129,7 +124,9 @@ def log_mel_frames(
         >>> log_mel_frames(np.zeros(16_000, np.float32), AudioConfig()).shape
         (98, 80)
     """
-    count = spectrogram.count_frames(len(samples), config.length, config.shift)
+    from transformer_jax.functional.spectrogram import count_frames  # imports JAX
+
+    count = count_frames(len(samples), config.length, config.shift)
     blocks = -(-count // _BLOCK)
     step, size = _BLOCK * config.shift, (_BLOCK - 1) * config.shift + config.length
     padded = np.zeros(max(0, blocks - 1) * step + size, np.float32)
@@ -143,7 +140,13 @@ def log_mel_frames(
 @functools.lru_cache(maxsize=4)
 def _program(config: AudioConfig) -> Any:
     """A compiled function from the samples of a block to its frames."""
-    window, bank = spectrogram.hann_window(config.length), config.filters()
+    import jax
+    import jax.numpy as jnp
+
+    from transformer_jax.functional import spectrogram
+
+    window = spectrogram.hann_window(config.length)
+    bank = spectrogram.mel_filter_bank(*config.filters)
 
     @jax.jit
     def make(samples: Any) -> Any:

@@ -23,8 +23,9 @@ from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import on_policy
-from transformer_jax.training.on_policy import FIXED, KLControl, OnPolicy, Reward
+from transformer_jax.training.on_policy import FIXED, KLControl, Reward
 from transformer_jax.training.preference_objectives import FrozenModel, beside_reference
+from transformer_jax.training.settings import OnPolicy
 from transformer_jax.training.task import Data, Task, fingerprint
 
 __all__ = ["Learning", "PromptRows", "from_samples", "reward_prompts"]
