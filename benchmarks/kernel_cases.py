@@ -13,7 +13,6 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array
 
-from transformer_jax.decoding.layout import prepared
 from transformer_jax.functional import masks
 from transformer_jax.functional.kernels import choice as kernels
 from transformer_jax.functional.kernels.choice import KERNELS, XLA_IN_BLOCKS, Kernel
@@ -24,6 +23,7 @@ from transformer_jax.functional.positions import alibi_bias
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.parallel.inference import prepared
 from transformer_jax.training.state import split
 
 __all__ = ["ATTENTION", "LENGTHS", "AttentionCase", "Entry", "Peer", "Work", "attention", "others"]

@@ -1,8 +1,8 @@
 """Our cases: the library as its commands run it."""
 
-from transformer_jax.core import allocator
+from transformer_jax.core.runtime import retain_freed_memory
 
-allocator.retain_freed_memory()
+retain_freed_memory()
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from flax import nnx
 from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.search import search
 from transformer_jax.decoding.search_plan import search_settings
@@ -30,6 +29,7 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.parallel.inference import prepared
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import split
 

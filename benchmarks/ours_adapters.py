@@ -5,9 +5,9 @@ A process holds one case, as its memory is measured.
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
 
-from transformer_jax.core import allocator
+from transformer_jax.core.runtime import retain_freed_memory
 
-allocator.retain_freed_memory()
+retain_freed_memory()
 
 import dataclasses
 import resource

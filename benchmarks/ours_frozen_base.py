@@ -6,9 +6,9 @@ a linear map makes float32 of its matrix in the forward pass and again in the ba
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
 
-from transformer_jax.core import allocator
+from transformer_jax.core.runtime import retain_freed_memory
 
-allocator.retain_freed_memory()
+retain_freed_memory()
 
 import dataclasses
 import functools

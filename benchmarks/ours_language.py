@@ -2,9 +2,9 @@
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
 
-from transformer_jax.core import allocator
+from transformer_jax.core.runtime import retain_freed_memory
 
-allocator.retain_freed_memory()
+retain_freed_memory()
 
 import dataclasses
 from typing import Any, Literal
@@ -17,7 +17,6 @@ from flax import nnx
 from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import Programs, PromptBatch
 from transformer_jax.decoding.search_plan import search_settings
@@ -32,6 +31,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.parallel.inference import prepared
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.state import split
 

@@ -2,9 +2,9 @@
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
 
-from transformer_jax.core import allocator
+from transformer_jax.core.runtime import retain_freed_memory
 
-allocator.retain_freed_memory()
+retain_freed_memory()
 
 from typing import Any
 
@@ -16,7 +16,6 @@ from flax import nnx
 from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.search import search
@@ -27,6 +26,7 @@ from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.functional.convolution import convolve, gated_linear_unit
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
+from transformer_jax.parallel.inference import prepared
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import split
 

@@ -5,8 +5,8 @@ import shlex
 
 from transformer_jax.cli import families, laboratory, train_word_vectors
 from transformer_jax.cli.commands import COMMANDS, PROGRAM, PROGRAMS, load_command
-from transformer_jax.cli.plan_flags import take_plan
 from transformer_jax.cli.run_flags import asked_run, parse_flags
+from transformer_jax.cli.training import take_plan
 
 OUTSIDE = ("config", "plan", "plan-json", "resume")  # flags of training that are no settings
 _MODULES = {"laboratory": "laboratory ", "word_vectors": "word-vectors "}

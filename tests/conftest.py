@@ -29,7 +29,7 @@ from beartype import BeartypeConf
 from beartype.claw import beartype_packages
 from jaxtyping import install_import_hook
 
-from transformer_jax.core.compilation_cache import enable_compilation_cache
+from transformer_jax.core.runtime import enable_compilation_cache
 
 ROOT = Path(__file__).parents[1]
 collect_ignore = ["stored/make.py"]  # a program for the checkout of 0.1.0

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from transformer_jax.cli import decoder_only
-from transformer_jax.cli.plan_flags import take_plan
+from transformer_jax.cli.training import take_plan
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.tokenizer import train_tokenizer

@@ -16,7 +16,6 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.language import DecoderLanguageModel
-from transformer_jax.decoding.layout import split_model
 from transformer_jax.decoding.options import BatchingConfig
 from transformer_jax.decoding.requests import GenerationRequest, numbered
 from transformer_jax.decoding.windows import windows
@@ -28,6 +27,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.parallel.inference import split_model
 from transformer_jax.training.adapters import Adapter, merge_adapter, with_choice
 
 CONTEXT = 24

@@ -12,7 +12,6 @@ from tests.decoding.test_translator import Letters, letter_model
 from tests.drawing import drawn
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.language import DecoderLanguageModel
-from transformer_jax.decoding.layout import split_model
 from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
 from transformer_jax.decoding.programs import SearchPrompts
 from transformer_jax.decoding.requests import GenerationRequest
@@ -27,7 +26,7 @@ from transformer_jax.models.config import (
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.partition import merging
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.parallel.inference import mesh_of, shard_parameters
+from transformer_jax.parallel.inference import mesh_of, shard_parameters, split_model
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import collectives
 from transformer_jax.training.validation import _evaluated

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import SWEEP_SEED
 from tests.tokenizer_kinds import KINDS, TRAINED, tokenizer_of
-from transformer_jax.data.byte_tokens import repair_byte_runs
+from transformer_jax.data.tokenizer_parts import repair_byte_runs
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.text_generation import CausalTextGenerator

@@ -14,7 +14,6 @@ from flax import nnx
 from tests.drawing import compiled, drawn, normals
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.corpora.phrasebook import L1_PAIRS
-from transformer_jax.decoding.layout import split_model
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -34,6 +33,7 @@ from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.layers.replace import prepare_for_decoding
 from transformer_jax.models.layers.stack import stack_blocks, unstack_blocks
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.parallel.inference import split_model
 
 B, S, T, V = 3, 7, 6, 23
 

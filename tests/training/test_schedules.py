@@ -8,13 +8,7 @@ import optax.contrib
 import pytest
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.training.schedules import (
-    constant,
-    cosine,
-    inverse_sqrt,
-    make_schedule,
-    noam,
-)
+from transformer_jax.training.optimizers import constant, cosine, inverse_sqrt, make_schedule, noam
 from transformer_jax.training.settings import ScheduleConfig, check_warmup, num_warmup_steps
 
 

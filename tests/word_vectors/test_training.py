@@ -13,11 +13,17 @@ import pytest
 from tests.word_vectors.planted import planted_accuracy, planted_text
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, NumericsError
 from transformer_jax.word_vectors import run
-from transformer_jax.word_vectors.batches import Blocks, epoch_blocks
 from transformer_jax.word_vectors.corpus import LINE_END, Corpus
 from transformer_jax.word_vectors.formats import VECTORS, load_embeddings
 from transformer_jax.word_vectors.settings import BlockShape, TextConfig, Word2VecConfig
-from transformer_jax.word_vectors.training import Tables, initial_tables, make_step, train_epochs
+from transformer_jax.word_vectors.training import (
+    Blocks,
+    Tables,
+    epoch_blocks,
+    initial_tables,
+    make_step,
+    train_epochs,
+)
 
 SMALL = Word2VecConfig(size=16, epochs=3, sample=0.0, window=3)
 

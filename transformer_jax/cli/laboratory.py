@@ -110,8 +110,7 @@ def _run(arguments: list[str], environment: Environment) -> int:
     check_file("--output", beside, (".json",))
     begun = time.monotonic()
     say(f"{name}: starting")
-    from transformer_jax.core.allocator import retain_freed_memory
-    from transformer_jax.core.compilation_cache import enable_compilation_cache
+    from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory
 
     retain_freed_memory()
     enable_compilation_cache()

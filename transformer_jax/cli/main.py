@@ -47,8 +47,7 @@ def _run(name: str | None, arguments: list[str]) -> int | None:
     from transformer_jax.cli.run_flags import parse_flags
 
     command = parse_flags(load_command(name), f"{PROGRAM} {name}", arguments[1:])
-    from transformer_jax.core.allocator import retain_freed_memory
-    from transformer_jax.core.compilation_cache import enable_compilation_cache
+    from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory
 
     retain_freed_memory()
     enable_compilation_cache()

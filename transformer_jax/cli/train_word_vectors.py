@@ -101,8 +101,7 @@ def _run(given: list[str]) -> int:
         raise ConfigError(f"unknown command {given[0]}: {near(given[0], COMMANDS)}")
     command = parse_flags(COMMANDS[given[0]], f"{PROGRAM} {given[0]}", given[1:])
     _one_thread()
-    from transformer_jax.core.allocator import retain_freed_memory
-    from transformer_jax.core.compilation_cache import enable_compilation_cache
+    from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory
 
     retain_freed_memory()
     enable_compilation_cache()

@@ -14,18 +14,16 @@ from transformer_jax import __version__
 from transformer_jax.cli.errors import guarded, run_and_leave, run_log, terminated
 from transformer_jax.cli.evaluation import evaluate
 from transformer_jax.cli.flags import flags_of
-from transformer_jax.cli.plan_flags import take_plan
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
-from transformer_jax.core.allocator import retain_freed_memory
-from transformer_jax.core.compilation_cache import enable_compilation_cache
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.errors import command as command_line
 from transformer_jax.core.old_names import current_flags
+from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory
 from transformer_jax.core.storage.urls import working_copy
 from transformer_jax.recipes.registry import get_recipe, named_runs
 
-__all__ = ["Command", "TrainingProgram", "main", "resume_flags", "run_as_program"]
+__all__ = ["Command", "TrainingProgram", "main", "resume_flags", "run_as_program", "take_plan"]
 
 Command = Callable[[Sequence[str]], int]
 # Lists that a run makes longer than they were asked for, by tokens of a chat template.
@@ -338,3 +336,38 @@ def run_as_program(family: TrainingProgram) -> None:
     """Run the command line and exit with its code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     run_and_leave(lambda: main(family))
+
+
+def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
+    """The target of ``--plan``, whether ``--plan-json`` is given, and the other arguments.
+
+    Raises:
+        ConfigError: ``--plan`` without a target, twice or with ``--resume``, or ``--plan-json``
+            without ``--plan``.
+
+    Example:
+        >>> take_plan(["gpt2-small", "--plan", "h200:8", "--mesh.fsdp", "8"])
+        ('h200:8', False, ['gpt2-small', '--mesh.fsdp', '8'])
+    """
+    rest, target, as_json, words = [], None, False, iter(arguments)
+    for word in words:
+        if word == "--plan-json":
+            as_json = True
+        elif word == "--plan" or word.startswith("--plan="):
+            if target is not None:
+                raise ConfigError("--plan is given twice: one plan is of one kind of devices")
+            target = word.partition("=")[2] or next(words, "")
+            if not target or target.startswith("-"):
+                raise ConfigError(
+                    "--plan needs devices: --plan h200:8, a TPU slice such as --plan v5e:2x4, or "
+                    "the memory of a device, such as --plan 80GiB"
+                )
+        else:
+            rest.append(word)
+    if as_json and target is None:
+        raise ConfigError("--plan-json is how --plan writes: give --plan h200:8 too")
+    if target is not None and "--resume" in rest:
+        raise ConfigError(
+            "--plan and --resume: a plan is of the settings that are given; leave --resume out"
+        )
+    return target, as_json, rest

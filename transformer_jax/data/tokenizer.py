@@ -17,21 +17,20 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.output_files import draft_file
 from transformer_jax.data import backends
 from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
-from transformer_jax.data.byte_tokens import repair_byte_runs, skipped_ids
 from transformer_jax.data.files import read_file
 from transformer_jax.data.preparation import TextNormalization, compose
-from transformer_jax.data.special_tokens import (
+from transformer_jax.data.tokenizer_parts import (
     ROLES,
     SpecialNames,
-    end_ids,
-    plain_end,
-    role_ids,
-    sentinel_ids,
-)
-from transformer_jax.data.tokenizer_parts import (
     SpecialTokensTemplate,
     character_ids,
+    end_ids,
+    plain_end,
     readable,
+    repair_byte_runs,
+    role_ids,
+    sentinel_ids,
+    skipped_ids,
     template_of,
     text_normalization,
     trimmed,

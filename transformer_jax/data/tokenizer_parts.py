@@ -1,18 +1,31 @@
-"""Parts of a tokenizer's file: normalization, template, names of tokens."""
+"""Parts of a tokenizer's file: normalization, template, special tokens, tokens of bytes."""
 
+import itertools
 import json
+import re
 import sys
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 
+from transformer_jax.core.errors import DataError
+from transformer_jax.data.backends import SENTINEL
 from transformer_jax.data.preparation import TextNormalization
 
 __all__ = [
+    "ROLES",
+    "SpecialNames",
     "SpecialTokensTemplate",
     "character_ids",
+    "end_ids",
+    "plain_end",
     "readable",
+    "repair_byte_runs",
+    "role_ids",
+    "sentinel_ids",
+    "skipped_ids",
     "template_of",
     "text_normalization",
     "trimmed",
@@ -93,3 +106,165 @@ def readable(backend: tokenizers.Tokenizer, id: int, special: frozenset[int]) ->
     if text and "\ufffd" not in text:
         return token if token.startswith("##") else text
     return token
+
+
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+
+
+def skipped_ids(text: str) -> frozenset[int] | None:
+    """Returns the ids of special tokens, if the decoder joins tokens of bytes to characters.
+
+    Args:
+        text: The content of a ``tokenizer.json``.
+
+    Returns:
+        None for any other decoder.
+    """
+    if '"ByteFallback"' not in text:
+        return None  # most files are long, and need not be taken apart again
+    file = json.loads(text)
+    if not _has_byte_fallback(file.get("decoder")):
+        return None
+    return frozenset(one["id"] for one in file.get("added_tokens") or () if one.get("special"))
+
+
+def _has_byte_fallback(decoder: Any) -> bool:
+    if not isinstance(decoder, dict):
+        return False
+    parts = decoder.get("decoders", ())
+    return decoder.get("type") == "ByteFallback" or any(map(_has_byte_fallback, parts))
+
+
+def repair_byte_runs(tokens: Sequence[str]) -> list[str]:
+    r"""Puts U+FFFD for the bytes that are no character of UTF-8, so that all others are kept.
+
+    The decoder of Hugging Face ``tokenizers`` replaces every byte of a run of byte tokens if one of
+    them is part of no character, such as the last of a text that a limit cuts.
+
+    Example:
+        >>> repair_byte_runs(["a", "<0xC3>", "<0xA9>", "<0xF0>", "<0x9F>", "b"])
+        ['a', '<0xC3>', '<0xA9>', '\ufffd', 'b']
+    """
+    repaired: list[str] = []
+    run: list[str] = []
+    for token in (*tokens, ""):
+        if _BYTE.fullmatch(token):
+            run.append(token)
+            continue
+        repaired += _repair(run)
+        run = []
+        repaired.append(token)
+    return repaired[:-1]
+
+
+def _repair(run: list[str]) -> list[str]:
+    """A run of byte tokens, in which U+FFFD stands for bytes that are no character."""
+    data, repaired, at = bytes(int(token[3:5], 16) for token in run), list[str](), 0
+    while at < len(data):
+        try:
+            data[at:].decode()
+        except UnicodeDecodeError as error:
+            repaired += [*run[at : at + error.start], "\ufffd"]
+            at += error.end
+        else:
+            repaired += run[at:]
+            break
+    return repaired
+
+
+ROLES = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>"),
+    "unk": ("<unk>", "[UNK]", "<|unk|>"),
+    "bos": ("<bos>", "<s>", "[BOS]", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("<eos>", "</s>", "[EOS]", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
+    "mask": ("<mask>", "[MASK]", "<|mask|>"),
+    "forced_bos": (),
+}
+"""Names of the token of each role, in order of preference; a role without has a given name only."""
+
+
+"""Names of the token of each role, in order of preference; a role without has a given name only."""
+
+
+# Names by role, and under "ends" those of further tokens that end a text.
+SpecialNames = Mapping[str, str | Sequence[str]]
+
+
+def end_ids(vocab: Mapping[str, int], eos: int, given: SpecialNames) -> tuple[int, ...]:
+    """Returns the ids of all tokens that end a text, the one that training writes first.
+
+    Args:
+        vocab: Ids by token.
+        eos: The id of the role ``eos``.
+        given: Names by role; ``ends`` are those of further tokens.
+
+    Raises:
+        DataError: A name that the vocabulary lacks.
+
+    Example:
+        >>> end_ids({"</s>": 1, "<stop>": 2}, 1, {"ends": ["<stop>", "</s>"]})
+        (1, 2)
+    """
+    names = given.get("ends", ())
+    absent = [name for name in names if name not in vocab]
+    if absent:
+        raise DataError(f"the tokenizer has no token {absent[0]!r} to end a text")
+    return tuple(dict.fromkeys((eos, *(vocab[name] for name in names))))
+
+
+def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
+    """The id of the token of each role that the vocabulary has one for.
+
+    Args:
+        vocab: Ids by token.
+        given: Names by role, which go before the usual ones; ``ends`` is no role.
+
+    Raises:
+        DataError: An unknown role, or a name that the vocabulary lacks.
+
+    Example:
+        >>> role_ids({"<s>": 0, "</s>": 1, "<stop>": 2}, {"eos": "<stop>"})
+        {'bos': 0, 'eos': 2}
+    """
+    given = {role: name for role, name in given.items() if role != "ends"}
+    unknown = sorted(set(given) - set(ROLES))
+    if unknown:
+        raise DataError(f"special token {unknown[0]!r}: the roles are {', '.join(ROLES)}")
+    found = {}
+    for role, names in ROLES.items():
+        if role in given and given[role] not in vocab:
+            raise DataError(f"the tokenizer has no token {given[role]!r} to be {role}")
+        for name in (str(given[role]),) if role in given else names:
+            if name in vocab:
+                found[role] = vocab[name]
+                break
+    return found
+
+
+def plain_end(backend: tokenizers.Tokenizer, eos: int, given: SpecialNames) -> frozenset[int]:
+    """Returns the end token if it is plain text, such as a line end: prompts may hold it.
+
+    Args:
+        backend: The tokenizer of the library.
+        eos: The id of the role ``eos``.
+        given: Names by role that were given beside the file.
+
+    Example:
+        >>> backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({".": 0, "</s>": 1}))
+        >>> plain_end(backend, 0, {"eos": "."}), plain_end(backend, 1, {"eos": "</s>"})
+        (frozenset({0}), frozenset())
+    """
+    usual = given.get("eos", ROLES["eos"][0]) in ROLES["eos"]
+    listed = eos in backend.get_added_tokens_decoder()
+    return frozenset() if usual or listed else frozenset((eos,))
+
+
+def sentinel_ids(vocab: Mapping[str, int]) -> tuple[int, ...]:
+    """The ids of ``<extra_id_0>``, ``<extra_id_1>``, ... of T5, as many as there are.
+
+    Example:
+        >>> sentinel_ids({"a": 0, "<extra_id_1>": 1, "<extra_id_0>": 2})
+        (2, 1)
+    """
+    names = itertools.takewhile(vocab.__contains__, map(SENTINEL.format, itertools.count()))
+    return tuple(vocab[name] for name in names)

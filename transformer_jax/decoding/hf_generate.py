@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.programs import SearchPrompts, search_prompts
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, plan_of, values_of
 from transformer_jax.decoding.search_state import PromptContext, SearchResult
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.parallel.inference import prepared, split_model
 
 __all__ = ["HFGenerationOutput", "HFGenerator"]
 

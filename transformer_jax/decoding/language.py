@@ -18,7 +18,6 @@ from transformer_jax.decoding.context import ContextTextGenerator, TextStart
 from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.kept import KeptContext
-from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.options import BatchingConfig, special_tokens
 from transformer_jax.decoding.programs import MoreTokens, Programs, PromptBatch, SearchPrompts
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
@@ -30,7 +29,7 @@ from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.models.layers.embedding import check_indices
 from transformer_jax.models.layers.lora import choose_rows
-from transformer_jax.parallel.inference import round_up_rows
+from transformer_jax.parallel.inference import prepared, round_up_rows, split_model
 
 __all__ = ["DecoderLanguageModel"]
 

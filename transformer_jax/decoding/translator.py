@@ -14,7 +14,6 @@ from transformer_jax.core.keys import key_for
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.line_translator import LineTranslator, sampled
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.programs import Programs, SearchPrompts
@@ -24,7 +23,7 @@ from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.parallel.inference import mesh_of, round_up_rows
+from transformer_jax.parallel.inference import mesh_of, prepared, round_up_rows, split_model
 
 __all__ = ["Translator", "compaction_sizes"]
 

@@ -1,6 +1,7 @@
 """Translators and language models as functions of text."""
 
 import copy
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +23,6 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import DecoderAttention, TranslatorAttention
 from transformer_jax.inference.base import Predictor, listed, truncation
-from transformer_jax.inference.embedding import Embedding
-from transformer_jax.inference.encoding.vectors import Layers, Pool
 from transformer_jax.inference.generation_settings import (
     ConfigChoice,
     changes_of,
@@ -48,12 +47,14 @@ from transformer_jax.models.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.inference.chat_session import ChatModel
+    from transformer_jax.inference.embedding import Embedding
+    from transformer_jax.inference.encoding.vectors import Layers, Pool
     from transformer_jax.inference.engines import EngineConfig
 
 __all__ = ["LanguageModelPredictor", "TranslationPredictor", "generated"]
 
 
-class TranslationPredictor(TranslatorAttention, Embedding, Predictor):  # type: ignore[misc]
+class TranslationPredictor(TranslatorAttention, Predictor):
     """A trained encoder-decoder as a function from sentences to translations.
 
     With ``engine`` CTranslate2 computes it: ``model`` is None then, and it translates only. A
@@ -65,7 +66,8 @@ class TranslationPredictor(TranslatorAttention, Embedding, Predictor):  # type: 
     def __init__(
         self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
     ):
-        self._path, self._hf, self._limit = path, None, length_limit(path)
+        self._path, self._limit = path, length_limit(path)
+        self._hf = self._loaded = None
         if engine is not None:
             from transformer_jax.inference.engines import load_engine_translator
 
@@ -73,14 +75,11 @@ class TranslationPredictor(TranslatorAttention, Embedding, Predictor):  # type: 
             self.model, self._translator = None, translator
             self.tokenizer, self._prepare = translator.tokenizer, source_as_trained(path)
             return
-        loaded = load(path, checkpoint)
-        if not isinstance(model_config(open_directory(path)), RecurrentConfig):
-            super().__init__(path, loaded)
-        self.tokenizer = loaded[1]
-        self.model = nnx.merge(*loaded[0])
-        self._translator = Translator(loaded[0], self.tokenizer)
+        self._loaded = model, self.tokenizer = load(path, checkpoint)
+        self.model = nnx.merge(*model)
+        self._translator = Translator(model, self.tokenizer)
         self._prepare, self._prepare_target = source_as_trained(path), as_trained(path)
-        self._hf = HFTextGenerator(path, "encoder-decoder", loaded, batch=32)
+        self._hf = HFTextGenerator(path, "encoder-decoder", self._loaded, batch=32)
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -134,25 +133,33 @@ class TranslationPredictor(TranslatorAttention, Embedding, Predictor):  # type: 
         self,
         texts: str | Iterable[str],
         *,
-        layers: Layers = "last",
-        pooling: Pool | None = None,
+        layers: "Layers" = "last",
+        pooling: "Pool | None" = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
     ) -> Float[np.ndarray, "*B_and_layers D"]:
-        """The vectors of texts by the encoder, see :meth:`Embedding.embed`.
+        """The vectors of texts by the encoder, see :meth:`.Embedding.embed`.
 
         Raises:
             ConfigError: CTranslate2 computes the model, or it is recurrent; or there is no such
                 layer, pooling or prompt.
         """
         self._refuse_engine()
+        return self._sentences.embed(
+            texts, layers=layers, pooling=pooling, prompt_name=prompt_name, prompt=prompt
+        )
+
+    @functools.cached_property
+    def _sentences(self) -> "Embedding":
+        """The encoder as a function from texts to vectors."""
+        from transformer_jax.inference.embedding import Embedding
+
         if isinstance(model_config(open_directory(self._path)), RecurrentConfig):
             raise ConfigError(
                 f"{self._path}: a recurrent translator, which has no sentence vectors: use a "
                 f"Transformer"
             )
-        how: Any = {"prompt_name": prompt_name, "prompt": prompt}
-        return super().embed(texts, layers=layers, pooling=pooling, **how)
+        return Embedding(self._path, self._loaded)
 
     def score(
         self, sources: str | Sequence[str], targets: str | Sequence[str]

@@ -84,7 +84,7 @@ def load(
     from transformer_jax.data.vocabulary import check_vocabulary
     from transformer_jax.models.layers.replace import with_attention_kernels
     from transformer_jax.parallel.inference import loading_mesh, shard_parameters
-    from transformer_jax.training.trained_model import check_parameters
+    from transformer_jax.runs.checkpoint_reader import check_parameters
 
     loaded = run.load_params(which, average=average)
     _check_size(run, config, loaded.params)

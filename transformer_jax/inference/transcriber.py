@@ -11,10 +11,10 @@ from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.speech.features import Normalization
 from transformer_jax.data.speech.store import fill_positions
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.decoding.layout import split_model
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.parallel.inference import split_model
 
 __all__ = ["Recording", "Transcriber"]
 

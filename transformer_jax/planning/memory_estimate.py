@@ -17,6 +17,7 @@ from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.kernels.cross_entropy import LARGE
 from transformer_jax.functional.recurrent import CELLS
 from transformer_jax.models.costs import accounting
+from transformer_jax.models.costs.accounting import cache_bytes
 from transformer_jax.models.costs.activations import (
     DeviceShare,
     block_bytes,
@@ -24,7 +25,6 @@ from transformer_jax.models.costs.activations import (
     working_bytes,
 )
 from transformer_jax.models.costs.components import head_sizes, itemsize, slot_bytes
-from transformer_jax.models.costs.recurrent import cache_bytes
 from transformer_jax.models.layers.parameters import map_parameters
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.parallel.sharding import num_batch_shards, shardings, shardings_like

@@ -4,9 +4,9 @@ import dataclasses
 import functools
 from typing import Any
 
-from transformer_jax.core.compilation_cache import multiplies_bfloat16
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.runtime import multiplies_bfloat16
 from transformer_jax.core.storage.urls import with_urls
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.tokenizer import Tokenizer

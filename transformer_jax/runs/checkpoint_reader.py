@@ -7,14 +7,16 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from transformer_jax.core import trees
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.numerics import all_finite
+from transformer_jax.core.trees import flatten_dict
 from transformer_jax.models.partition import overlay
 from transformer_jax.runs import manifest
 from transformer_jax.runs.checkpoint_items import explained, read_item
@@ -28,8 +30,12 @@ from transformer_jax.runs.manifest import (
     steps,
 )
 
+if TYPE_CHECKING:
+    pass
+
 __all__ = [
     "Loaded",
+    "check_parameters",
     "load_all_parts",
     "load_params",
     "load_parts",
@@ -335,3 +341,33 @@ def _best(manifests: list[dict[str, Any]]) -> int:
         if score is not None and (top is None or not top.beats(score)):
             best = place
     return best
+
+
+def check_parameters(
+    path: str | os.PathLike[str], expected: PyTree, found: PyTree, otherwise: str
+) -> None:
+    """Refuses parameters of other names or shapes than a model has.
+
+    Args:
+        path: The run, for the message.
+        expected: The model's parameters, real or abstract.
+        found: Those of a checkpoint.
+        otherwise: End of the message: where the expected ones come from, and what that means.
+
+    Raises:
+        CheckpointError: It names the first that differs.
+    """
+    expected, found = (
+        {name: tuple(leaf.shape) for name, leaf in flatten_dict(tree).items()}
+        for tree in (expected, found)
+    )
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise CheckpointError(
+                f"{Path(path)}: parameter {name} is {_shape(found.get(name))} in the checkpoint "
+                f"and {_shape(expected.get(name))} {otherwise}"
+            )
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else str(list(shape))

@@ -2,28 +2,24 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from transformer_jax.core.devices import default_device
-from transformer_jax.core.errors import CheckpointError
-from transformer_jax.core.trees import flatten_dict
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import overlay
 from transformer_jax.parallel.sharding import shardings
-from transformer_jax.runs.checkpoint_reader import load_parts
+from transformer_jax.runs.checkpoint_reader import check_parameters, load_parts
 from transformer_jax.training.state import abstract_parts
 
 if TYPE_CHECKING:
     from transformer_jax.training.task import Task
 
-__all__ = ["TrainedModel", "check_parameters", "load_model"]
+__all__ = ["TrainedModel", "load_model"]
 
 
 class TrainedModel(NamedTuple):
@@ -71,33 +67,3 @@ def load_model(
     trainable, frozen = jax.device_put((loaded.params, loaded.frozen), places)
     model = task.partition.merge(graph, trainable, frozen, None)
     return TrainedModel(model, loaded.step, loaded.manifest)
-
-
-def check_parameters(
-    path: str | os.PathLike[str], expected: PyTree, found: PyTree, otherwise: str
-) -> None:
-    """Refuses parameters of other names or shapes than a model has.
-
-    Args:
-        path: The run, for the message.
-        expected: The model's parameters, real or abstract.
-        found: Those of a checkpoint.
-        otherwise: End of the message: where the expected ones come from, and what that means.
-
-    Raises:
-        CheckpointError: It names the first that differs.
-    """
-    expected, found = (
-        {name: tuple(leaf.shape) for name, leaf in flatten_dict(tree).items()}
-        for tree in (expected, found)
-    )
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise CheckpointError(
-                f"{Path(path)}: parameter {name} is {_shape(found.get(name))} in the checkpoint "
-                f"and {_shape(expected.get(name))} {otherwise}"
-            )
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else str(list(shape))

@@ -22,12 +22,11 @@ from transformer_jax.parallel.mesh import (
 )
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import shardings
-from transformer_jax.runs.checkpoint_reader import load_all_parts
+from transformer_jax.runs.checkpoint_reader import check_parameters, load_all_parts
 from transformer_jax.training.batches import put_batch
 from transformer_jax.training.state import TrainState, abstract_parts
 from transformer_jax.training.step import add_sums, compile_eval, make_eval_step
 from transformer_jax.training.task import Task
-from transformer_jax.training.trained_model import check_parameters
 
 __all__ = ["Validated", "make_validation", "validate_checkpoint"]
 

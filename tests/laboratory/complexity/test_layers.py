@@ -12,8 +12,15 @@ from transformer_jax.functional.attention import attend
 from transformer_jax.functional.jacobian_paths import dependence
 from transformer_jax.functional.masks import Mask
 from transformer_jax.laboratory.complexity.layers import GROWTH, KINDS, Layer
-from transformer_jax.laboratory.complexity.measure import Clock, count_flops, measure, measured_path
-from transformer_jax.laboratory.complexity.programs import function_of, inputs_of, recurrent_step
+from transformer_jax.laboratory.complexity.measure import (
+    Clock,
+    count_flops,
+    function_of,
+    inputs_of,
+    measure,
+    measured_path,
+    recurrent_step,
+)
 
 EXTENTS = {"restricted self-attention": 9, "convolution": 3, "dilated convolution": 2}
 LAYERS = [(kind, EXTENTS.get(kind)) for kind in KINDS]

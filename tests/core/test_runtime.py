@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_jax.core import compilation_cache
-from transformer_jax.core.compilation_cache import multiplies_bfloat16
+from transformer_jax.core import runtime
+from transformer_jax.core.runtime import multiplies_bfloat16
 from transformer_jax.models.config import ComputeConfig
 from transformer_jax.recipes.driver import advise
 
@@ -30,7 +30,7 @@ def test_a_second_start_finds_what_the_first_compiled(tmp_path, late):
     code = (
         f"{compiled_before}import os\n"
         "os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'\n"
-        "from transformer_jax.core.compilation_cache import enable_compilation_cache\n"
+        "from transformer_jax.core.runtime import enable_compilation_cache\n"
         "folder = enable_compilation_cache()\n"
         "assert enable_compilation_cache() is None\n"
         "import jax\n"
@@ -47,31 +47,31 @@ def test_a_second_start_finds_what_the_first_compiled(tmp_path, late):
 
 def test_nothing_is_kept_where_it_is_not_wanted(fresh, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", "off")
-    assert compilation_cache.enable_compilation_cache() is None
+    assert runtime.enable_compilation_cache() is None
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(fresh))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-    assert compilation_cache.enable_compilation_cache() is None
+    assert runtime.enable_compilation_cache() is None
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     configured = SimpleNamespace(config=SimpleNamespace(jax_compilation_cache_dir="elsewhere"))
     monkeypatch.setitem(sys.modules, "jax", configured)
-    assert compilation_cache.enable_compilation_cache() is None
+    assert runtime.enable_compilation_cache() is None
     assert not fresh.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(fresh):
     fresh.write_text("a file")
-    assert compilation_cache.enable_compilation_cache() is None
+    assert runtime.enable_compilation_cache() is None
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
 def test_the_oldest_go_when_there_is_too_much(fresh, monkeypatch):
-    folder = compilation_cache.enable_compilation_cache()
+    folder = runtime.enable_compilation_cache()
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     for age, name in enumerate(("old", "middle", "new")):
         (folder / name).write_bytes(b"x" * 10)
         os.utime(folder / name, (age, age))
-    monkeypatch.setattr(compilation_cache, "_MOST", 25)
-    assert compilation_cache.enable_compilation_cache() == folder
+    monkeypatch.setattr(runtime, "_MOST", 25)
+    assert runtime.enable_compilation_cache() == folder
     assert sorted(path.name for path in folder.iterdir()) == ["middle", "new"]
 
 
