@@ -18,10 +18,13 @@ from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.processes import machine, process_started
+from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.inference.runs import open_directory
 from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.scored_texts import SearchFlags
+from transformer_jax.recipes.tasks.settings import EvaluationConfig
 from transformer_jax.runs import manifest
 from transformer_jax.runs.lock import LOCK
 from transformer_jax.runs.metrics import read_metrics
@@ -141,6 +144,12 @@ def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, c
         out, err = capsys.readouterr()
         assert f"|tok:{words}|" in out
         assert said in err
+
+
+def test_the_length_penalty_is_a_setting_of_the_run_and_a_flag_of_evaluate():
+    assert EvaluationConfig().search(4) == TRANSLATION
+    assert EvaluationConfig(length_penalty=1.5).search(4).length_penalty == 1.5
+    assert SearchFlags(length_penalty=1.5).generation() == TRANSLATION.changed(length_penalty=1.5)
 
 
 def test_the_end_of_training_scores_every_line_as_evaluate_and_sacrebleu_do(

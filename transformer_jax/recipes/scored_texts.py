@@ -14,7 +14,7 @@ __all__ = ["SearchFlags", "beam_search", "choose_words", "required", "write_line
 
 SearchFlags: Any = generation_flags(
     TRANSLATION,
-    *("num_beams", "max_len_a", "max_len_b"),
+    *("num_beams", "length_penalty", "max_len_a", "max_len_b"),
     max_len_a="of a recording, per position; None is the limit of the run",
     max_len_b="None is the limit of the run",
 )

@@ -21,6 +21,8 @@ class EvaluationConfig(Configuration, group="evaluation"):
     sentences: Amount = 200  # validation sentences translated greedily while training; 0 is none
     shown: Amount = 3  # of these, how many are shown with their references at each evaluation
     num_beams: Count = 4  # for the test sets in the end; 1 is greedy search
+    # Exponent of the length penalty of these beams; 0 prefers short translations.
+    length_penalty: NotNegative = 0.6
     # A translation has at most max_len_a * source tokens + max_len_b tokens, here and wherever the
     # run is used; None follows from the training pairs.
     max_len_a: NotNegative | None = None
@@ -37,7 +39,10 @@ class EvaluationConfig(Configuration, group="evaluation"):
 
     def search(self, num_beams: int) -> GenerationConfig:
         """The search for texts."""
-        return TRANSLATION.changed(num_beams=num_beams, **self.limit._asdict())
+        penalty = self.length_penalty
+        return TRANSLATION.changed(
+            num_beams=num_beams, length_penalty=penalty, **self.limit._asdict()
+        )
 
     def completed(self, limit: LengthLimit, targets: Sequence[str]) -> "EvaluationConfig":
         """The same with what follows from the training data where nothing is given.
