@@ -135,6 +135,11 @@ def test_own_task(tmp_path):
     assert found.tolist() == [[3, 5, 7], [4, 9, 11]]
 
 
+@pytest.mark.slow
+def test_own_encoder(tmp_path):
+    assert example("own_encoder").main(str(tmp_path)) < 0.1
+
+
 def test_own_objective(tmp_path):
     assert example("own_objective").main(str(tmp_path)) > 0.9
     assert (tmp_path / "results.json").exists()
