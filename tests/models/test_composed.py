@@ -119,6 +119,23 @@ class BagOfPatches(nnx.Module):
         return Encoded(x + x.mean(1, keepdims=True), None)
 
 
+class StatesOfPatches(BagOfPatches):
+    """The same states without a mask, as a Vision Transformer returns them."""
+
+    def __call__(self, patches, *, key=None):
+        return super().__call__(patches, key=key).states
+
+
+def test_an_encoder_without_padding_may_return_its_states_alone():
+    texts, source = toy(), sentences(0)["inputs"]["source"]
+    inputs = {"patches": jnp.eye(V)[source]}
+    tokens, table = jnp.full((len(source), T), BOS), texts.encoder.embedding.table
+    hidden = lambda encoder: compiled(
+        EncoderDecoder(encoder(table), texts.decoder), lambda model, *args: model.hidden(*args)
+    )(inputs, tokens)
+    chex.assert_trees_all_equal(hidden(StatesOfPatches), hidden(BagOfPatches))
+
+
 def test_the_objective_gives_an_encoder_its_inputs_by_name():
     """Captions of pictures whose patches are one-hot vectors: the loss of the tokens."""
     texts, batch = toy(), sentences(0)

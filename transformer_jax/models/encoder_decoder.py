@@ -31,9 +31,10 @@ __all__ = [
 class EncoderDecoder(Summarized):
     """A model composed of an encoder and a decoder; it is a ``Scorer`` and ``Decodable``.
 
-    ``encoder(**inputs, key=key)`` returns :class:`Encoded` and may encode anything. The decoder is
-    a ``Scorer`` and ``Decodable`` whose ``inputs`` are these encoded states. A table that both use
-    belongs to the decoder: give the encoder the same module.
+    ``encoder(**inputs, key=key)`` may encode anything. It returns :class:`Encoded`, or an array of
+    states if none of them is padding, as a ``VisionEncoder`` does. The decoder is a ``Scorer`` and
+    ``Decodable`` whose ``inputs`` are the encoded states. A table that both use belongs to the
+    decoder: give the encoder the same module.
 
     Args:
         encoder: Module from inputs by name to encoded states.
@@ -47,8 +48,11 @@ class EncoderDecoder(Summarized):
 
     def encoded(self, inputs: Mapping[str, Any], key: Key[Array, ""] | None = None) -> Encoded:
         """The encoder's states as the decoder reads them."""
-        found = self.encoder(**inputs, key=key)
-        return found if self.bridge is None else found._replace(states=self.bridge(found.states))
+        output = self.encoder(**inputs, key=key)
+        encoded = output if isinstance(output, Encoded) else Encoded(output, None)
+        if self.bridge is None:
+            return encoded
+        return encoded._replace(states=self.bridge(encoded.states))
 
     def as_decoder(self) -> Any:
         """Returns the decoder as a module of its own."""
