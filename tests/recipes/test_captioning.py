@@ -11,11 +11,18 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import pytest
+from flax import nnx
 
 import transformer_jax
 from tests.recipes import captioning
 from transformer_jax.cli.main import main
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.plan import ArrayPlan
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.recipes.given import with_normalization
+from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_directory import RunDirectory
 
@@ -41,10 +48,61 @@ def test_a_run_of_a_new_recipe_is_trained_evaluated_and_loaded(run, capfd):
     assert any("exact" in row for row in read_metrics(directory.metrics))
     assert captioning.main(["evaluate", str(run), "--pictures", "4"]) == 0
     assert capfd.readouterr().out.startswith("exact ")
-    captions = transformer_jax.load(run)(captioning.Pictures.made_up(2, 5).features)
+    pictures = captioning.Pictures.drawn(2, 5).pixels
+    captions = transformer_jax.load(run)(pictures)
     assert len(captions) == 2
     assert main(["verify", str(run)]) == 0
-    assert main(["translate", str(run), "a"]) == 2  # no command describes pictures
+    output = str(run / "captions.txt")
+    assert captioning.main(["evaluate", str(run), "--pictures", "2", "--output", output]) == 0
+    assert len(Path(output).read_text().splitlines()) == 2
+
+
+def test_describe_shows_the_parts_of_the_model_of_a_new_recipe(run, capfd):
+    assert main(["describe", str(run)]) == 0
+    printed = capfd.readouterr().out
+    kept = sum(leaf.size for leaf in jax.tree.leaves(RunDirectory.open(run).load_params().params))
+    assert f"EncoderDecoder: {kept:,} parameters" in printed
+    assert "VisionEncoder" in printed
+    assert main(["describe", str(run), "--plan", "h200:1"]) == 2
+    assert "--plan: a model that describes pictures" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["translate", "{run}"], "which this command does not use: in Python transformer_jax.load"),
+        (["attention", "{run}", "a"], "whose attention is not shown here"),
+        (["export", "{run}", "{run}/hf"], "which this command does not use"),
+        (["train", "small", "--init-from", "{run}"], "not of an encoder"),
+    ],
+)
+def test_commands_of_texts_refuse_a_run_of_a_new_recipe(run, arguments, said, capfd):
+    assert main([one.format(run=run) for one in arguments]) == 2
+    [line] = [one for one in capfd.readouterr().err.splitlines() if "error: " in one]
+    assert f"{run}: the run of a model that describes pictures, {said}" in line
+
+
+def test_load_refuses_a_run_of_a_new_recipe_under_the_name_of_a_task(run):
+    with pytest.raises(ConfigError, match="is of another kind: leave it out"):
+        transformer_jax.load(run, "translation")
+
+
+def test_a_recipe_needs_no_settings_of_reading_text():
+    run = captioning.Captioning().runs["pictures"][1]
+    assert not hasattr(run.data, "read")
+    assert with_normalization(run, "none") == run
+
+
+def test_the_model_of_a_family_of_its_own_has_to_be_made_by_the_recipe():
+    recipe = captioning.Captioning()
+    with pytest.raises(NotImplementedError, match=r"Captioning.model makes the models of captions"):
+        Recipe.model(recipe, TransformerConfig(), {}, nnx.Rngs(0))
+
+
+def test_batches_of_any_plan_are_described():
+    recipe = captioning.Captioning()
+    run = recipe.runs["pictures"][1]
+    assert recipe.describe_batches(run, ArrayPlan(5, 2)) == "at most 512 tokens a batch"
 
 
 @pytest.mark.slow

@@ -89,10 +89,10 @@ class Attention(AttentionFlags, RunCommand):
         from transformer_jax.inference.loading import load
         from transformer_jax.inference.runs import (
             ENCODERS,
-            FAMILY_NAMES,
             family,
             open_directory,
             refuse_others,
+            run_title,
         )
 
         run = open_directory(self.run)
@@ -105,7 +105,7 @@ class Attention(AttentionFlags, RunCommand):
             refuse_others(run, ("encoder-decoder",))
         elif found not in ("encoder-decoder", "speech"):
             raise ConfigError(
-                f"{self.run}: the run of {FAMILY_NAMES[found]}, whose attention is not shown here"
+                f"{self.run}: the run of {run_title(run)}, whose attention is not shown here"
             )
         predictor = load(self.run, checkpoint=self.checkpoint)
         if found == "decoder":

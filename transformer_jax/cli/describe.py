@@ -53,11 +53,18 @@ class Describe(RunCommand):
 
     def __call__(self) -> int:
         """Prints the description."""
-        from transformer_jax.inference.runs import open_directory
+        from transformer_jax.inference.runs import FAMILY_NAMES, family, open_directory
 
         config = self.config()
         if isinstance(config, RecurrentConfig):
-            self.check_recurrent()
+            self.refuse(
+                "a recurrent translator",
+                plan="attends with no fused kernel",
+                pictures="has neither positions nor masks",
+            )
+        if self.run is not None and family(open_directory(self.run)) not in FAMILY_NAMES:
+            print(self.parts(config))
+            return 0
         text = report(
             config,
             name=self.preset or with_urls(str(self.run)),
@@ -76,18 +83,35 @@ class Describe(RunCommand):
             wrote(self.pictures)
         return 0
 
-    def check_recurrent(self) -> None:
-        """Refuses what a recurrent translator does not have.
+    def refuse(self, model: str, **lacks: str) -> None:
+        """Refuses flags of properties that a model does not have.
+
+        Args:
+            model: The model, for the message.
+            **lacks: What it lacks, by flag.
 
         Raises:
             ConfigError: It names the flag.
         """
-        for name, lacks in (
-            ("plan", "attends with no fused kernel"),
-            ("pictures", "has neither positions nor masks"),
-        ):
+        for name, lack in lacks.items():
             if getattr(self, name) is not None:
-                raise ConfigError(f"--{name}: a recurrent translator {lacks}: leave it out")
+                raise ConfigError(f"--{name}: {model} {lack}: leave it out")
+
+    def parts(self, config: ModelConfig) -> str:
+        """Returns a table of the parts of a model whose family only its recipe knows.
+
+        Raises:
+            ConfigError: A flag is for known families.
+        """
+        from transformer_jax.inference.runs import abstract_model, open_directory, run_title
+        from transformer_jax.models.layers.summary import summarize
+
+        assert self.run is not None
+        run = open_directory(self.run)
+        title = run_title(run)
+        known = "is of a family of its own"
+        self.refuse(title, plan=known, pictures=known)
+        return f"{with_urls(str(self.run))}: {title}\n\n{summarize(abstract_model(run, config))}"
 
     def kernels(self, config: TransformerConfig, name: str) -> str:
         """The kernel of each attention on a device, and why it is not a fused one.

@@ -80,12 +80,17 @@ class Export(RunCommand):
 
             return export_peft(self.run, output, self.checkpoint)
         from transformer_jax.inference.load_run import load
-        from transformer_jax.inference.runs import family, open_directory, text_start
+        from transformer_jax.inference.runs import (
+            FAMILY_NAMES,
+            open_directory,
+            refuse_others,
+            text_start,
+        )
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
 
         directory = open_directory(self.run)
-        kind, fields = family(directory), directory.read_config()
+        kind, fields = refuse_others(directory, tuple(FAMILY_NAMES)), directory.read_config()
         if kind == "ngram":
             raise ConfigError(f"{self.run}: an n-gram model, which no other software reads")
         model, published = model_of(fields, kind), fields.get("published") or {}

@@ -252,10 +252,10 @@ def _check_task(path: str | os.PathLike[str], name: str, predictor: Predictor) -
     if isinstance(predictor, _class_of(name)):
         return
     own = [one for one in _PREDICTORS if type(predictor) is _class_of(one)]
-    raise ConfigError(
-        f"task is {name}: the model in {os.fspath(path)} is for {' or '.join(own)}: give that, "
-        f"or no task"
+    known = (
+        f"for {' or '.join(own)}: give that, or no task" if own else "of another kind: leave it out"
     )
+    raise ConfigError(f"task is {name}: the model in {os.fspath(path)} is {known}")
 
 
 def _class_of(name: str) -> Any:

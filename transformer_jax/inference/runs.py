@@ -34,6 +34,7 @@ __all__ = [
     "open_directory",
     "preparation",
     "refuse_others",
+    "run_title",
     "source_as_trained",
     "task_of",
     "text_format",
@@ -54,7 +55,8 @@ TASKS = {
     "qa": "answer",
 }
 
-# The name of each family of models, and the commands for it.
+# The name of each family of models, and the commands for it. A recipe may have a family of its own:
+# `evaluate` and `transformer_jax.load` use its runs.
 _USE = {
     "encoder-decoder": ("a translator", "translate"),
     "speech": ("a speech recognizer", "transcribe"),
@@ -175,6 +177,15 @@ def text_format(run: "RunDirectory") -> "TextFormat":
     return recipe_of(run).text_format(run.read_config())
 
 
+def run_title(run: "RunDirectory") -> str:
+    """Returns the name of a run's family, or the title of a recipe with a family of its own.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged or describes no model of this library.
+    """
+    return FAMILY_NAMES.get(family(run)) or recipe_of(run).title
+
+
 def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
     """The family of a run, which is one of ``kinds``.
 
@@ -184,11 +195,17 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
     found = family(run)
     if found in kinds:
         return found
+    loaded = f'transformer_jax.load("{run.path}")'
+    if found not in _USE:
+        raise ConfigError(
+            f"{run.path}: the run of {run_title(run)}, which this command does not use: in "
+            f"Python {loaded} uses it"
+        )
     name, name_of_command = _USE[found]
     if found == "image":
         raise ConfigError(
             f"{run.path}: the run of {name}, and no command reads images: in Python "
-            f'transformer_jax.load("{run.path}") is a function of images'
+            f"{loaded} is a function of images"
         )
     if found in FINE_TUNED:
         name_of_command = TASKS[task_of(run)["kind"]]

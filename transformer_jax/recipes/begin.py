@@ -12,6 +12,7 @@ from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, t
 from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
 from transformer_jax.recipes.freezing import with_new_tokens
+from transformer_jax.recipes.given import normalization_of
 from transformer_jax.recipes.sizing import vocabulary_for
 from transformer_jax.runs.run_directory import RunDirectory, describe_run
 from transformer_jax.word_vectors.initialization import vectors_of_tokens
@@ -42,7 +43,7 @@ def learn_tokenizer(
             texts,
             size,
             special=special,
-            normalization=run.data.read.normalization,
+            normalization=normalization_of(run),
         )
     took = time.monotonic() - began
     log(

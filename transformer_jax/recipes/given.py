@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.preparation import TextNormalization
 
-__all__ = ["settings_given", "was_given", "with_normalization"]
+__all__ = ["normalization_of", "settings_given", "was_given", "with_normalization"]
 
 Kind = TypeVar("Kind", bound=Any)
 
@@ -40,6 +40,17 @@ def was_given(name: str) -> bool:
     return name in _given.get()
 
 
+def normalization_of(run: Any) -> TextNormalization:
+    """Returns how a run normalizes its texts: ``nfc`` if its data has no ``read.normalization``."""
+    normalization: TextNormalization = getattr(_read(run), "normalization", "nfc")
+    return normalization
+
+
+def _read(run: Any) -> Any:
+    """The settings of reading text; None of data that have none, such as pictures."""
+    return getattr(run.data, "read", None)
+
+
 def with_normalization(run: Kind, own: TextNormalization) -> Kind:
     """Returns the run with text as its tokenizer normalizes it.
 
@@ -50,7 +61,9 @@ def with_normalization(run: Kind, own: TextNormalization) -> Kind:
     Raises:
         ConfigError: The command gave another one.
     """
-    read = run.data.read
+    read = _read(run)
+    if read is None:
+        return run
     if was_given("data.read.normalization") and read.normalization != own:
         raise ConfigError(
             f"data.read.normalization is {read.normalization}, but the tokenizer that the run is "

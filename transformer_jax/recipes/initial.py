@@ -33,10 +33,10 @@ from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.inference.runs import (
     ENCODERS,
-    FAMILY_NAMES,
     family,
     model_config,
     open_directory,
+    run_title,
 )
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import Kind, make_model
@@ -67,8 +67,6 @@ _WANTED = {
     f"{command('train', 'luong', '--data.corpus', 'phrasebook')}",
 }
 
-_NAMES = FAMILY_NAMES | {"recurrent": "a recurrent translator"}
-
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
@@ -89,7 +87,7 @@ class Initial:
     @property
     def name(self) -> str:
         """Returns the name for messages."""
-        return _NAMES[self.family]
+        return _name(self.directory, self.family)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -260,11 +258,15 @@ def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Initial:
     if isinstance(model, RecurrentConfig) and found == "encoder-decoder":
         found = "recurrent"
     if found not in families or model is None:
-        name = _NAMES[found]
+        name = _name(directory, found)
         wanted = " or of ".join(said for kind, said in _WANTED.items() if kind in families)
         raise ConfigError(f"{path}: the run of {name}, not of {wanted}")
     read = directory.read_config().get("data", {}).get("read", {})
     return Initial(directory, model, found, bool(read.get("lowercase", False)))
+
+
+def _name(directory: RunDirectory, family: str) -> str:
+    return "a recurrent translator" if family == "recurrent" else run_title(directory)
 
 
 def with_new_rows(

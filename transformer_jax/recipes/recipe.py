@@ -7,7 +7,7 @@ of the methods below.
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -34,13 +34,23 @@ class TextFormat(NamedTuple):
 
 
 class Recipe:
-    """A kind of training. A method that is not overridden adds nothing.
+    """A kind of training.
+
+    A recipe that trains overrides ``runs``, ``open_data``, ``tokenizer_texts``, ``make_task`` and
+    ``predictor``, and ``evaluate`` if it has an evaluation. Any other method that is not overridden
+    adds nothing.
 
     Attributes:
         name: Its name in ``config.json``.
         title: A run of it, for messages: "a translator".
-        config: The dataclass of its settings.
-        family: The kind of its model, for commands and for runs that start from it.
+        config: The dataclass of its settings: :class:`.Trained` with its own fields, or
+            :class:`.RunConfig` if runs may start from other models. Its ``training`` is
+            :class:`.TokenBatches` or :class:`.RowBatches`, and ``recipe`` is ``name``.
+        family: The kind of its model. One of ``FAMILY_NAMES`` in
+            ``transformer_jax/inference/runs.py`` if ``model`` in its settings describes the whole
+            model as it does for that family: all commands of the family then use its runs. Any
+            other word is a family of its own: ``evaluate``, ``describe`` and
+            ``transformer_jax.load`` use its runs, and other commands refuse them.
         starts: The families that a run can start from.
         needs_start: Whether a run has to start from one.
         metrics: Names of metrics that rank checkpoints, besides ``valid_loss``.
@@ -100,8 +110,16 @@ class Recipe:
         return self.metrics
 
     def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the setting that bounds the tokens of a text, and its value."""
-        return "training.sequence_length", run.training.sequence_length
+        """Returns the setting that bounds the tokens of a text, and its value.
+
+        It is ``training.sequence_length`` of :class:`.RowBatches`; other batches have no bound of
+        their own, and a text has the positions of the model.
+        """
+        from transformer_jax.recipes.settings import RowBatches
+
+        if isinstance(run.training, RowBatches):
+            return "training.sequence_length", run.training.sequence_length
+        return "model.positions.max_length", run.model.max_length
 
     def open_data(self, run: Any) -> Any:
         """Returns the data of a run."""
@@ -160,8 +178,11 @@ class Recipe:
         """Describes the batches, for the line about the run."""
         from transformer_jax.core.errors import plural
 
+        size = f"{run.training.size} a batch"
+        if not hasattr(plan, "shapes"):  # such as `ArrayPlan`, whose rows are all alike
+            return size
         return (
-            f"{run.training.size} a batch, {plural(len(plan.shapes), 'bucket shape')}, "
+            f"{size}, {plural(len(plan.shapes), 'bucket shape')}, "
             f"{plan.non_padding_fraction:.0%} non-padding"
         )
 
@@ -200,7 +221,13 @@ class Recipe:
     # --- It is used ------------------------------------------------------------------------------
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints what ``evaluate`` reports, and returns the exit code."""
+        """Prints what ``evaluate`` reports, and returns the exit code.
+
+        Args:
+            request: The flags of :attr:`evaluation`, and those of every recipe: ``checkpoint``, and
+                ``output``, the file that this method writes if it is not None.
+            directory: Of the run.
+        """
         raise NotImplementedError
 
     def family_of(self, fields: Mapping[str, Any]) -> str:
@@ -217,11 +244,26 @@ class Recipe:
         return fields.get("task")
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
-        """Returns the object that ``transformer_jax.load`` returns."""
+        """Returns the object that ``transformer_jax.load`` returns.
+
+        :func:`transformer_jax.inference.load_run.load` reads its parameters and its tokenizer.
+        """
         raise NotImplementedError
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
-        """Returns the model of a stored run with fresh parameters, as it was trained."""
-        from transformer_jax.models.making import make_model
+        """Returns the model of a stored run with fresh parameters, as it was trained.
 
-        return make_model(self.family_of(fields), config, rngs=rngs)  # type: ignore[arg-type]
+        Args:
+            config: The settings ``model``.
+            fields: All of ``config.json``.
+            rngs: Random streams of the parameters.
+
+        Raises:
+            NotImplementedError: The family is the recipe's own: it overrides this method.
+        """
+        from transformer_jax.models.making import Kind, make_model
+
+        family: Any = self.family_of(fields)
+        if family not in get_args(Kind):
+            raise NotImplementedError(f"{type(self).__name__}.model makes the models of {family}")
+        return make_model(family, config, rngs=rngs)
