@@ -1,7 +1,9 @@
 """The most tokens of a text: kept in the run, obeyed wherever texts are made, and told."""
 
+import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +11,17 @@ import pytest
 import transformer_jax
 from tests.decoding.test_translator import Letters
 from transformer_jax.cli import seq2seq
+from transformer_jax.cli.translate import Translate
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import LengthLimit
 from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.lengths import learn_length_limit
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.inference.generation_settings import length_limit
+from transformer_jax.inference.generation_settings import search_settings
 from transformer_jax.inference.hf_generation import _continuation
+from transformer_jax.recipes.scored_texts import beam_search
+from transformer_jax.recipes.translation import EvaluateTranslator
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +53,31 @@ def test_the_limit_is_the_run_s_and_without_one_that_of_earlier_versions(
     config = json.loads((path / "config.json").read_text())
     if evaluation is not None:
         (path / "config.json").write_text(json.dumps(config | {"evaluation": evaluation}))
-    assert length_limit(path) == LengthLimit(*limit)
-    assert length_limit(path, max_len_b=7) == LengthLimit(limit[0], 7)
-    assert length_limit(path, 0.5, 7) == LengthLimit(0.5, 7)
+    assert search_settings(path) == LengthLimit(*limit)._asdict()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluating(EvaluateTranslator):
+    """The flags of ``evaluate`` for a translator, with the run."""
+
+    run: Path
+
+
+def test_the_penalty_of_the_run_holds_at_every_door_until_another_is_given(trained_run, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(trained_run, path)
+    config = json.loads((path / "config.json").read_text())
+    config["evaluation"] = {"sentences": 3, "length_penalty": 1.5}
+    (path / "config.json").write_text(json.dumps(config))
+    doors = {
+        "translate": lambda run, **flags: Translate(Path(run), **flags).options()[0],
+        "evaluate": lambda run, **flags: beam_search(Evaluating(run=Path(run), **flags)),
+    }
+    for door, search in doors.items():
+        assert search(path).length_penalty == 1.5, door
+        assert search(path, length_penalty=0.0).length_penalty == 0.0, door
+        assert search(trained_run).length_penalty == 0.6, door
+    assert search_settings(path)["length_penalty"] == 1.5  # in Python
 
 
 @pytest.mark.quick("4")

@@ -19,6 +19,7 @@ __all__ = ["Transcribe"]
 TranscriptionFlags: Any = generation_flags(
     TRANSLATION,
     *("num_beams", "length_penalty", "max_len_a", "max_len_b"),
+    length_penalty="None is that of the run, which is 0.6 where none was set",
     max_len_a="a source token is a position of stacked frames; None is the limit of the run",
     max_len_b="None is the limit of the run",
 )
@@ -48,11 +49,11 @@ class Transcribe(TranscriptionFlags, PredictionCommand):
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
         from transformer_jax.core.task_progress import show_progress, tracked
         from transformer_jax.data.speech.features import read_features
-        from transformer_jax.inference.generation_settings import length_limit
+        from transformer_jax.inference.generation_settings import search_settings
         from transformer_jax.inference.speech import load_transcriber
         from transformer_jax.inference.transcriber import Recording
 
-        search = self.generation(**length_limit(self.run, self.max_len_a, self.max_len_b)._asdict())
+        search = self.generation(**search_settings(self.run) | self.given())
         transcriber, audio = load_transcriber(self.run, self.checkpoint, search=search)
         transcriber.batching = dataclasses.replace(
             transcriber.batching,

@@ -33,6 +33,7 @@ TranslationFlags: Any = generation_flags(
     *("num_beams", "normalization", "length_penalty", "num_return_sequences", "max_len_a"),
     *("max_len_b", *_DRAWN),
     num_return_sequences="several are written on one line, with scores; None is 1",
+    length_penalty="None is that of the run, which is 0.6 where none was set",
     max_len_a="None is the limit of the run",
     max_len_b="None is the limit of the run",
 )
@@ -198,9 +199,9 @@ class Translate(TranslationFlags, EngineCommand):
     def options(self) -> tuple[GenerationConfig, "TranslationBatching"]:
         """Settings of beam search and of batches."""
         from transformer_jax.decoding.options import TranslationBatching
-        from transformer_jax.inference.generation_settings import length_limit
+        from transformer_jax.inference.generation_settings import search_settings
 
-        how: dict[str, Any] = length_limit(self.run, self.max_len_a, self.max_len_b)._asdict()
+        how = search_settings(self.run) | self.given()
         if self.sample:
             how |= {"num_beams": 1, "do_sample": True}
         search = self.generation(**how)

@@ -222,7 +222,7 @@ def decoder_attention(
 class TranslatorAttention:
     """The attention of a predictor whose translator is an encoder-decoder."""
 
-    _limit: Any
+    _usual: Any
     _prepare: Any
     _prepare_target: Any
 
@@ -244,7 +244,7 @@ class TranslatorAttention:
         """
         translator, source = self._refuse_engine(), self._prepare(one_text(text))
         given = None if target is None else self._prepare_target(one_text(target, "target"))
-        search = TRANSLATION.changed(**self._limit._asdict() | changes_of(None, settings))
+        search = TRANSLATION.changed(**self._usual | changes_of(None, settings))
         return translation_attention(translator, source, given, search)
 
 

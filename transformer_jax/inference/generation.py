@@ -28,9 +28,9 @@ from transformer_jax.inference.generation_settings import (
     changes_of,
     generated,
     is_hf,
-    length_limit,
     request_of,
     requests_of,
+    search_settings,
     warn_if_limited,
 )
 from transformer_jax.inference.hf_generation import HFTextGenerator
@@ -66,7 +66,7 @@ class TranslationPredictor(TranslatorAttention, Predictor):
     def __init__(
         self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
     ):
-        self._path, self._limit = path, length_limit(path)
+        self._path, self._usual = path, search_settings(path)
         self._hf = self._loaded = None
         if engine is not None:
             from transformer_jax.inference.engines import load_engine_translator
@@ -104,9 +104,9 @@ class TranslationPredictor(TranslatorAttention, Predictor):
         Args:
             texts: One sentence or many.
             generation_config: Settings of the search; None is beam search with 4 beams, scores
-                normalized for length (Wu et al. 2016) and the length limit of the run. ``"hf"``
-                searches as Hugging Face ``transformers`` does, by the checkpoint's generation
-                config.
+                normalized for length (Wu et al. 2016), with the length limit and the length penalty
+                of the run. ``"hf"`` searches as Hugging Face ``transformers`` does, by the
+                checkpoint's generation config.
             **settings: Settings of :class:`.GenerationConfig` that replace those, such as
                 ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
                 ``length_penalty``, ``max_len_a`` and ``max_len_b``; None leaves one as it is.
@@ -118,7 +118,7 @@ class TranslationPredictor(TranslatorAttention, Predictor):
         changes = changes_of(generation_config, settings)
         if is_hf(generation_config):
             return _first(texts, self._by_hf_config(listed(texts), changes))
-        search = TRANSLATION.changed(**self._limit._asdict() | changes)
+        search = TRANSLATION.changed(**self._usual | changes)
         lines, translator = map(self._prepare, listed(texts)), self._translator
         with truncation(lambda: translator.counts["cut"]), warn_if_limited(translator, search):
             translations = translator.translate(lines, search)

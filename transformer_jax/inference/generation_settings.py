@@ -21,9 +21,9 @@ __all__ = [
     "changes_of",
     "generated",
     "is_hf",
-    "length_limit",
     "request_of",
     "requests_of",
+    "search_settings",
     "warn_if_limited",
 ]
 
@@ -119,18 +119,15 @@ def _is_listed(adapter: Any) -> TypeGuard[Sequence[str | None]]:
     return isinstance(adapter, list | tuple)
 
 
-def length_limit(
-    path: str | os.PathLike[str], max_len_a: float | None = None, max_len_b: int | None = None
-) -> LengthLimit:
-    """The limit of a run, which follows from its training data unless its settings gave one.
+def search_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings of search that a run brings along: its length limit and its length penalty.
 
-    A run without a limit, such as a Hugging Face folder or that of an earlier version, has
-    :class:`.LengthLimit`'s.
+    The limit follows from the training data unless the settings of the run gave one. A run without
+    them, such as a Hugging Face folder or that of an earlier version, has those of
+    :class:`.LengthLimit` and the usual penalty.
 
     Args:
         path: The run directory or Hugging Face folder.
-        max_len_a: Tokens for each source token; None is that of the run.
-        max_len_b: Tokens beside these; None is that of the run.
 
     Raises:
         CheckpointError: There is no such run, or its ``config.json`` is damaged.
@@ -140,8 +137,11 @@ def length_limit(
     limit = LengthLimit()
     if isinstance(longest := evaluation.get("max_length"), int):  # of summaries, any source
         limit = LengthLimit(0.0, longest)
-    kept = (evaluation.get("max_len_a"), evaluation.get("max_len_b"))
-    return limit.changed(*kept).changed(max_len_a, max_len_b)
+    limit = limit.changed(evaluation.get("max_len_a"), evaluation.get("max_len_b"))
+    settings: dict[str, Any] = limit._asdict()
+    if (penalty := evaluation.get("length_penalty")) is not None:
+        settings["length_penalty"] = penalty
+    return settings
 
 
 @contextlib.contextmanager

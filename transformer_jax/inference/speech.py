@@ -19,7 +19,7 @@ from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.generation_settings import (
     changes_of,
     generated,
-    length_limit,
+    search_settings,
     warn_if_limited,
 )
 from transformer_jax.inference.load_run import load
@@ -84,7 +84,7 @@ class SpeechPredictor(Predictor):
         self._transcriber, self.audio = load_transcriber(path, checkpoint, loaded=loaded)
         self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
         self._prepare_target = as_trained(path)
-        self._limit = length_limit(path)
+        self._usual = search_settings(path)
 
     def __call__(
         self,
@@ -114,7 +114,7 @@ class SpeechPredictor(Predictor):
         one = isinstance(speech, str | os.PathLike | np.ndarray)
         given: Iterable[Speech] = [speech] if one else speech  # type: ignore[list-item, assignment]
         changes = changes_of(generation_config, settings)
-        search = TRANSLATION.changed(**self._limit._asdict() | changes)
+        search = TRANSLATION.changed(**self._usual | changes)
         recordings = [self._recording(each, i) for i, each in enumerate(given, 1)]
         with warn_if_limited(self._transcriber, search):
             done = self._transcriber.translate(recordings, search)
@@ -137,7 +137,7 @@ class SpeechPredictor(Predictor):
         """
         recording = self._recording(speech, 1)
         given = None if target is None else self._prepare_target(one_text(target, "target"))
-        search = TRANSLATION.changed(**self._limit._asdict() | changes_of(None, settings))
+        search = TRANSLATION.changed(**self._usual | changes_of(None, settings))
         return translation_attention(self._transcriber, recording, given, search)
 
     def _recording(self, speech: Speech, number: int) -> Recording:

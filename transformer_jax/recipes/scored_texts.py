@@ -15,17 +15,17 @@ __all__ = ["SearchFlags", "beam_search", "choose_words", "required", "write_line
 SearchFlags: Any = generation_flags(
     TRANSLATION,
     *("num_beams", "length_penalty", "max_len_a", "max_len_b"),
+    length_penalty="None is that of the run, which is 0.6 where none was set",
     max_len_a="of a recording, per position; None is the limit of the run",
     max_len_b="None is the limit of the run",
 )
 
 
 def beam_search(request: Any) -> GenerationConfig:
-    """Returns the search of the flags, by default with the run's length limit."""
-    from transformer_jax.inference.generation_settings import length_limit
+    """Returns the search of the flags, by default with the run's length limit and penalty."""
+    from transformer_jax.inference.generation_settings import search_settings
 
-    limit = length_limit(request.run, request.max_len_a, request.max_len_b)
-    search: GenerationConfig = request.generation(**limit._asdict())
+    search: GenerationConfig = request.generation(**search_settings(request.run) | request.given())
     return search
 
 

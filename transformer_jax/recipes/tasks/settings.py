@@ -21,7 +21,8 @@ class EvaluationConfig(Configuration, group="evaluation"):
     sentences: Amount = 200  # validation sentences translated greedily while training; 0 is none
     shown: Amount = 3  # of these, how many are shown with their references at each evaluation
     num_beams: Count = 4  # for the test sets in the end; 1 is greedy search
-    # Exponent of the length penalty of these beams; 0 prefers short translations.
+    # Exponent of the length penalty of beams, here and wherever the run is used; 0 prefers short
+    # translations.
     length_penalty: NotNegative = 0.6
     # A translation has at most max_len_a * source tokens + max_len_b tokens, here and wherever the
     # run is used; None follows from the training pairs.
