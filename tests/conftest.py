@@ -5,7 +5,6 @@ import gc
 import importlib.metadata
 import os
 import random
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -25,10 +24,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones do no
     quick.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *quick])
 
-from beartype import BeartypeConf
-from beartype.claw import beartype_packages
-from jaxtyping import install_import_hook
-
+from tests import checked_signatures
 from transformer_jax.core.runtime import enable_compilation_cache
 
 ROOT = Path(__file__).parents[1]
@@ -39,24 +35,7 @@ os.environ["TRANSFORMER_JAX_CACHE"] = str(ROOT / ".pytest_cache/programs")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 enable_compilation_cache()
 
-# Signatures are enforced: by jaxtyping where they have shapes, their own or those of a base class,
-# and by beartype alone elsewhere, which looks at the same types in less time, but has to find
-# every name.
-texts = {path: path.read_text() for path in sorted((ROOT / "transformer_jax").rglob("*.py"))}
-SHAPES = re.compile("^(from|import) jaxtyping|TYPE_CHECKING", re.MULTILINE)
-with_shapes = {path for path, text in texts.items() if SHAPES.search(text)}
-bases = {name for path in with_shapes for name in re.findall(r"^class (\w+)", texts[path], re.M)}
-modules: dict[bool, list[str]] = {True: [], False: []}
-for path, text in texts.items():
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    if path.name == "__init__.py":  # by its name a hook would take all that lies beside it
-        continue
-    if "\ndef " in text or "\nclass " in text:
-        derived = " ".join(re.findall(r"^class \w+\(([^)]*)\)", text, re.M))
-        shapes = path in with_shapes or not bases.isdisjoint(re.findall(r"\w+", derived))
-        modules[shapes].append(name)
-install_import_hook(modules[True], "beartype.beartype")
-beartype_packages(modules[False], conf=BeartypeConf(claw_is_pep526=False))
+checked_signatures.check_signatures(ROOT)
 
 import jax
 import pytest
@@ -86,6 +65,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    # `make test` checks functions of modules and classes, `make test-all` those within them too.
+    checked_signatures.inner_functions = "not slow" not in config.getoption("markexpr")
     config.pluginmanager.register(MemoryBound())
     if config.getoption("cpu_budget") is not None:
         config.pluginmanager.register(Budget(config))

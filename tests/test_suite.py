@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests import memory
+from tests import checked_signatures, memory
 from tests.budget import Budget, cpu_seconds, reference_seconds
 from tests.lowering import drop_context
 from tests.slices import Slice
@@ -83,6 +83,17 @@ def test_programs_share_a_context_until_they_are_dropped():
     assert contexts[0] is contexts[1]
     drop_context()
     assert jax.jit(jnp.sin).lower(jnp.float32(0)).compiler_ir().context is not contexts[0]
+
+
+def test_functions_within_functions_are_left_unchecked_where_asked(monkeypatch):
+    def inner(): ...
+
+    decorated = checked_signatures._of_outer_functions(lambda function, name="checked": name)
+    for everything, found in ((True, "checked"), (False, inner)):
+        monkeypatch.setattr(checked_signatures, "inner_functions", everything)
+        assert decorated(inner) == found
+        assert decorated(outcome) == "checked"
+        assert decorated(name="named")(outcome) == "named"
 
 
 @pytest.mark.slow
