@@ -23,7 +23,7 @@ from transformer_jax.data.masking import MLMMasking
 from transformer_jax.data.plan import Batching, BucketPlan
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import TokenStore
-from transformer_jax.inference.encoding.packing import pack
+from transformer_jax.inference.encoding.batching import pack
 from transformer_jax.inference.encoding.vectors import Embedder
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.encoder import Encoder

@@ -152,8 +152,7 @@ def test_a_reader_that_goes_away_is_no_error():
 @pytest.mark.parametrize(("nbest", "wanted"), [(1, "a b"), (2, "a b\t-1.0000\tc d\t-2.0000")])
 def test_one_line_out_whatever_the_model_writes(nbest, wanted):
     from transformer_jax.cli.translate import Translate
-    from transformer_jax.decoding.requests import Continuation
-    from transformer_jax.decoding.translations import Translation
+    from transformer_jax.decoding.requests import Continuation, Translation
 
     written = (
         Continuation("a\nb", (1,), -1.0, "end", -1.0),

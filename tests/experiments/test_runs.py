@@ -23,8 +23,8 @@ from transformer_jax.data.token_file import build_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
+from transformer_jax.recipes.checks import memory
 from transformer_jax.recipes.driver import keep_learned
-from transformer_jax.recipes.memory import memory
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.sizing import from_size
 from transformer_jax.recipes.tasks.settings import EvaluationConfig

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.word_vectors.corpus import LINE_END, UNKNOWN, read_corpus
-from transformer_jax.word_vectors.phrases import join_phrases, no_overlap
+from transformer_jax.word_vectors.corpus import (
+    LINE_END,
+    UNKNOWN,
+    join_phrases,
+    no_overlap,
+    read_corpus,
+)
 
 
 def corpus_of(tmp_path, text, **how):

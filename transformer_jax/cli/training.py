@@ -121,7 +121,7 @@ def _has_begun(path: str) -> bool:
 
 
 def _check_room(run: Any) -> None:
-    from transformer_jax.recipes.memory import check_room
+    from transformer_jax.recipes.checks import check_room
 
     check_room(run)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformer_jax.decoding.forced import TraceStep
     from transformer_jax.decoding.line_translator import LineTranslator
     from transformer_jax.decoding.options import TranslationBatching
-    from transformer_jax.decoding.translations import Translation
+    from transformer_jax.decoding.requests import Translation
 
 __all__ = ["Translate", "traced"]
 
@@ -138,7 +138,7 @@ class Translate(TranslationFlags, EngineCommand):
 
     def by_generation_config(self) -> int:
         """Writes the translations of ``generate()`` of transformers."""
-        from transformer_jax.decoding.translations import Translation
+        from transformer_jax.decoding.requests import Translation
         from transformer_jax.inference.hf_generation import HFTextGenerator
         from transformer_jax.inference.load_run import load
 

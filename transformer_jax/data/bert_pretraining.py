@@ -12,8 +12,7 @@ from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.masking import MLMMasking, mask_tokens
 from transformer_jax.data.plan import Batching, BatchShape, shuffled, uniform
-from transformer_jax.data.sentence_texts import SentenceTexts
-from transformer_jax.data.sentences import SentenceStore
+from transformer_jax.data.sentences import SentenceStore, SentenceTexts
 
 __all__ = ["BertPretrainingPlan", "MaskingConfig", "PairBatch", "SentenceObjective"]
 

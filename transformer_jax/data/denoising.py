@@ -12,8 +12,7 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data import noise as noises
 from transformer_jax.data.loader import Batch
 from transformer_jax.data.plan import Batching, BatchShape
-from transformer_jax.data.sentence_texts import SentenceTexts
-from transformer_jax.data.sentences import SentenceStore
+from transformer_jax.data.sentences import SentenceStore, SentenceTexts
 from transformer_jax.data.tokenizer import Tokenizer
 
 __all__ = ["DenoisingPlan", "NoiseConfig", "NoisyBatch", "check_tokenizer", "num_sentinels"]

@@ -17,7 +17,6 @@ from transformer_jax.decoding.batching import is_plain, left_pad, row_settings, 
 from transformer_jax.decoding.context import ContextTextGenerator, TextStart
 from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.options import BatchingConfig, special_tokens
 from transformer_jax.decoding.programs import MoreTokens, Programs, PromptBatch, SearchPrompts
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
@@ -26,7 +25,7 @@ from transformer_jax.decoding.search_state import SearchState
 from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
-from transformer_jax.decoding.writing import GenerationSequence
+from transformer_jax.decoding.writing import GenerationSequence, KeptContext
 from transformer_jax.models.layers.embedding import check_indices
 from transformer_jax.models.layers.lora import choose_rows
 from transformer_jax.parallel.inference import prepared, round_up_rows, split_model

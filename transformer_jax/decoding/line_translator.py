@@ -10,10 +10,9 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
-from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.decoding.requests import Continuation, GenerationRequest, Translation
 from transformer_jax.decoding.text_generation import TextGenerator
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
-from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.models.recurrent_config import ModelConfig
 

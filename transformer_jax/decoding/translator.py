@@ -17,11 +17,11 @@ from transformer_jax.decoding.generation_config import TRANSLATION, GenerationCo
 from transformer_jax.decoding.line_translator import LineTranslator, sampled
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.programs import Programs, SearchPrompts
+from transformer_jax.decoding.requests import Translation
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
-from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.parallel.inference import mesh_of, prepared, round_up_rows, split_model
 

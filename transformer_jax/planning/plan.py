@@ -19,7 +19,6 @@ from transformer_jax.parallel.program_report import ProgramReport, report
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, replicated
 from transformer_jax.parallel.target import Target, compile_only
-from transformer_jax.planning.decoding import decoding_program, decoding_shape
 from transformer_jax.planning.kernels import attention_kernels
 from transformer_jax.planning.memory_estimate import Estimate, estimate
 from transformer_jax.planning.programs import (
@@ -27,6 +26,8 @@ from transformer_jax.planning.programs import (
     Shape,
     buckets,
     check_planned,
+    decoding_program,
+    decoding_shape,
     mesh_on,
     parts_of,
 )

@@ -1,14 +1,18 @@
-"""Checks of the settings of a run against its devices, tokenizer, metrics and each other."""
+"""Checks of the settings of a run: by its devices, memory, tokenizer, metrics and each other."""
 
 import dataclasses
 import math
+import os
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_jax.models.costs import accounting
+from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.parallel.mesh import devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
 from transformer_jax.recipes.given import with_normalization
@@ -19,8 +23,10 @@ from transformer_jax.training.settings import check_warmup
 from transformer_jax.word_vectors.initialization import check_size
 
 __all__ = [
+    "check_room",
     "check_rows",
     "checked",
+    "memory",
     "mesh_of",
     "with_batch_multiple",
     "with_loaded_tokenizer",
@@ -204,4 +210,66 @@ def check_rows(run: Any) -> None:
             f"this run has batches of a multiple of {plural(unit, 'row')}, which do not divide by "
             f"{needed} (mesh data x fsdp x gradient_accumulation_steps): choose another mesh, or "
             f"other batches for a new run"
+        )
+
+
+_FLOAT_BYTES = 4
+
+
+def memory(devices: list[Any]) -> int | None:
+    """The bytes of all devices together; None if they do not report them.
+
+    Those of a CPU share the memory of their machine.
+    """
+    if any(device.platform == "cpu" for device in devices):
+        try:
+            pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            return None
+        return pages * len({device.process_index for device in devices})
+    # A process knows its own devices only; remote devices count as equal.
+    here = jax.process_index()
+    own = next((device for device in devices if device.process_index == here), None)
+    limit = None if own is None else (own.memory_stats() or {}).get("bytes_limit")
+    return None if limit is None else limit * len(devices)
+
+
+def check_room(run: Any) -> None:
+    """Refuses a run whose parameters and gradients, or whose batches, exceed all memory.
+
+    A run that passes may still be too large: this is a lower bound. Frozen parameters have no
+    gradients.
+
+    Raises:
+        ConfigError: The memory is too small; the message has both sizes.
+    """
+    if not isinstance(run.model, ModelConfig):
+        return  # an n-gram model
+    limit = memory(devices_of(run.distributed))
+    if limit is None:
+        return
+    count = accounting.count_parameters(run.model)
+    adapters = getattr(run, "lora", None)
+    frozen = start_config(run).freeze != "none" or (adapters is not None and adapters.rank > 0)
+    _refuse_memory(
+        limit,
+        (1 if frozen else 2) * count * _FLOAT_BYTES,
+        f"the model has {plural(count, 'parameter')}, which "
+        f"{'alone' if frozen else 'with their gradients'} take",
+        "lower model.d_model, the layers or the vocabulary",
+    )
+    training, tokens = run.training, get_recipe(run.recipe).batch_tokens(run)
+    _refuse_memory(
+        limit,
+        2 * tokens * run.model.d_model * _FLOAT_BYTES // training.gradient_accumulation_steps,
+        f"a batch of {plural(tokens, 'token')} takes, in one layer alone,",
+        "lower training.max_tokens (batch_size, sequence_length), or raise "
+        "training.gradient_accumulation_steps",
+    )
+
+
+def _refuse_memory(limit: int, needed: int, what: str, advice: str) -> None:
+    if needed > limit:
+        raise ConfigError(
+            f"{what} {needed / 2**30:,.0f} GiB, and the devices have {limit / 2**30:,.0f}: {advice}"
         )

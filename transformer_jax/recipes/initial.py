@@ -41,8 +41,8 @@ from transformer_jax.inference.runs import (
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import Kind, make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.recipes.checks import check_room
 from transformer_jax.recipes.given import was_given, with_normalization
-from transformer_jax.recipes.memory import check_room
 from transformer_jax.recipes.settings import start_config
 from transformer_jax.runs.config_guard import leaves
 from transformer_jax.runs.run_directory import RunDirectory

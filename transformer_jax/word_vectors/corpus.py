@@ -1,4 +1,7 @@
-"""Texts as numbers of words: one pass counts words, a second writes their numbers to a file."""
+"""Texts as numbers of words: one pass counts words, a second writes their numbers to a file.
+
+Phrases, two words that occur together more often than by chance, become one: ``new_york``.
+"""
 
 import collections
 import dataclasses
@@ -7,15 +10,18 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, Integer
+from jaxtyping import Bool, Int, Integer
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.preparation import TextNormalization, compose
 from transformer_jax.data.text import read_lines
+from transformer_jax.functional.word2vec import phrase_score
+from transformer_jax.models.ngram_counts import count_ngrams
 from transformer_jax.word_vectors.settings import Words
 
-__all__ = ["LINE_END", "UNKNOWN", "Corpus", "encode", "read_corpus"]
+__all__ = ["LINE_END", "UNKNOWN", "Corpus", "encode", "join_phrases", "no_overlap", "read_corpus"]
 
 LINE_END = -1  # in the numbers of a corpus, behind each line
 UNKNOWN = -2  # a word that is too rare to have a number
@@ -143,3 +149,112 @@ def _pieces(text: str) -> Iterator[str]:
         yield text[start:end]
         start = end
     yield text[start:]
+
+
+_BLOCK = 1 << 22  # numbers at a time
+
+
+def join_phrases(
+    corpus: Corpus, file: Path, *, threshold: float = 100.0, min_count: int = 5
+) -> Corpus:
+    """The corpus with each phrase as one word, its words joined by ``_``.
+
+    A phrase is two words of a line one after the other that occur ``min_count`` times or more, and
+    whose :func:`~transformer_jax.functional.word2vec.phrase_score` with the discount ``min_count``
+    is above the threshold. Words are joined from left to right, each into one phrase; apply it
+    again for phrases of up to four words. Words that are too rare by themselves now are unknown.
+
+    Args:
+        corpus: The words.
+        file: Where the new numbers are written.
+        threshold: Of the score; a higher one makes fewer phrases.
+        min_count: The discount of the score, and the count that words have.
+
+    Source: Mikolov et al. 2013b, section 4.
+    """
+    V = len(corpus.words)
+    keys = _phrases(corpus, threshold, min_count)
+    names = [*corpus.words, *("_".join(corpus.words[i] for i in divmod(k, V)) for k in keys)]
+    # A phrase may be spelled as a word of the text is.
+    spelled = {name: number for number, name in reversed(list(enumerate(names)))}
+    numbers = np.array([spelled[name] for name in names])
+    counts = np.zeros(len(names), np.int64)
+    merged = file.with_name(file.name + ".merged")
+    with merged.open("wb") as out:
+        for ids in _blocks(corpus.ids):
+            ids = _merged(ids, keys, V)
+            known = ids >= 0
+            ids[known] = numbers[ids[known]]
+            counts += np.bincount(ids[known], minlength=len(names))
+            ids.tofile(out)
+    kept = [i for i in np.flatnonzero(counts >= min_count) if spelled[names[i]] == i]
+    kept.sort(key=lambda i: (-counts[i], names[i]))
+    place = np.full(len(names) + 2, UNKNOWN, np.int32)  # its last two: unknown and line ends
+    place[LINE_END], place[kept] = LINE_END, np.arange(len(kept))
+    with file.open("wb") as out:
+        for ids in _blocks(np.memmap(merged, np.int32, "r")):
+            place[ids].tofile(out)
+    merged.unlink()
+    words = tuple(names[i] for i in kept)
+    return Corpus(words, counts[kept], np.memmap(file, np.int32, "r"), corpus.total)
+
+
+def no_overlap(hits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """Keeps the first, third, fifth and so on of each run of hits.
+
+    Example:
+        >>> no_overlap(np.array([True, True, True, False, True])).astype(int)
+        array([1, 0, 1, 0, 1])
+    """
+    at = np.arange(len(hits))
+    last_miss = np.maximum.accumulate(np.where(hits, -1, at))
+    return hits & ((at - last_miss) % 2 == 1)
+
+
+def _phrases(corpus: Corpus, threshold: float, min_count: int) -> Integer[np.ndarray, " _"]:
+    """Keys ``first V + second`` of all phrases, ascending."""
+    V = len(corpus.words)
+    ids = np.asarray(corpus.ids)
+    known = ids >= 0
+    # No pair of words goes across a line end or an unknown word.
+    begins = known & ~np.concatenate([[False], known[:-1]])
+    offsets = np.append(np.flatnonzero(begins[known]), known.sum())
+    if not len(offsets) or offsets[0] != 0:
+        return np.zeros(0, np.int64)
+    pairs = count_ngrams(ids[known], offsets, order=2, vocab_size=V)
+    first, second = np.divmod(pairs.keys[1], V + 1)
+    often = (pairs.counts[1] >= min_count) & (first < V) & (second < V)
+    first, second, counts = first[often], second[often], pairs.counts[1][often]
+    if not len(counts):
+        return np.zeros(0, np.int64)
+    both, one, other = (
+        jnp.asarray(x, jnp.float32) for x in (counts, corpus.counts[first], corpus.counts[second])
+    )
+    scores = phrase_score(both, one, other, float(corpus.total), float(min_count))
+    chosen: np.ndarray = (first * V + second)[np.asarray(scores) > threshold]
+    return chosen
+
+
+def _merged(
+    ids: Integer[np.ndarray, " _"], keys: Integer[np.ndarray, " _"], V: int
+) -> Integer[np.ndarray, " _"]:
+    """The numbers with each phrase as ``V`` plus its place among the keys."""
+    if not len(keys) or len(ids) < 2:
+        return ids.copy()
+    pairs = np.where((ids[:-1] >= 0) & (ids[1:] >= 0), ids[:-1].astype(np.int64) * V + ids[1:], -1)
+    place = np.minimum(np.searchsorted(keys, pairs), len(keys) - 1)
+    begins = np.append(no_overlap(keys[place] == pairs), False)
+    out = np.where(begins, V + np.append(place, 0), ids).astype(np.int32)
+    return out[~np.append(False, begins[:-1])]
+
+
+def _blocks(ids: Integer[np.ndarray, " _"]):
+    """The numbers in blocks that end where a line does, if a line ends in them."""
+    start = 0
+    while start < len(ids):
+        stop = min(start + _BLOCK, len(ids))
+        ends = np.flatnonzero(ids[start:stop] == LINE_END)
+        if stop < len(ids) and len(ends):
+            stop = start + int(ends[-1]) + 1
+        yield np.asarray(ids[start:stop])
+        start = stop

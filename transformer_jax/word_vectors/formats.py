@@ -20,9 +20,15 @@ import numpy as np
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.output_files import Destination
 from transformer_jax.data.text import local_data, open_bytes
-from transformer_jax.word_vectors.buffered import BufferedBytes
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
-from transformer_jax.word_vectors.rows import LONGEST_WORD, Broken, is_text, read_binary, read_text
+from transformer_jax.word_vectors.rows import (
+    LONGEST_WORD,
+    Broken,
+    BufferedBytes,
+    is_text,
+    read_binary,
+    read_text,
+)
 
 __all__ = ["VECTORS", "load_embeddings", "save_embeddings", "size_of_vectors"]
 

@@ -19,10 +19,9 @@ from transformer_jax.core.output_files import Destination, draft_folder
 from transformer_jax.core.task_progress import show_progress
 from transformer_jax.data.files import read_file
 from transformer_jax.data.text import check_readable
-from transformer_jax.word_vectors.corpus import Corpus, read_corpus
+from transformer_jax.word_vectors.corpus import Corpus, join_phrases, read_corpus
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import VECTORS, save_embeddings
-from transformer_jax.word_vectors.phrases import join_phrases
 from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
 from transformer_jax.word_vectors.training import EpochReport, Tables, initial_tables, train_epochs
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from transformer_jax.data.examples import EncodedExamples
 from transformer_jax.data.store import TokenStore
-from transformer_jax.inference.encoding.packing import PackedBatches, make_packed_inputs, pack
+from transformer_jax.inference.encoding.batching import PackedBatches, make_packed_inputs, pack
 
 LENGTHS = {64, 128, 256, 512}
 

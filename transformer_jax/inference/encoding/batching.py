@@ -1,18 +1,27 @@
-"""Texts of any number and length through an encoder, in a few shapes of batches."""
+"""Texts of any number and length through an encoder: padded or packed, in a few shapes."""
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.data.examples import EncodedExamples, collate
+from transformer_jax.data.ragged import ragged_indices
 from transformer_jax.parallel.inference import MeshProgram, round_up_rows
 
-__all__ = ["Batches", "length_buckets"]
+__all__ = [
+    "Batches",
+    "PackedBatches",
+    "PackedRows",
+    "default_tokens",
+    "length_buckets",
+    "make_packed_inputs",
+    "pack",
+]
 
 # Padded lengths up to 512, and multiples of 512 beyond.
 _STEPS = ((4, 32, 4), (32, 64, 8), (64, 128, 16), (128, 256, 32), (256, 513, 64))
@@ -103,3 +112,163 @@ class Batches:
         found = jax.tree.map(lambda a: np.asarray(a)[real], made)
         refuse_nonfinite(*jax.tree.leaves(found))
         return indices[real], found
+
+
+# Row lengths in tokens; beyond the last, its multiples.
+_ROW_LENGTHS = (64, 128, 256, 512)
+
+
+class PackedRows(NamedTuple):
+    """The texts in each row of a batch, one after another.
+
+    Attributes:
+        numbers: Of the texts; -1 is none.
+        T: Tokens of a row.
+    """
+
+    numbers: Int[np.ndarray, "B S"]
+    T: int
+
+
+def default_tokens(platform: str) -> int:
+    """Tokens of a batch where none are given: on a CPU, as many as its caches have room for.
+
+    Example:
+        >>> default_tokens("cpu"), default_tokens("tpu")
+        (512, 8192)
+    """
+    return 512 if platform == "cpu" else 8192
+
+
+def pack(lengths: Int[np.ndarray, " count"], tokens: int) -> Iterator[PackedRows]:
+    """Batches of rows that hold several texts each; every text is in exactly one.
+
+    A text goes to the row with the least room that is enough for it, the longest text first (best
+    fit, decreasing). A batch has ``tokens`` divided by the length of its rows as rows, the last
+    one of each length the next power of two, so that there are few shapes to compile.
+
+    Args:
+        lengths: Tokens of each text.
+        tokens: Of a batch, padding included; a longer text has a batch of its own.
+
+    Example:
+        >>> [(rows.numbers[:, :2].tolist(), rows.T) for rows in pack(np.array([70, 3, 60]), 128)]
+        [([[0, -1]], 128), ([[2, 1]], 64)]
+    """
+    order = np.argsort(-lengths, kind="stable")
+    classes = np.array([_row_length(int(lengths[i])) for i in order], np.int64)
+    rows = _OpenRows()
+    made: list[tuple[int, list[list[int]]]] = []
+    for T in sorted(set(classes.tolist()), reverse=True):
+        own: list[list[int]] = []
+        most = max(1, tokens // T)
+        for i in order[classes == T].tolist():
+            if not rows.take(i, int(lengths[i])):
+                own.append([i])
+                rows.open(own[-1], T - int(lengths[i]), T // 2)
+        # Rows that fill up the last batch have room for shorter texts.
+        left = len(own) % most
+        for _ in range(min(most, 1 << max(left - 1, 0).bit_length()) - left if left else 0):
+            own.append([])
+            rows.open(own[-1], T, T // 2)
+        made.append((T, own))
+    for T, own in made:
+        most = max(1, tokens // T)
+        for start in range(0, len(own), most):
+            some = own[start : start + most]
+            numbers = np.full((len(some), T // 2), -1, np.int64)
+            for row, texts in zip(numbers, some, strict=True):
+                row[: len(texts)] = texts
+            yield PackedRows(numbers, T)
+
+
+def _row_length(length: int) -> int:
+    last = _ROW_LENGTHS[-1]
+    return next((T for T in _ROW_LENGTHS if length <= T), -(-length // last) * last)
+
+
+class _OpenRows:
+    """Rows with room, by how much they have."""
+
+    def __init__(self) -> None:
+        self._by_room: dict[int, list[tuple[list[int], int]]] = {}
+        self._most = 0
+
+    def open(self, row: list[int], room: int, texts: int) -> None:
+        """A row with ``room`` tokens left, which holds at most so many ``texts``."""
+        if room and len(row) < texts:
+            self._by_room.setdefault(room, []).append((row, texts))
+            self._most = max(self._most, room)
+
+    def take(self, text: int, length: int) -> bool:
+        """Returns whether a row had room for a text, which is in it now."""
+        for room in range(length, self._most + 1):
+            if found := self._by_room.get(room):
+                row, texts = found.pop()
+                row.append(text)
+                self.open(row, room - length, texts)
+                return True
+        return False
+
+
+def make_packed_inputs(
+    examples: EncodedExamples, rows: PackedRows, pad: int
+) -> dict[str, np.ndarray]:
+    """The arrays of one batch.
+
+    Returns:
+        ``tokens``, ``types`` and ``positions`` int32 ``[B T]``, positions counted within each text;
+        ``segments`` int32 ``[B T]``, 1 for the first text of a row, and 0 for padding; ``starts``
+        and ``lengths`` int32 ``[B S]`` of each text.
+
+    Example:
+        >>> from transformer_jax.data.store import TokenStore
+        >>> store = TokenStore(np.array([2, 7, 3, 2, 3]), np.array([0, 3, 5]))
+        >>> rows = PackedRows(np.array([[0, 1, -1]]), 6)
+        >>> batch = make_packed_inputs(EncodedExamples(store, store.lengths), rows, pad=0)
+        >>> [batch[name].tolist() for name in ("tokens", "segments", "positions")]
+        [[[2, 7, 3, 2, 3, 0]], [[1, 1, 1, 2, 2, 0]], [[0, 1, 2, 0, 1, 0]]]
+    """
+    store, (numbers, T) = examples.store, rows
+    lengths = np.where(numbers < 0, 0, store.lengths[numbers])
+    starts = np.cumsum(lengths, axis=1) - lengths
+    texts, places = ragged_indices(lengths.ravel())  # of every token: which text, and where in it
+    row, chosen = texts // numbers.shape[1], numbers.ravel()[texts]
+    at = row, starts.ravel()[texts] + places
+    made = {name: np.zeros((len(numbers), T), np.int32) for name in ("types", "positions")}
+    made |= {"tokens": np.full((len(numbers), T), pad, np.int32), "segments": made["types"].copy()}
+    made["tokens"][at] = store.ids[store.offsets[chosen] + places]
+    made["types"][at] = places >= examples.pair_starts[chosen]
+    made["positions"][at] = places
+    made["segments"][at] = texts % numbers.shape[1] + 1
+    return made | {"starts": starts.astype(np.int32), "lengths": lengths.astype(np.int32)}
+
+
+class PackedBatches:
+    """Runs a function of an encoder over packed examples, compiled once for each shape.
+
+    Args:
+        program: ``(params, batch) -> array``; the batch is what :func:`make_packed_inputs` makes.
+        tokens: Of a batch, padding included.
+        pad: The id that fills up rows.
+    """
+
+    def __init__(self, program: Callable[[Any, dict[str, Any]], Any], *, tokens: int, pad: int):
+        self._program, self._tokens, self._pad = MeshProgram(program), tokens, pad
+
+    def __call__(
+        self, params: Any, examples: EncodedExamples
+    ) -> Iterator[tuple[PackedRows, Float[np.ndarray, "B ..."]]]:
+        """The rows of each batch and what comes of them."""
+        waiting: tuple[PackedRows, Array] | None = None
+        for rows in pack(examples.store.lengths, self._tokens):
+            empty = round_up_rows(len(rows.numbers), params) - len(rows.numbers)
+            rows = rows._replace(
+                numbers=np.pad(rows.numbers, ((0, empty), (0, 0)), constant_values=-1)
+            )
+            made = self._program(params, make_packed_inputs(examples, rows, self._pad))
+            if waiting is not None:  # one batch is computed while the one before is fetched
+                yield waiting[0], np.asarray(waiting[1])
+            waiting = rows, made
+        if waiting is not None:
+            yield waiting[0], np.asarray(waiting[1])

@@ -24,8 +24,11 @@ from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.functional.masks import segment_mask
-from transformer_jax.inference.encoding.batching import length_buckets
-from transformer_jax.inference.encoding.packing import PackedBatches, default_tokens
+from transformer_jax.inference.encoding.batching import (
+    PackedBatches,
+    default_tokens,
+    length_buckets,
+)
 from transformer_jax.inference.encoding.pooling import (
     Layers,
     Pool,
