@@ -3,6 +3,7 @@
 Training, resuming, evaluation and ``transformer_jax.load`` come without another line.
 """
 
+import dataclasses
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 from flax import nnx
 
@@ -20,6 +22,7 @@ from tests.recipes import captioning
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import ArrayPlan
+from transformer_jax.inference.load_run import load
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.given import with_normalization
 from transformer_jax.recipes.recipe import Recipe
@@ -85,6 +88,19 @@ def test_commands_of_texts_refuse_a_run_of_a_new_recipe(run, arguments, said, ca
 def test_load_refuses_a_run_of_a_new_recipe_under_the_name_of_a_task(run):
     with pytest.raises(ConfigError, match="is of another kind: leave it out"):
         transformer_jax.load(run, "translation")
+
+
+def test_a_model_of_a_new_recipe_may_be_smaller_than_its_settings_say(run):
+    """Settings that its model does not use, such as an unused table of tokens, do not count."""
+
+    def with_unused(config):
+        apart = dataclasses.replace(config.embedding, share_encoder_decoder_embeddings=False)
+        sizes = {"vocab_size": 1_000_000, "decoder_vocab_size": config.vocab_size}
+        return dataclasses.replace(config, embedding=apart, **sizes)
+
+    (_, params), _ = load(run, kind="captions", change=with_unused)
+    stored = RunDirectory.open(run).load_params().params
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, stored)
 
 
 def test_a_recipe_needs_no_settings_of_reading_text():

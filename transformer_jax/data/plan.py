@@ -52,7 +52,8 @@ class BatchPlan:
 class ArrayPlan:
     """Rows of arrays in shuffled batches of one size; the last batch of an epoch wraps around.
 
-    Its items are arrays of row numbers.
+    Its items are arrays of row numbers. Validation counts the first rows twice unless ``rows``
+    divides ``count``.
 
     Example:
         >>> plan = ArrayPlan(count=5, rows=2)

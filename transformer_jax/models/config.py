@@ -213,7 +213,10 @@ def _check_embedding(config: TransformerConfig) -> None:
 def _check_image(config: TransformerConfig, image: ImageConfig) -> None:
     size, patch = image.image_size, image.patch_size
     if config.decoder_layers:
-        raise ConfigError("image.image_size is for encoders, but there are decoder layers")
+        raise ConfigError(
+            "image.image_size is for encoders, but there are decoder layers: give the encoder and "
+            "the decoder a configuration each"
+        )
     if config.vocab_size:
         raise ConfigError(
             f"vocab_size is {config.vocab_size}: an image model has no vocabulary: set it to 0"

@@ -77,7 +77,11 @@ class Recipe:
 
     @functools.cached_property
     def runs(self) -> Named:
-        """The named runs, each with a line about it."""
+        """The named runs, each with a line about it.
+
+        :func:`transformer_jax.recipes.sizing.with_defaults` fills in the size of the vocabulary and
+        leaves the compute dtype to the platform.
+        """
         return {}
 
     # --- A run begins ----------------------------------------------------------------------------
