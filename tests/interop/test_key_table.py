@@ -1,11 +1,13 @@
 """One table reads and writes the keys of a family's configuration."""
 
 import collections
+from pathlib import Path
 
 import pytest
 
 from tests.parity import layouts
 from transformer_jax.core.errors import CheckpointError
+from transformer_jax.interop import families
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import (
     FAMILIES,
@@ -76,3 +78,12 @@ def test_the_keys_of_a_model_describe_it():
         tensors = Tensors(shapes, same=lambda a, b: True)
         model = family.model(ConfigReader(fields), tensors)
         assert family.model(ConfigReader(family.fields(model)), tensors) == model, layout
+
+
+def test_every_family_is_registered_once():
+    """A file that is not named in the folder's list would be found by no command."""
+    files = Path(families.__file__).parent.glob("[!_]*.py")
+    holding = {file.stem for file in files if "\nFAMILIES" in file.read_text()}
+    assert set(families._MODULES) == holding
+    types = collections.Counter(name for family in FAMILIES for name in family.types)
+    assert max(types.values()) == 1
