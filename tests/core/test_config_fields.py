@@ -4,12 +4,17 @@ The package is imported by a process of its own: the checks of types in tests wo
 values first.
 """
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from transformer_jax.core import config_fields
+from transformer_jax.core.config_fields import Configuration, Count
+from transformer_jax.core.errors import ConfigError
 
 PROGRAM = Path(__file__).parent / "config_fields_program.py"
 
@@ -82,3 +87,20 @@ def test_a_wrong_value_builds_no_other_model(found, made, message):
 
 def test_a_list_becomes_a_tuple(found):
     assert found["said"]["MixerConfig(kind='convolution', dilations=[1, 2]).dilations"] == "(1, 2)"
+
+
+def test_a_default_is_checked_like_any_value(monkeypatch):
+    """Once: one that fits is not checked again, one that does not is never let through."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Settings(Configuration):
+        good: Count = 3
+        bad: Count = 0
+
+    with pytest.raises(ConfigError, match="bad is 0: at least 1"):
+        Settings()
+    assert Settings(bad=1) == Settings(3, 1)
+    checked = []
+    monkeypatch.setattr(config_fields, "misfit", lambda value, *kind: checked.append(value))
+    Settings(bad=7)
+    assert checked == [7]

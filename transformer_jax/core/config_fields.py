@@ -253,10 +253,15 @@ class Configuration:
             FieldError: Names the field, its value and what is allowed.
         """
         cls: Any = type(self)
+        usual, given = _fitting_defaults(cls), {}
         for name, kind in field_types(cls).items():
-            if isinstance(value := getattr(self, name), list) and _holds_tuples(kind):
-                object.__setattr__(self, name, tuple(value))
-        check_fields(cls, {name: getattr(self, name) for name in field_types(cls)})
+            value = getattr(self, name)
+            if isinstance(value, list) and _holds_tuples(kind):
+                value = tuple(value)
+                object.__setattr__(self, name, value)
+            if name not in usual or value is not usual[name]:
+                given[name] = value
+        check_fields(cls, given)
 
 
 def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> None:
@@ -290,6 +295,18 @@ def field_types(cls: Any) -> dict[str, Any]:
     """Returns the types of a dataclass's fields, with their ranges, by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+@functools.cache
+def _fitting_defaults(cls: Any) -> dict[str, Any]:
+    """Returns the defaults that their fields admit, so that each is checked once."""
+    kinds = field_types(cls)
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(cls)
+        if field.default is not dataclasses.MISSING
+        and misfit(field.default, kinds[field.name]) is None
+    }
 
 
 def _path(group: str, name: str) -> str:

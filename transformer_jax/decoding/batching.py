@@ -88,10 +88,6 @@ def row_settings(
     """
     requests = [sequence.request for sequence in sequences]
 
-    def column(values: Sequence[Any], nothing: float | int, dtype: Any = np.float32) -> np.ndarray:
-        values = [nothing if value is None else value for value in values]
-        return np.array([*values, *[nothing] * (rows - len(values))], dtype)
-
     each = lambda name: [getattr(request, name) for request in requests]
     sampled = any(request.samples for request in requests)
     plan = plan_of(requests, sampled=sampled)
@@ -99,18 +95,28 @@ def row_settings(
     shortest = [
         1 + (sequence.request.min_new_tokens or 0) - len(sequence.tokens) for sequence in sequences
     ]
-    given = {
-        "repetition_penalty": ("repetition", column(each("repetition_penalty"), 1.0)),
-        "no_repeat_ngram_size": ("ngram", column(each("no_repeat_ngram_size"), 0, np.int32)),
-        "min_length": ("min_length", column(shortest, 0, np.int32)),
-        "temperature": ("temperature", column(temperature, 1.0)),
-        "top_k": ("top_k", column(each("top_k"), vocab, np.int32)),
-        "top_p": ("top_p", column(each("top_p"), 1.0)),
-        "min_p": ("min_p", column(each("min_p"), 0.0)),
+    # By processor: its value, that of each sequence, and one that changes nothing.
+    given: dict[str, tuple[str, list[Any], float | int]] = {
+        "repetition_penalty": ("repetition", each("repetition_penalty"), 1.0),
+        "no_repeat_ngram_size": ("ngram", each("no_repeat_ngram_size"), 0),
+        "min_length": ("min_length", shortest, 0),
+        "temperature": ("temperature", temperature, 1.0),
+        "top_k": ("top_k", each("top_k"), vocab),
+        "top_p": ("top_p", each("top_p"), 1.0),
+        "min_p": ("min_p", each("min_p"), 0.0),
     }
-    values = SearchValues(ends=None, pad=None)
-    values = values._replace(
-        **dict(pair for name, pair in given.items() if name in plan.processors)
+
+    def column(numbers: list[Any], nothing: float | int) -> np.ndarray:
+        numbers = [nothing if number is None else number for number in numbers]
+        dtype = np.int32 if isinstance(nothing, int) else np.float32
+        return np.array([*numbers, *[nothing] * (rows - len(numbers))], dtype)
+
+    values = SearchValues(ends=None, pad=None)._replace(
+        **{
+            field: column(numbers, nothing)
+            for name, (field, numbers, nothing) in given.items()
+            if name in plan.processors
+        }
     )
     return with_special(plan, values, special, vocab)
 
