@@ -39,8 +39,8 @@ class Case:
     arguments: dict[str, Any]
     times: int = 1
     units: int | None = 1
-    before: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments that have other values in the checkout of 0.1.0."""
+    first: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments that have other values in 0.1.0, whose programs are elsewhere."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def cases(folder: str) -> Iterator[Case]:
     for batch, prompt, new in ((1, 32, 64), (8, 32, 64), (1, 512, 1)):
         how = {"preset": "gpt2_small", "batch": batch, "prompt": prompt, "new": new}
         title = f"GPT-2 small, batch {batch}, {new} tokens after {prompt}"
-        yield Case(title, "ours_language", "decode", how, before={"preset": "gpt2"})
+        yield Case(title, "ours_language", "decode", how, first={"preset": "gpt2"})
     for case, texts in (("pretrain", 640), ("finetune", 1280)):
         how = {**BERT_SMALL, "texts": texts, "batch": 32, "deals": 4}
         yield Case(f"encoder, {case} step", "ours_encoder", case, how, units=None)
@@ -91,8 +91,9 @@ def compared(case: Case, settings: Settings) -> list[Row]:
         peer.add("weights", "generate", case.arguments, module="benchmarks.peers")
         peer.close()
     bench = Bench()
+    changes = {} if settings.module == "benchmarks" else case.first
     for name, module, tree, changed in (
-        ("before", settings.module, settings.before.resolve(), case.before),
+        ("before", settings.module, settings.before.resolve(), changes),
         ("now", "benchmarks", TREE, dict[str, Any]()),
     ):
         module, how = f"{module}.{case.module}", case.arguments | changed
