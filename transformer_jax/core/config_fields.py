@@ -178,7 +178,9 @@ def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
     if origin in (typing.Union, types.UnionType):
         return _misfit_of_all(value, parts, none)
     if origin is Literal:
-        return None if _is_choice(value, parts) else Misfit(_choices(value, parts), False)
+        if any(type(value) is type(part) and value == part for part in parts):
+            return None
+        return Misfit(f"allowed are {', '.join(map(str, parts))}{nearest(value, parts)}", False)
     if origin is tuple:
         return _misfit_of_tuple(value, parts, none)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -253,15 +255,10 @@ class Configuration:
             FieldError: Names the field, its value and what is allowed.
         """
         cls: Any = type(self)
-        usual, given = _fitting_defaults(cls), {}
         for name, kind in field_types(cls).items():
-            value = getattr(self, name)
-            if isinstance(value, list) and _holds_tuples(kind):
-                value = tuple(value)
-                object.__setattr__(self, name, value)
-            if name not in usual or value is not usual[name]:
-                given[name] = value
-        check_fields(cls, given)
+            if isinstance(value := getattr(self, name), list) and _holds_tuples(kind):
+                object.__setattr__(self, name, tuple(value))
+        check_fields(cls, {name: getattr(self, name) for name in field_types(cls)})
 
 
 def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> None:
@@ -282,7 +279,10 @@ def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> Non
         ...
         transformer_jax.core.config_fields.FieldError: norm.placement is prenorm: allowed are ...
     """
+    usual = _fitting_defaults(cls)
     for name, value in values.items():
+        if value is usual.get(name, dataclasses.MISSING):
+            continue
         if (found := misfit(value, field_types(cls)[name], none)) is not None:
             path = _path(cls.group, name)
             hint = "" if "did you mean" in found.allowed else nearest(value, (), path)
@@ -300,13 +300,9 @@ def field_types(cls: Any) -> dict[str, Any]:
 @functools.cache
 def _fitting_defaults(cls: Any) -> dict[str, Any]:
     """Returns the defaults that their fields admit, so that each is checked once."""
-    kinds = field_types(cls)
-    return {
-        field.name: field.default
-        for field in dataclasses.fields(cls)
-        if field.default is not dataclasses.MISSING
-        and misfit(field.default, kinds[field.name]) is None
-    }
+    usual = {field.name: field.default for field in dataclasses.fields(cls)}
+    fits = lambda name: misfit(usual[name], field_types(cls)[name]) is None
+    return {name: default for name, default in usual.items() if fits(name)}
 
 
 def _path(group: str, name: str) -> str:
@@ -322,10 +318,6 @@ def _shown(value: Any, most: int = 80) -> str:
     huge = type(value) is int and abs(value) >= 10**40
     text = value if plain else f"a number of {len(str(value))} digits" if huge else repr(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike)
 
 
 def _fault_of_text(value: Any) -> str | None:
@@ -349,14 +341,6 @@ def _float_bound(value: Any) -> str | None:
     if isinstance(value, int) and abs(value) > 1e308:
         return "at most 1e308" if value > 0 else "at least -1e308"
     return "a finite number is needed" if math.isinf(value) else None  # a range may allow it
-
-
-def _is_choice(value: Any, choices: Sequence[Any]) -> bool:
-    return any(type(value) is type(choice) and value == choice for choice in choices)
-
-
-def _choices(value: Any, choices: Sequence[Any]) -> str:
-    return f"allowed are {', '.join(map(str, choices))}{nearest(value, choices)}"
 
 
 def _misfit_of_all(value: Any, parts: Sequence[Any], none: str) -> Misfit | None:
@@ -408,7 +392,7 @@ _KINDS: tuple[tuple[Any, Any, str], ...] = (
         lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool) and v == v,
         "a number",
     ),
-    (str, _is_text, "text"),
+    (str, lambda value: isinstance(value, str | os.PathLike), "text"),
     (Path, lambda value: isinstance(value, os.PathLike), "a path"),
     (types.NoneType, lambda value: value is None, "{none}"),
 )
