@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,8 +73,6 @@ class CaptionRun(Trained):
     image: ImageConfig = ImageConfig(SIZE, patch_size=4)
     data: PictureData = PictureData()
     training: TokenBatches = TokenBatches()
-
-    recipe: ClassVar[str] = "captioning"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,8 +237,6 @@ def _exact(describe: Describer, pictures: Pictures) -> float:
     captions = describe(pictures.pixels)
     return float(np.mean([a == b for a, b in zip(captions, pictures, strict=True)]))
 
-
-RECIPES: Mapping[str, Recipe] = {"captioning": Captioning()}
 
 # A recipe of the package has one line in each of `registry.py` and `cli/seq2seq.py` instead.
 registry.RECIPES["captioning"] = "tests.recipes.captioning"

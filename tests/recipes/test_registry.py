@@ -9,14 +9,15 @@ import pytest
 from flax import nnx
 
 from transformer_jax import load
-from transformer_jax.cli import decoder_only, encoder_only, seq2seq
+from transformer_jax.cli import decoder_only, encoder_only, seq2seq, training
 from transformer_jax.core.config_dict import from_dict
-from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.data.denoising import NoiseConfig
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.summaries import SummaryOptions
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import RecurrentConfig
+from transformer_jax.recipes import translation
 from transformer_jax.recipes.registry import (
     RECIPES,
     get_recipe,
@@ -103,6 +104,60 @@ def test_every_recipe_has_a_name_of_its_own_and_a_command():
     for program in PROGRAMS:
         for recipes in program.commands.values():
             assert len(named_runs(*recipes)) == sum(len(get_recipe(one).runs) for one in recipes)
+
+
+def test_a_recipe_gives_its_settings_its_name():
+    @dataclasses.dataclass(frozen=True)
+    class PaintingRun(translation.Run):
+        pass
+
+    assert PaintingRun.recipe == "translation"
+
+    class Painting(translation.Translation):
+        name = "painting"
+        config = PaintingRun
+
+    assert PaintingRun().recipe == "painting"
+    assert translation.Run.recipe == "translation"
+    assert describe_run(PaintingRun()) == describe_run(translation.Run()) | {"recipe": "painting"}
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"config": translation.Run}, "Painting has no name"),
+        ({"name": "painting"}, "Painting has the settings of the recipe translation, Run"),
+        (
+            {"name": "painting", "config": translation.RecurrentRun},
+            "Painting has the settings of the recipe recurrent_translation, RecurrentRun",
+        ),
+    ],
+)
+def test_a_recipe_without_a_name_or_settings_of_its_own_is_refused_in_its_file(own, said):
+    with pytest.raises(ConfigError, match=f"{__file__}: {said}"):
+        type("Painting", (translation.Translation,), {"__module__": __name__, **own})
+    assert translation.RecurrentRun.recipe == "recurrent_translation"
+
+
+def test_a_name_that_differs_between_registry_and_file_is_refused(monkeypatch):
+    monkeypatch.setitem(RECIPES, "painting", "transformer_jax.recipes.speech")
+    said = r"recipes/speech.py: has no recipe with the name painting, but RECIPES in .*registry.py"
+    with pytest.raises(ConfigError, match=said + " names it: there are .*, speech, recurr"):
+        get_recipe("painting")
+
+
+def test_a_name_that_a_program_alone_has_is_refused_at_its_start(capfd):
+    program = training.TrainingProgram("paint", "Paint.", {"train": ("painting",)})
+    assert training.main(program, ["evaluate", "runs/a"]) == 2
+    said = "error: paint: train begins the recipe painting, but RECIPES in "
+    assert capfd.readouterr().err.startswith(said)
+
+
+def test_a_named_run_with_the_settings_of_another_recipe_is_refused(monkeypatch):
+    run = get_recipe("summarization").runs["summarize"]
+    monkeypatch.setitem(get_recipe("translation").runs, "summarize", run)
+    with pytest.raises(ConfigError, match="the named run summarize of the recipe translation has"):
+        named_runs("translation")
 
 
 def test_an_unknown_recipe_is_refused(tmp_path):

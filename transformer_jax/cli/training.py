@@ -21,7 +21,8 @@ from transformer_jax.core.errors import command as command_line
 from transformer_jax.core.old_names import current_flags
 from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory
 from transformer_jax.core.storage.urls import working_copy
-from transformer_jax.recipes.registry import get_recipe, named_runs
+from transformer_jax.recipes import registry
+from transformer_jax.recipes.registry import RECIPES, get_recipe, named_runs
 
 __all__ = ["Command", "TrainingProgram", "main", "resume_flags", "run_as_program", "take_plan"]
 
@@ -281,11 +282,22 @@ def _unfinished(directory: Any) -> Any:
     return run
 
 
+def _check_registered(family: TrainingProgram) -> None:
+    for command, names in family.commands.items():
+        for name in names:
+            if name not in RECIPES:
+                raise ConfigError(
+                    f"{family.program}: {command} begins the recipe {name}, but RECIPES in "
+                    f"{registry.__file__} does not name it: there are {', '.join(RECIPES)}"
+                )
+
+
 def _other(command: Other, program: str, arguments: Sequence[str]) -> int:
     return command(arguments, program)
 
 
 def _run(family: TrainingProgram, arguments: list[str]) -> int:
+    _check_registered(family)
     commands: dict[str, Command] = {
         **{name: functools.partial(_train, family, name) for name in family.commands},
         "resume": functools.partial(_resume, family),

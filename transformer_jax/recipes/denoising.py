@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "DenoisingRun"]
+__all__ = ["Denoising", "DenoisingRun"]
 
 _COUNTED = 1_000_000  # target tokens that the trivial baseline is counted on
 
@@ -57,7 +57,6 @@ class DenoisingRun(Cached, RunConfig):
     training: LengthBatches = LengthBatches()
     evaluation: TextEvaluation = TextEvaluation()
 
-    recipe: ClassVar[str] = "denoising"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
 
 
@@ -288,5 +287,3 @@ _NAMED: dict[str, tuple[str, DenoisingRun]] = {
         ),
     ),
 }
-
-RECIPES: Mapping[str, Recipe] = {"denoising": Denoising()}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "ExampleTokens", "FinetuneRun", "TaskConfig"]
+__all__ = ["ExampleTokens", "FinetuneRun", "Finetuning", "TaskConfig"]
 
 _LABELS = 2  # of a plan, as labels are in the data: they hardly change the size of a program
 
@@ -78,8 +78,6 @@ class FinetuneRun(Adapted, Trained):
     data: LabeledData = LabeledData()
     tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
     training: ExampleTokens = ExampleTokens()
-
-    recipe: ClassVar[str] = "finetuning"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -362,5 +360,3 @@ _NAMED: dict[str, tuple[str, FinetuneRun]] = {
     "qa": ("Extractive question answering: the answer span in a paragraph, or none.",
              _task("qa", length=384, max_tokens=4096)),
 }  # fmt: skip
-
-RECIPES: Mapping[str, Recipe] = {"finetuning": Finetuning()}

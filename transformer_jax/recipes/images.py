@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_jax.recipes.recipe import Recipe
 
-__all__ = ["RECIPES"]
+__all__ = ["Images"]
 
 
 class Images(Recipe):
@@ -31,6 +31,3 @@ class Images(Recipe):
             return make_model("image", config, rngs=rngs)
         labels = len(task.get("labels", []))
         return make_model("image", config, task="classify", labels=labels, rngs=rngs)
-
-
-RECIPES: Mapping[str, Recipe] = {"images": Images()}

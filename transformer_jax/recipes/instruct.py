@@ -5,7 +5,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "ChatConfig", "ChatData", "InstructRun"]
+__all__ = ["ChatConfig", "ChatData", "Instruct", "InstructRun"]
 
 _SAMPLED = 20_000  # messages that a tokenizer is learned from, at most
 
@@ -107,7 +107,6 @@ class InstructRun(Cached, Adapted, RunConfig):
     evaluation: InstructEvaluation = InstructEvaluation()
     first: Literal["bos"] = "bos"  # what texts begin with that are no conversations
 
-    recipe: ClassVar[str] = "instruct"
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
 
 
@@ -361,5 +360,3 @@ _NAMED: dict[str, tuple[str, InstructRun]] = {
         ),
     ),
 }
-
-RECIPES: Mapping[str, Recipe] = {"instruct": Instruct()}

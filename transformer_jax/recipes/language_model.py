@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -31,7 +31,13 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "EvaluateLanguageModels", "LanguageEvaluation", "LanguageRun", "TextRows"]
+__all__ = [
+    "EvaluateLanguageModels",
+    "LanguageEvaluation",
+    "LanguageModel",
+    "LanguageRun",
+    "TextRows",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +69,6 @@ class LanguageRun(Cached, Adapted, RunConfig):
     # First token of a text: BOS; the end of the text before it; or a line end, for a single text.
     first: Literal["auto", "bos", "eos", "newline"] = "auto"
 
-    recipe: ClassVar[str] = "language_model"
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
 
     @property
@@ -317,5 +322,3 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
         _before(MixerConfig("convolution", kernel_size=4), layers=6),
     ),
 }
-
-RECIPES: Mapping[str, Recipe] = {"language_model": LanguageModel()}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "PretrainRun"]
+__all__ = ["MaskedLM", "PretrainRun"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,6 @@ class PretrainRun(Cached, RunConfig):
     training: LengthBatches = LengthBatches()
     evaluation: TextEvaluation = TextEvaluation()
 
-    recipe: ClassVar[str] = "masked_lm"
     parts: ClassVar[tuple[str, ...]] = ("encoder",)
 
 
@@ -331,5 +330,3 @@ _NAMED: dict[str, tuple[str, PretrainRun]] = {
         ),
     ),
 }
-
-RECIPES: Mapping[str, Recipe] = {"masked_lm": MaskedLM()}

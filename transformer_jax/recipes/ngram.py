@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -18,7 +18,7 @@ from transformer_jax.recipes.texts import open_texts_of
 if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
 
-__all__ = ["RECIPES", "NgramConfig", "NgramRun"]
+__all__ = ["Ngram", "NgramConfig", "NgramRun"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,6 @@ class NgramRun(Configuration):
     output: str | None = None  # the run directory; None is runs/NAME
     overwrite: bool = False  # delete a run that is there
     cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
-
-    recipe: ClassVar[str] = "ngram"
     ends: ClassVar[bool] = True  # whether texts end with the end token
 
 
@@ -128,6 +126,3 @@ class Ngram(Recipe):
         from transformer_jax.inference.generation import LanguageModelPredictor
 
         return LanguageModelPredictor(path, checkpoint)
-
-
-RECIPES: Mapping[str, Recipe] = {"ngram": Ngram()}

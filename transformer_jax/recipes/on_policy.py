@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from transformer_jax.training.on_policy import KLControl
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "PolicyConfig", "PolicyRun", "RewardConfig"]
+__all__ = ["OnPolicyLearning", "PolicyConfig", "PolicyRun", "RewardConfig"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,6 @@ class PolicyRun(Adapted, RunConfig):
     # First token of a text; auto takes the setting of the run that this one starts from.
     first: First = "auto"
 
-    recipe: ClassVar[str] = "on_policy"
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
 
 
@@ -375,6 +374,3 @@ def _rewarding(source: "RewardSource") -> Iterator[None]:
         raise DataError(failure) from None
     finally:
         callbacks.disabled = quiet
-
-
-RECIPES: Mapping[str, Recipe] = {"on_policy": OnPolicyLearning()}

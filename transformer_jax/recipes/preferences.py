@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "AlignConfig", "PreferenceRun", "Preferences", "encode_data"]
+__all__ = ["AlignConfig", "PreferenceRun", "Preferences", "encode_data"]
 
 LONGEST = 512  # tokens of a row by default
 # A function of the run, its directory, its tokenizer, its examples and its batching rules: the
@@ -124,7 +124,6 @@ class PreferenceRun(Adapted, RunConfig):
     # First token of a text; auto takes the setting of the run that this one starts from.
     first: First = "auto"
 
-    recipe: ClassVar[str] = "preferences"
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
 
     @property
@@ -319,6 +318,3 @@ def _reference_of(
             f"started from, and which other pairs need: {error}"
         ) from None
     return {"train": log_probs["train"], "valid": log_probs["train"]}
-
-
-RECIPES: Mapping[str, Recipe] = {"preferences": Preferences()}

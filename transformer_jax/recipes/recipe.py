@@ -5,9 +5,12 @@ of the methods below.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+
+from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -41,11 +44,12 @@ class Recipe:
     adds nothing.
 
     Attributes:
-        name: Its name in ``config.json``.
+        name: Its name in ``config.json``, in the registry and in programs.
         title: A run of it, for messages: "a translator".
         config: The dataclass of its settings: :class:`.Trained` with its own fields, or
             :class:`.RunConfig` if runs may start from other models. Its ``training`` is
-            :class:`.TokenBatches` or :class:`.RowBatches`, and ``recipe`` is ``name``.
+            :class:`.TokenBatches` or :class:`.RowBatches`. It belongs to this recipe alone: its
+            attribute ``recipe`` becomes ``name``.
         family: The kind of its model. One of ``FAMILY_NAMES`` in
             ``transformer_jax/inference/runs.py`` if ``model`` in its settings describes the whole
             model as it does for that family: all commands of the family then use its runs. Any
@@ -60,6 +64,9 @@ class Recipe:
         evaluation: The dataclass of the flags of ``evaluate``; None if there is no evaluation.
         has_plan: Whether ``--plan`` can plan its programs.
         decoding: How a run generates texts: by beam search, a sample at its end, or not at all.
+
+    Raises:
+        ConfigError: A class has no name of its own, or the settings of another recipe.
     """
 
     name: ClassVar[str]
@@ -74,6 +81,26 @@ class Recipe:
     evaluation: ClassVar[type | None] = None
     has_plan: ClassVar[bool] = False
     decoding: ClassVar[Literal["search", "sample"] | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not {"name", "config"} & {*vars(cls)}:
+            return  # what several recipes have in common
+        file = getattr(sys.modules[cls.__module__], "__file__", cls.__module__)
+        config = getattr(cls, "config", None)
+        if "name" not in vars(cls):
+            raise ConfigError(
+                f"{file}: {cls.__name__} has no name: give it one, such as name = ..."
+            )
+        if config is None:
+            return  # its models are not trained here
+        owner = vars(config).get("recipe", cls.name)
+        if owner != cls.name:
+            raise ConfigError(
+                f"{file}: {cls.__name__} has the settings of the recipe {owner}, "
+                f"{config.__name__}: give it a dataclass of its own, config = ..."
+            )
+        config.recipe = cls.name
 
     @functools.cached_property
     def runs(self) -> Named:

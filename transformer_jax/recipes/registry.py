@@ -4,11 +4,12 @@
 commands find the recipe by it. Modules of recipes are imported when one is asked for.
 """
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.recipes.recipe import Recipe
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RECIPES", "get_recipe", "infer_recipe", "named_runs", "recipe_name", "recipe_of"]
 
-# The module of each recipe: the only list of them.
+# The module of each recipe, by the recipe's name: the only list of them.
 RECIPES: dict[str, str] = {
     "translation": "transformer_jax.recipes.translation",
     "recurrent_translation": "transformer_jax.recipes.translation",
@@ -41,13 +42,32 @@ def get_recipe(name: str) -> "Recipe":
 
     Raises:
         CheckpointError: There is none.
+        ConfigError: The module that the registry names has no such recipe.
     """
+    from transformer_jax.recipes.recipe import Recipe
+
     if name not in RECIPES:
         raise CheckpointError(
             f"recipe is {name}: there are {', '.join(RECIPES)}: written by another version?"
         )
-    recipe: Recipe = importlib.import_module(RECIPES[name]).RECIPES[name]
-    return recipe
+    module = importlib.import_module(RECIPES[name])
+    classes: dict[str, Any] = {
+        vars(one)["name"]: one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Recipe) and "name" in vars(one)
+    }
+    if name not in classes:
+        raise ConfigError(
+            f"{module.__file__}: has no recipe with the name {name}, but RECIPES in {__file__} "
+            f"names it: there are {', '.join(classes) or 'none'}"
+        )
+    return _recipe(classes[name])
+
+
+@functools.cache
+def _recipe(kind: Any) -> "Recipe":
+    made: Recipe = kind()
+    return made
 
 
 def recipe_name(fields: Mapping[str, Any]) -> str | None:
@@ -86,8 +106,21 @@ def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe":
 
 
 def named_runs(*recipes: str) -> dict[str, tuple[str, Any]]:
-    """Returns the named runs of recipes, each with a line about it."""
-    return {name: run for recipe in recipes for name, run in get_recipe(recipe).runs.items()}
+    """Returns the named runs of recipes, each with a line about it.
+
+    Raises:
+        ConfigError: A run has the settings of another recipe.
+    """
+    named: dict[str, tuple[str, Any]] = {}
+    for recipe in map(get_recipe, recipes):
+        for name, (line, run) in recipe.runs.items():
+            if type(run) is not recipe.config:
+                raise ConfigError(
+                    f"{RECIPES[recipe.name]}: the named run {name} of the recipe {recipe.name} has "
+                    f"the settings {type(run).__name__}: make it a {recipe.config.__name__}"
+                )
+            named[name] = (line, run)
+    return named
 
 
 # --- Stored runs without the name of a recipe -----------------------------------------------------

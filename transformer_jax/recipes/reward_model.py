@@ -16,7 +16,7 @@ from transformer_jax.recipes.preferences import (
     Preferences,
     encode_data,
 )
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.validation import plain_scores, print_scores, validate
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "RewardRun"]
+__all__ = ["RewardModel", "RewardRun"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,6 @@ class RewardRun(PreferenceRun):
     """One run of a reward model on preferences."""
 
     align: AlignConfig = AlignConfig("reward")
-
-    recipe: ClassVar[str] = "reward_model"
 
 
 class RewardModel(Preferences):
@@ -118,6 +116,3 @@ def _reliability(task: "Task", validated: Any) -> dict[str, Any]:
     assert task.test is not None
     tested = task.test(validated.model, validated.step)["scores"]["valid"]
     return {"reliability": tested["reliability"]}
-
-
-RECIPES: Mapping[str, Recipe] = {"reward_model": RewardModel()}

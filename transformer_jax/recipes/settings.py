@@ -188,7 +188,7 @@ class Trained(Configuration):
     output: str | None = None  # the run directory; None is runs/NAME
     overwrite: bool = False  # delete a run that is there
 
-    recipe: ClassVar[str]  # the name under which config.json stores it
+    recipe: ClassVar[str]  # the name of the recipe whose settings these are; it is stored
 
 
 @dataclasses.dataclass(frozen=True)

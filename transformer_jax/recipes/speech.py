@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "RecurrentSpeechRun", "SpeechRun"]
+__all__ = ["RecurrentSpeech", "RecurrentSpeechRun", "Speech", "SpeechRun"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,16 +39,12 @@ class SpeechRun(Run):
 
     data: SpeechData = SpeechData()  # type: ignore[assignment]
 
-    recipe: ClassVar[str] = "speech"
-
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentSpeechRun(SpeechRun, RecurrentRun):
     """One training run of a recurrent speech recognizer."""
 
     model: RecurrentConfig = RecurrentConfig()  # type: ignore[assignment]
-
-    recipe: ClassVar[str] = "recurrent_speech"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +212,3 @@ class RecurrentSpeech(Speech):
     title = "a recurrent speech recognizer"
     config: ClassVar[type] = RecurrentSpeechRun
     like = RecurrentTranslation()
-
-
-RECIPES: Mapping[str, Recipe] = {"speech": Speech(), "recurrent_speech": RecurrentSpeech()}

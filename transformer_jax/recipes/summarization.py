@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.data.summaries import SummaryData, load_summaries
 from transformer_jax.evaluation.rouge import check_installed
 from transformer_jax.evaluation.words import Tokenize
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named
 from transformer_jax.recipes.scored_texts import (
     SearchFlags,
     beam_search,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["RECIPES", "SummarizationRun"]
+__all__ = ["Summarization", "SummarizationRun"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +36,6 @@ class SummarizationRun(Run):
 
     data: SummaryData = SummaryData()  # type: ignore[assignment]
     evaluation: SummaryEvaluation = SummaryEvaluation()  # type: ignore[assignment]
-
-    recipe: ClassVar[str] = "summarization"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +128,3 @@ class Summarization(Translation):
         loaded = load(directory.path, request.checkpoint)
         summaries = score_summaries(*loaded, texts, evaluation, search)[1]
         return write_lines(request.output, summaries)
-
-
-RECIPES: Mapping[str, Recipe] = {"summarization": Summarization()}

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from transformer_jax.training.task import Task
 
 __all__ = [
-    "RECIPES",
     "RecurrentRun",
     "RecurrentTranslation",
     "Run",
@@ -69,7 +68,6 @@ class Run(Adapted, RunConfig):
     training: SmoothedTraining = SmoothedTraining()
     evaluation: EvaluationConfig = EvaluationConfig()
 
-    recipe: ClassVar[str] = "translation"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
 
 
@@ -78,8 +76,6 @@ class RecurrentRun(Run):
     """One training run of a recurrent translator."""
 
     model: RecurrentConfig = RecurrentConfig()  # type: ignore[assignment]
-
-    recipe: ClassVar[str] = "recurrent_translation"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -392,9 +388,4 @@ _NAMED: dict[str, tuple[str, Run]] = {
         "Luong et al. 2015: LSTMs, attention of the current state (general), input feeding.",
         _recurrent(attention=AlignmentConfig("general", input_feeding=True)),
     ),
-}
-
-RECIPES: Mapping[str, Recipe] = {
-    "translation": Translation(),
-    "recurrent_translation": RecurrentTranslation(),
 }
