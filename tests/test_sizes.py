@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("transformer_jax", "experiments", "examples", "benchmarks")
 LINES_OF_A_FILE = 400
@@ -10,17 +12,19 @@ LINES_OF_A_FUNCTION = 60  # without its docstring
 ARGUMENTS = 8  # without self
 
 
-def parsed():
+@pytest.fixture(scope="module")
+def sizes():
+    """Lines of each file, and lines and arguments of each function."""
+    files, functions = {}, {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            yield path.relative_to(ROOT), ast.parse(path.read_text("utf-8"))
-
-
-def functions():
-    for path, tree in parsed():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{path}:{node.lineno} {node.name}", node
+            name, tree = path.relative_to(ROOT), ast.parse(path.read_text("utf-8"))
+            files[name] = max((node.end_lineno for node in tree.body), default=0)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    where = f"{name}:{node.lineno} {node.name}"
+                    functions[where] = screen(node), len(arguments(node))
+    return files, functions
 
 
 def arguments(node):
@@ -35,22 +39,21 @@ def screen(node):
     return node.end_lineno - node.lineno + 1 - text * (first.end_lineno - first.lineno + 1)
 
 
-def test_files_fit_in_one_reading():
-    for path, tree in parsed():
-        lines = max((node.end_lineno for node in tree.body), default=0)
-        assert lines <= LINES_OF_A_FILE, f"{path} has {lines} lines"
+def test_files_fit_in_one_reading(sizes):
+    files, _ = sizes
+    assert not {path: lines for path, lines in files.items() if lines > LINES_OF_A_FILE}
 
 
-def test_functions_fit_on_a_screen():
-    found = {where: screen(node) for where, node in functions()}
-    assert not {where: n for where, n in found.items() if n > LINES_OF_A_FUNCTION}
+def test_functions_fit_on_a_screen(sizes):
+    _, functions = sizes
+    found = {where: lines for where, (lines, _) in functions.items()}
+    assert not {where: lines for where, lines in found.items() if lines > LINES_OF_A_FUNCTION}
 
 
-def test_arguments_are_few():
+def test_arguments_are_few(sizes):
     # The cases of benchmarks take the fields of a request, which earlier checkouts answer too.
-    found = {
-        where: len(arguments(node)) for where, node in functions() if "benchmarks" not in where
-    }
+    _, functions = sizes
+    found = {where: n for where, (_, n) in functions.items() if "benchmarks" not in where}
     assert not {where: n for where, n in found.items() if n > ARGUMENTS}
 
 

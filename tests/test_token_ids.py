@@ -65,6 +65,7 @@ def test_a_table_has_the_rows_it_has(ids):
     np.testing.assert_array_equal(found, np.asarray(table.table[...])[ids.clip(0, V - 1)])
 
 
+@pytest.mark.quick("ids0")
 @pytest.mark.parametrize("ids", BEYOND)
 def test_models_that_are_called_as_they_are_refuse_others_tokens(ids):
     ids, lengths = jnp.asarray(ids), jnp.array([2])

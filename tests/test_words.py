@@ -166,9 +166,9 @@ def files():
             yield name, path.read_text(encoding="utf-8")
 
 
-def definitions(text):
+def definitions(tree):
     """The functions, classes, arguments and fields that a file defines, each with its line."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.name.strip("_"), node.lineno
@@ -197,14 +197,22 @@ def texts():
 
 
 @pytest.fixture(scope="module")
-def defined(texts):
-    """The definitions of each name: file and line."""
-    found = {}
+def words(texts):
+    """The words and identifiers of each file."""
+    return {name: set(re.findall(r"\w+", text)) for name, text in texts.items()}
+
+
+@pytest.fixture(scope="module")
+def parsed(texts):
+    """Of all code, in one pass: definitions of each name, and openings of docstrings."""
+    defined, opened = {}, []
     for name, text in texts.items():
         if name.endswith(".py"):
-            for word, line in definitions(text):
-                found.setdefault(word, []).append((name, line))
-    return found
+            tree = ast.parse(text)
+            for word, line in definitions(tree):
+                defined.setdefault(word, []).append((name, line))
+            opened += [f"{name}:{line}: {first}" for line, first in openings(tree)]
+    return defined, opened
 
 
 @pytest.fixture(scope="module")
@@ -222,13 +230,16 @@ def test_no_private_phrase(texts, pattern):
 
 
 @pytest.mark.parametrize("term", NAMES)
-def test_no_private_identifier(texts, term):
-    found = offenders(texts, rf"\b({NAMES[term].replace(' ', '|')})\b")
+def test_no_private_identifier(texts, words, term):
+    names = NAMES[term].split()
+    having = {name: texts[name] for name in texts if not words[name].isdisjoint(names)}
+    found = offenders(having, rf"\b({'|'.join(names)})\b")
     assert not found, "\n".join([f"write {term}:", *found])
 
 
 @pytest.mark.parametrize("word", ENGLISH)
-def test_no_definition_has_a_private_name(defined, word):
+def test_no_definition_has_a_private_name(parsed, word):
+    defined, _ = parsed
     folders, term = ENGLISH[word]
     inside = tuple(f"transformer_jax/{folder}/" for folder in folders.split()) or ("",)
     found = [f"{file}:{line}" for file, line in defined.get(word, []) if file.startswith(inside)]
@@ -252,27 +263,20 @@ def test_each_term_has_one_sentence_and_a_place_that_exists(terms):
             assert re.search(rf"\b{name}\b", code), f"{term}: {file} has no {name}"
 
 
-def openings(text):
+def openings(tree):
     """The lines of definitions whose docstrings begin with a conjunction, and the first words."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = (ast.get_docstring(node) or "-").split()[0].strip("`:.,")
             if first in OPENINGS:
                 yield getattr(node, "lineno", 1), first
 
 
-def test_docstrings_begin_with_a_verb_or_a_noun(texts):
-    found = [
-        f"{path}:{line}: {first}"
-        for path, text in texts.items()
-        if path.endswith(".py")
-        for line, first in openings(text)
-    ]
+def test_docstrings_begin_with_a_verb_or_a_noun(parsed):
+    _, found = parsed
     assert not found, "\n".join(["begin with a verb (Returns) or a noun (A sampler):", *found])
-    assert [first for _, first in openings('"""Of all."""\ndef f():\n    "How so."')] == [
-        "Of",
-        "How",
-    ]
+    code = '"""Of all."""\ndef f():\n    "How so."'
+    assert [first for _, first in openings(ast.parse(code))] == ["Of", "How"]
 
 
 def test_the_tables_would_notice(texts):
@@ -289,5 +293,14 @@ def test_the_tables_would_notice(texts):
     unnoticed = [pattern for pattern in PRIVATE if not re.search(pattern, old)]
     assert not unnoticed
     code = "class A:\n    b: int\n    def _c(self, d, *, e):\n        self.f = lambda g: g.h\n"
-    assert {name for name, _ in definitions(code)} == {"A", "b", "c", "self", "d", "e", "f", "g"}
+    assert {name for name, _ in definitions(ast.parse(code))} == {
+        "A",
+        "b",
+        "c",
+        "self",
+        "d",
+        "e",
+        "f",
+        "g",
+    }
     assert len(texts) > 300

@@ -94,6 +94,7 @@ def test_the_roofline_is_the_slower_of_memory_and_products():
     assert peak.least_seconds(flops=10.0, size=1000.0) == 100
 
 
+@pytest.mark.quick("flags0---target v5e:2x4", "flags2-there is no target 'v9z:2'")
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -133,6 +134,7 @@ def test_a_measurement_has_its_figures_and_a_picture(tmp_path):
             assert one["temporary_bytes"] >= 0
 
 
+@pytest.mark.quick("layer norm of 2048 x 768")
 @pytest.mark.parametrize("name", [name for name in cases.others("float32") if "x 768" in name])
 def test_other_parts_have_gradients_and_ways_that_agree(name):
     work = cases.others("float32")[name]()

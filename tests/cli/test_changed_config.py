@@ -57,6 +57,9 @@ def test_all_commands_are_here():
     assert {*COMMANDS} - {*ARGUMENTS} == others
 
 
+@pytest.mark.quick(
+    "translate", "generate", "classify", "embed", "attention", "chat", "describe", "export"
+)
 @pytest.mark.parametrize("command", ARGUMENTS)
 def test_a_command_refuses_a_changed_run(changed_run, run_command, command, tmp_path):
     (tmp_path / "file.txt").write_text("a\tx\nb\ty\n")

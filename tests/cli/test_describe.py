@@ -96,6 +96,11 @@ def test_columns_stand_in_line():
     assert {len(line) for line in text.splitlines()} == {len("xx  6 ×  2×3  1,234")}
 
 
+@pytest.mark.quick(
+    "vaswani_base-v5e:2x4-128-training: cross-attention: splash",
+    "gpt2_small-h200:1-64-training: decoder: xla: attention dropout needs the",
+    "bert_base-h200:1-64-evaluation: encoder: cudnn",
+)
 @pytest.mark.parametrize(
     ("preset", "target", "length", "line"),
     [

@@ -65,16 +65,19 @@ def test_custom_mask():
     assert not visible[1, :, 6:].any()
 
 
+@pytest.mark.slow
 def test_custom_score():
     before, after = example("custom_score").main()
     assert after < before
 
 
+@pytest.mark.slow
 def test_own_training_loop():
     losses = example("own_training_loop").main(steps=30)
     assert losses[-1] < losses[0] - 0.7
 
 
+@pytest.mark.slow
 def test_logits_processor():
     plain, once = example("logits_processor").main()
     for row in once.tolist():

@@ -37,6 +37,15 @@ def test_a_plan_needs_a_target(arguments, message):
         take_plan(arguments)
 
 
+@pytest.mark.quick(
+    "b200:8-there is no target 'b200:8': allowed are h200:8 (GPUs), h200:2x8",
+    "v5e:3x5-target v5e:3x5: there is no such slice of v5e: there are 1x1, 2x2, 2x4",
+    "80XB---plan 80XB: this is no memory of a device: write 80GiB",
+    "8GiB:8 --mesh.fsdp 3-mesh.fsdp 3 x mesh.tensor 1 = 3 does not divide the 8 devices",
+    "80GiB --distributed.num-local-devices 2-leave the --distributed flags out",
+    "80GiB --training.sequence-length 4096-but the model has positions for 256 tokens",
+    "80GiB --loop.best-checkpoint-metric bleu-this run has valid_loss",
+)
 @pytest.mark.parametrize(
     ("target", "message"),
     [

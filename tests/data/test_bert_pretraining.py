@@ -205,6 +205,7 @@ def test_rows_are_functions_of_seed_epoch_and_number_alone(objective):
                 np.testing.assert_array_equal(part[name], array[rows])
 
 
+@pytest.mark.quick("True-nsp", "True-sop", "False-none")
 @objectives
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_fresh_plan_goes_on_where_another_stopped(objective, shuffle):

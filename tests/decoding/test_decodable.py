@@ -211,6 +211,7 @@ def kind(request):
 TOKENS = np.random.default_rng(0).integers(3, V, (B, T)).astype(np.int32)
 
 
+@pytest.mark.quick("luong", "decoder", "lstm blocks", "encoder-decoder")
 def test_models_keep_the_protocol(kind):
     assert isinstance(kind.model, Decodable)
 

@@ -40,6 +40,7 @@ def test_published_sizes():
     assert round(2 * layers / 1e6) == 64
 
 
+@pytest.mark.quick("0", "7", "13")
 @pytest.mark.parametrize("number", range(20))
 def test_counted_parameters_are_those_of_the_model(number):
     rng = np.random.default_rng(zlib.crc32(f"{families.SEED}/{number}".encode()))

@@ -67,6 +67,13 @@ def test_steps_of_the_recurrence_are_those_of_the_layer():
 SIZES = [(64, 64), (96, 128), (200, 64)]
 
 
+@pytest.mark.quick(
+    "self-attention-None-96-128",
+    "restricted self-attention-9-96-128",
+    "recurrent-None-96-128",
+    "convolution-3-96-128",
+    "dilated convolution-2-96-128",
+)
 @pytest.mark.parametrize(("n", "d"), SIZES)
 @pytest.mark.parametrize(("kind", "extent"), LAYERS)
 def test_counted_flops_are_those_of_the_formula(kind, extent, n, d):
