@@ -17,10 +17,9 @@ from transformer_jax.cli.main import main
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.inference.runs import open_directory
 from transformer_jax.interop import tensor_files
-from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.interop.config_reader import ConfigReader, is_hf_checkpoint
 from transformer_jax.interop.export import write_folder
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
-from transformer_jax.interop.hf_folders import is_hf_checkpoint
 from transformer_jax.interop.hf_run_directory import HFRunDirectory
 from transformer_jax.runs.run_directory import RunDirectory
 

@@ -61,7 +61,7 @@ class Complexity(Configuration, group="--"):
         check_file("--output", self.output, SUFFIXES)
         import jax
 
-        from transformer_jax.core.devices import default_device
+        from transformer_jax.core.trees import default_device
         from transformer_jax.laboratory.complexity.measure import seconds_of_nothing
 
         device = default_device().device_kind

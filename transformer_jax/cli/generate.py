@@ -12,9 +12,8 @@ import tyro
 
 from transformer_jax.cli.adapter_flags import check_choice, chosen_for_all, named_adapters
 from transformer_jax.cli.engine_flags import EngineCommand
-from transformer_jax.cli.output import note
+from transformer_jax.cli.output import Writer, note
 from transformer_jax.cli.request_lines import prompt_lines, requests_of
-from transformer_jax.cli.written import Writer
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationConfig
 from transformer_jax.recipes.generation_flags import generation_flags

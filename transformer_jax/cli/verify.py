@@ -35,7 +35,7 @@ class Verify(Configuration, group="--"):
         Checkpoints are in order from the newest. An n-gram model has one file instead of them.
         """
         from transformer_jax.core.storage.copies import fetched
-        from transformer_jax.interop.hf_folders import is_hf_checkpoint
+        from transformer_jax.interop.config_reader import is_hf_checkpoint
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
         from transformer_jax.runs.manifest import exists
         from transformer_jax.runs.run_directory import RunDirectory

@@ -1,11 +1,20 @@
-"""Trees of arrays as flat dictionaries of names, and back."""
+"""Trees of arrays: flat dictionaries of names, and back; the device of a tree."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jaxtyping import PyTree
 
-__all__ = ["flatten_dict", "path_name", "unflatten_dict", "with_leaves"]
+__all__ = [
+    "default_device",
+    "device_of",
+    "flatten_dict",
+    "path_name",
+    "unflatten_dict",
+    "with_leaves",
+]
 
 
 def path_name(path: Sequence[object]) -> str:
@@ -70,3 +79,22 @@ def _numbered(tree: Any) -> Any:
     if tree and all(key.isdecimal() for key in tree):
         return {int(key): tree[key] for key in sorted(tree, key=int)}
     return tree
+
+
+def default_device() -> jax.Device:
+    """The device of arrays that nobody places elsewhere."""
+    [device] = jax.device_put(np.zeros(())).devices()
+    return device
+
+
+def device_of(tree: PyTree) -> jax.Device:
+    """The first device that holds the arrays of a tree; NumPy arrays go to the default device.
+
+    Example:
+        >>> device_of({"a": np.zeros(2), "b": jax.device_put(1.0, jax.devices()[0])}).id
+        0
+    """
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            return min(leaf.devices(), key=lambda device: device.id)
+    return default_device()

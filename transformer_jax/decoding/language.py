@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from transformer_jax.core.devices import device_of
 from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.core.trees import device_of
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import is_plain, left_pad, row_settings, sampling_keys
 from transformer_jax.decoding.context import ContextTextGenerator, TextStart

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from transformer_jax.core.devices import device_of
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.keys import key_for
 from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.core.trees import device_of
 from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.line_translator import LineTranslator, sampled

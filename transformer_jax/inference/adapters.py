@@ -11,10 +11,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
-from transformer_jax.core.devices import default_device
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.storage.copies import fetched
-from transformer_jax.core.trees import flatten_dict
+from transformer_jax.core.trees import default_device, flatten_dict
 from transformer_jax.inference.load_run import chosen_checkpoint, load
 from transformer_jax.inference.runs import (
     abstract_model,

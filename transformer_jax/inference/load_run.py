@@ -81,7 +81,7 @@ def load(
     import jax
     from flax import nnx
 
-    from transformer_jax.core.devices import default_device
+    from transformer_jax.core.trees import default_device
     from transformer_jax.data.vocabulary import check_vocabulary
     from transformer_jax.models.layers.replace import with_attention_kernels
     from transformer_jax.parallel.inference import loading_mesh, shard_parameters

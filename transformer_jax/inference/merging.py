@@ -24,10 +24,10 @@ from transformer_jax.inference.adapters import (
 )
 from transformer_jax.inference.load_run import chosen_checkpoint
 from transformer_jax.inference.runs import family, is_ngram_run, open_directory
+from transformer_jax.interop.config_reader import is_hf_checkpoint
 from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
-from transformer_jax.interop.hf_folders import is_hf_checkpoint
 from transformer_jax.interop.hf_run_directory import (
     HFRunDirectory,
     convert,

@@ -83,7 +83,7 @@ def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
         CheckpointError: The path is neither.
     """
     from transformer_jax.core.storage.copies import fetched
-    from transformer_jax.interop.hf_folders import is_hf_checkpoint
+    from transformer_jax.interop.config_reader import is_hf_checkpoint
     from transformer_jax.runs.run_directory import RunDirectory
 
     path = fetched(path, of_training)

@@ -1,14 +1,15 @@
 """Reads the keys of a published ``config.json``, and names those that cause an error."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, UserError
-from transformer_jax.interop.tensor_files import inside
+from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, inside
 
-__all__ = ["ConfigReader", "diagnose_config", "read_config"]
+__all__ = ["ConfigReader", "diagnose_config", "is_hf_checkpoint", "read_config"]
 
 _LARGEST = 2**40  # of any size that is believed; tensors are compared with it afterwards
 _MOST_BYTES = 16 << 20
@@ -243,3 +244,25 @@ def _others(value: Any) -> Iterator[Any]:
     elif value:
         yield dict(list(value.items())[:-1])
         yield {str(i): str(i) for i in range(len(value) + 1)}
+
+
+def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a folder is a Hugging Face checkpoint rather than a run.
+
+    It has weights, or a configuration that names its family.
+
+    Raises:
+        CheckpointError: Its configuration cannot be read.
+    """
+    folder = Path(path)
+    if not os.path.isfile(folder / "config.json"):  # also where no path can be so long
+        return False
+    weights = any((folder / name).exists() for name in (WEIGHTS, INDEX))
+    try:
+        values = read_config(folder / "config.json").values
+    except CheckpointError:
+        if weights:
+            raise
+        return False  # errors in the configuration of a run are reported when it is read
+    # A run that was made of one remembers its configuration within its own.
+    return not isinstance(values.get("model"), dict) and (weights or "model_type" in values)

@@ -17,10 +17,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from transformer_jax.core.devices import default_device
 from transformer_jax.core.errors import CheckpointError, ConfigError, UserError, no_such_run
 from transformer_jax.core.numerics import all_finite
-from transformer_jax.core.trees import flatten_dict, unflatten_dict
+from transformer_jax.core.trees import default_device, flatten_dict, unflatten_dict
 from transformer_jax.interop.config_reader import ConfigReader, diagnose_config, read_config
 from transformer_jax.interop.families import FAMILIES
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping, Tensors

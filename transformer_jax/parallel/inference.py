@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from transformer_jax.core.devices import device_of
+from transformer_jax.core.trees import device_of
 from transformer_jax.functional.partitioning import constrain_rows, on_mesh
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.replace import prepare_for_decoding, with_attention_kernels

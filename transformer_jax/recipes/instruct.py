@@ -28,8 +28,8 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.recipes.chat_format import run_template, write_template
 from transformer_jax.recipes.language_model import TextRows
+from transformer_jax.recipes.posttraining import run_template, write_template
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Adapted, Cached, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults

@@ -8,9 +8,8 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from transformer_jax.core.devices import default_device
 from transformer_jax.core.task_progress import tracked
-from transformer_jax.core.trees import flatten_dict, with_leaves
+from transformer_jax.core.trees import default_device, flatten_dict, with_leaves
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import Merge

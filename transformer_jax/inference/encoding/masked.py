@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from transformer_jax.core.devices import device_of
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.trees import device_of
 from transformer_jax.data.examples import EncodedExamples, default_template
 from transformer_jax.data.ragged import flatten, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype

@@ -10,9 +10,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.core.devices import device_of
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.core.trees import device_of
 from transformer_jax.data.examples import (
     EncodedExamples,
     collate,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.core.devices import default_device
+from transformer_jax.core.trees import default_device
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.convolution import convolve
 from transformer_jax.functional.jacobian_paths import (
