@@ -26,8 +26,8 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.layers.replace import prepare_for_decoding
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.parallel.inference import prepare_for_decoding
 
 V, T = 23, 12
 

@@ -30,10 +30,9 @@ from transformer_jax.models.config import (
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.layers.block import Memory
 from transformer_jax.models.layers.embedding import Embed
-from transformer_jax.models.layers.replace import prepare_for_decoding
 from transformer_jax.models.layers.stack import stack_blocks, unstack_blocks
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.parallel.inference import split_model
+from transformer_jax.parallel.inference import prepare_for_decoding, split_model
 
 B, S, T, V = 3, 7, 6, 23
 

@@ -17,12 +17,12 @@ from transformer_jax.models.config import AttentionConfig, ComputeConfig, FeedFo
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.lora import LoRALinear, choose_rows, init_adapter
 from transformer_jax.models.layers.parameters import values
-from transformer_jax.models.layers.replace import prepare_for_decoding
 from transformer_jax.models.lora import lora, merged, split_adapters
 from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.making import make_model
 from transformer_jax.models.partition import overlay
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.parallel.inference import prepare_for_decoding
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.runs import manifest

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.line_translator import LineTranslator
-from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import (
     LanguageModel,
     TextScore,
@@ -211,12 +210,9 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         loaded = (
             None if is_ngram_run(open_directory(path)) else load(path, checkpoint, kind="decoder")
         )
-        language = load_language(path, checkpoint, loaded=loaded)
+        language: Any = load_language(path, checkpoint, loaded=loaded)
         self._language = language
-        if loaded is not None:
-            self.model = nnx.merge(*loaded[0])
-        elif isinstance(language, NgramLanguageModel):
-            self.model = language.model
+        self.model = nnx.merge(*loaded[0]) if loaded is not None else language.model
         self.tokenizer = language.tokenizer
         if loaded is not None:
             self._hf = HFTextGenerator(path, "decoder", loaded, batch=32)

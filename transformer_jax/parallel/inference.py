@@ -14,8 +14,11 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer_jax.core.trees import device_of
 from transformer_jax.functional.partitioning import constrain_rows, on_mesh
+from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.layers.basic import Linear, LinearTransposed
 from transformer_jax.models.layers.parameters import parameters
-from transformer_jax.models.layers.replace import prepare_for_decoding, with_attention_kernels
+from transformer_jax.models.layers.replace import replaced, with_attention_kernels
+from transformer_jax.models.layers.stack import Stack
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, shardings
@@ -26,6 +29,7 @@ __all__ = [
     "loading_mesh",
     "loading_on",
     "mesh_of",
+    "prepare_for_decoding",
     "prepared",
     "round_up_rows",
     "shard_parameters",
@@ -189,3 +193,57 @@ def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
     with on_mesh(mesh):
         graph, params = split_model(prepare_for_decoding(model))
     return graph, shard_parameters(graph, params, mesh)
+
+
+# On a CPU, weights of this width come from memory and lie best in the order of outputs: products of
+# 4 to 32 rows take 0.7 to 0.9 of the time. Those of half of it come from caches, and take 1.1 to
+# 1.5 of it.
+WIDE = 512
+
+
+def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
+    """A model that computes the same and decodes faster; the model that is given does not change.
+
+    Layers that are stacked along an axis, which would be copied at every token, become modules of
+    their own; query, key and value projections become one; kernels of at least ``wide`` rows and
+    columns are transposed (:func:`transformer_jax.functional.layers.linear_transposed`). Where the
+    model computes in bfloat16, matrices are cast to it once instead of at every token.
+
+    Args:
+        model: A decoder, an encoder-decoder or a part of one.
+        wide: Smallest number of rows and columns of kernels that are transposed.
+
+    Example:
+        >>> from transformer_jax.models.presets import PRESETS
+        >>> from transformer_jax.models.decoder import Decoder
+        >>> import dataclasses
+        >>> sizes = {"vocab_size": 5, "d_model": 12, "decoder_layers": 1}
+        >>> config = dataclasses.replace(PRESETS["nanogpt_char"], **sizes)
+        >>> model = prepare_for_decoding(Decoder(config, rngs=nnx.Rngs(0)))
+        >>> model.decoder.blocks[0].self_attention.fused_qkv.kernel.shape
+        (12, 36)
+    """
+
+    def unstack(path: str, module: Any) -> Any:
+        return module.unstacked() if isinstance(module, Stack) else None
+
+    def fuse(path: str, module: Any) -> Any:
+        is_self = isinstance(module, Attention) and path.endswith("self_attention")
+        return module.with_fused_qkv() if is_self else None
+
+    def transpose(path: str, module: Any) -> Any:
+        is_plain = type(module) is Linear and "blocks/" in path
+        return LinearTransposed(module) if is_plain and min(module.kernel.shape) >= wide else None
+
+    for make in (unstack, fuse, transpose):
+        model = replaced(model, make)
+    return _cast(model)
+
+
+def _cast(model: Any) -> Any:
+    """The model with matrices in the type that its stacks compute in."""
+    found = [part for _, part in nnx.iter_modules(model) if isinstance(part, Stack)]
+    if not found:
+        return model
+    dtype = jnp.dtype(found[0].config.compute.dtype)
+    return jax.tree.map(lambda a: a.astype(dtype) if a.ndim > 1 else a, model)

@@ -21,8 +21,9 @@ from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.layers.parameters import map_parameters, parameters
-from transformer_jax.models.layers.replace import prepare_for_decoding, with_attention_kernels
+from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.making import make_model
+from transformer_jax.parallel.inference import prepare_for_decoding
 from transformer_jax.parallel.mesh import make_mesh, mesh_shape
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards, shardings
 from transformer_jax.parallel.target import Target

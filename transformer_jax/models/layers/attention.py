@@ -1,7 +1,8 @@
 """Multi-head attention: projections around :func:`attend_heads_first`."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ from jaxtyping import Array, Float, Float32, Int, Key
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.attention import attend_heads_first
+from transformer_jax.functional.kernels.choice import resolve_implementation
 from transformer_jax.functional.kernels.products import split_columns
 from transformer_jax.functional.layers import linear
 from transformer_jax.functional.masks import Mask
@@ -174,6 +176,18 @@ class Attention(Summarized):
             return self.fused_groups
         tensor = axis_size("tensor")
         return self.K if tensor > 1 and self.K % tensor == 0 else 1
+
+    def resolve_kernel(self, platform: str, capability: float) -> None:
+        """Chooses the kernel for a kind of device, see :func:`.resolve_implementation`.
+
+        Args:
+            platform: ``cpu``, ``gpu`` or ``tpu``.
+            capability: The compute capability of a GPU.
+        """
+        name: Any = resolve_implementation(
+            self.attention.implementation, platform, self.dtype, max(self.H, self.U), capability
+        )
+        self.attention = dataclasses.replace(self.attention, implementation=name)
 
     def with_fused_qkv(self) -> "Attention":
         """The same self-attention with one map for queries, keys and values.
