@@ -197,9 +197,9 @@ class GenerationConfig(Configuration, group=""):
             transformer_jax.core.errors.ConfigError: min_p: unknown: leave it out
         """
         known = {*taken}
-        for field in dataclasses.fields(GenerationConfig):
-            if field.name not in known and getattr(self, field.name) != field.default:
-                raise ConfigError(f"{field.name}: {reason}")
+        for name in field_types(GenerationConfig):
+            if name not in known and getattr(self, name) != getattr(GenerationConfig, name):
+                raise ConfigError(f"{name}: {reason}")
 
     @property
     def pad(self) -> int:

@@ -1,5 +1,6 @@
 """Requests to language models and their answers, as plain values that depend on no model."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,9 +86,16 @@ def numbered(requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
         [0, 7, 2]
     """
     return [
-        request if request.number is not None else dataclasses.replace(request, number=place)
+        request if request.number is not None else _with_number(request, place)
         for place, request in enumerate(requests)
     ]
+
+
+def _with_number(request: GenerationRequest, number: int) -> GenerationRequest:
+    """Returns a copy, whose other settings are not checked again."""
+    made = copy.copy(request)
+    object.__setattr__(made, "number", number)
+    return made
 
 
 @dataclasses.dataclass(frozen=True)
