@@ -230,6 +230,7 @@ def test_commands_write_what_the_function_returns(speech, trained, command, tmp_
     ]
 
 
+@pytest.mark.filterwarnings("ignore:.*reached the length limit")  # of a model of a few steps
 @pytest.mark.parametrize("which", ["trained", "transformer"])
 @pytest.mark.slow
 def test_attention_has_a_column_for_each_position(which, request, speech, command, tmp_path):
