@@ -1,6 +1,6 @@
 """StableLM: a Llama with layer norms, of whose heads a quarter turns.
 
-Bellagamba et al. 2024 (StableLM 2). Layout:
+Bellagente et al. 2024 (StableLM 2). Layout:
 https://huggingface.co/docs/transformers/model_doc/stablelm.
 """
 
