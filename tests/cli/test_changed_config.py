@@ -122,3 +122,22 @@ def test_an_ngram_model_has_a_manifest_too(ngram_run, run_command, tmp_path):
         code, _, err = run_command(name, run, *rest)
         assert code == 4
         assert "config.json" in err
+
+
+@pytest.mark.parametrize(("name", "code"), [("translation", 0), ("speech", 4), ("painting", 4)])
+def test_verify_finds_a_wrong_recipe_in_a_run_that_stored_none(
+    sealed_run, run_command, tmp_path, name, code
+):
+    run = tmp_path / "run"
+    shutil.copytree(sealed_run, run)
+    config = json.loads((run / "config.json").read_text())
+    config.pop("recipe", None)
+    for step in steps(run / "checkpoints"):
+        path = run / "checkpoints" / f"step_{step:08d}"
+        manifest.rewrite(path, manifest.read(path) | {"config": config})
+    (run / "config.json").write_text(json.dumps(config | {"recipe": name}))
+    ended, lines, err = run_command("verify", run)
+    assert ended == code
+    said = f'config.json\tchanged after training: recipe is "{name}" ("translation" in training)'
+    assert (said in lines) == bool(code)
+    assert err.endswith("not as it was written: config.json\n") == bool(code)

@@ -5,7 +5,7 @@ import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -164,7 +164,7 @@ def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
             strange.append(path.name)
             _say(path.name, f"not the one that {of}")
     try:
-        changed = differences(run.read_config(check=False), said)
+        changed = differences(run.read_config(check=False), _with_recipe(said))
     except CheckpointError as error:
         (unread if os.path.isfile(run.config) else strange).append(run.config.name)
         _say(run.config.name, str(error))
@@ -173,3 +173,14 @@ def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
         strange.append(run.config.name)
         _say(run.config.name, f"changed after training: {', '.join(changed)}")
     return strange, unread
+
+
+def _with_recipe(said: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with the recipe of its settings; earlier versions stored no name."""
+    from transformer_jax.recipes.registry import recipe_name
+
+    config = said.get("config")
+    if not isinstance(config, dict):
+        return said
+    name = recipe_name(config)
+    return said if name is None else said | {"config": {**config, "recipe": name}}
