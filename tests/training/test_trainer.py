@@ -22,12 +22,12 @@ from transformer_jax.models.partition import EVERYTHING, Partition, merging, ove
 from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
-from transformer_jax.runs import manifest
+from transformer_jax.runs import checkpoint, manifest, metrics
 from transformer_jax.runs.checkpoint import Checkpointer
 from transformer_jax.runs.checkpoint_reader import load_params
 from transformer_jax.runs.checkpoint_score import CheckpointScore, Metric
 from transformer_jax.runs.manifest import FROZEN
-from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.metrics import MetricsLog, read_metrics
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.runs.verification import verify
 from transformer_jax.training.settings import LoopConfig
@@ -402,3 +402,40 @@ def test_the_best_checkpoint_is_tested_and_settings_are_stored(tmp_path):
     assert directory.read_results()["tested"] == result.best_step
     with pytest.raises(ConfigError, match="either steps or epochs"):
         run.fit()
+
+
+@pytest.mark.parametrize("failing", ["objective", "make_step"])
+def test_a_run_that_fails_before_its_first_step_may_begin_again(tmp_path, failing):
+    """It leaves no remains of training, and what was trained before stays."""
+
+    def fail(*args, **kwargs):
+        raise AttributeError("no such field")
+
+    run = RunDirectory(tmp_path / "run")
+    with pytest.raises(AttributeError, match="no such field"):
+        trainer(run.path, task=tr_task(**{failing: fail})).fit(steps=2)
+    assert not run.has_begun()
+    RunDirectory.check_free(run.path)
+    trainer(run.path).fit(steps=2)
+    rows = read_metrics(run.metrics)
+    with pytest.raises(AttributeError, match="no such field"):
+        trainer(run.path, task=tr_task(**{failing: fail})).fit(steps=4)
+    assert read_metrics(run.metrics) == rows
+    assert manifest.steps(run.checkpoints)[:1] == [2]
+
+
+def test_a_failed_start_leaves_the_files_of_a_process_that_took_the_run_over(tmp_path, monkeypatch):
+    log, saver = MetricsLog(tmp_path / "metrics.jsonl"), Checkpointer(tmp_path / "checkpoints")
+
+    def refuse(path):
+        raise CheckpointError("in use")
+
+    with monkeypatch.context() as taken:
+        taken.setattr(checkpoint, "check_lock", refuse)
+        taken.setattr(metrics, "check_lock", refuse)
+        log.close()
+        saver.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "checkpoints"}
+    MetricsLog(tmp_path / "metrics.jsonl").close()
+    Checkpointer(tmp_path / "checkpoints").close()
+    assert not [*tmp_path.iterdir()]

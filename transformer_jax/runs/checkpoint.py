@@ -366,11 +366,18 @@ class Checkpointer:
         return target
 
     def close(self) -> None:
-        """Waits for the last save and ends Orbax's threads."""
+        """Waits for the last save, ends Orbax's threads, and removes an empty directory.
+
+        A run that fails before its first step has no remains that look like training.
+        """
         try:
             self.wait()
         finally:
             self._writer.close()
+            if self._primary:
+                with contextlib.suppress(OSError, CheckpointError):
+                    check_lock(self.directory.parent)
+                    self.directory.rmdir()  # only removes an empty directory; else it fails
 
 
 def _agreed(choice: int | CheckpointError | None) -> int | None:

@@ -1,5 +1,6 @@
 """``metrics.jsonl``: one JSON object per line, each step once, even after kills and resumes."""
 
+import contextlib
 import functools
 import json
 import logging
@@ -210,8 +211,12 @@ class MetricsLog:
                     self._board.add_scalar(name, value, plain["step"])
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files, and removes a file without records."""
         if self._file is not None:
             self._file.close()
+            with contextlib.suppress(OSError, CheckpointError):
+                if not self.path.stat().st_size:
+                    check_lock(self.path.parent)
+                    self.path.unlink()
         if self._board is not None:
             self._board.close()
