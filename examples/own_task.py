@@ -6,9 +6,7 @@ from flax import nnx
 
 import transformer_jax as tj
 from transformer_jax.data.plan import ArrayPlan
-from transformer_jax.decoding.search import search
-from transformer_jax.decoding.search_plan import search_settings
-from transformer_jax.decoding.search_state import SearchRows
+from transformer_jax.decoding.programs import generate
 from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.protocol import Encoded
 
@@ -34,13 +32,10 @@ def model(rngs):
 
 
 def predictor(model, tokenizer):
-    def ascending(sets):
-        cache = model.init_cache({"elements": jnp.asarray(sets)}, len(sets), SIZE + 1)
-        how, rows = tj.GenerationConfig(eos_token_id=(EOS,)), SearchRows(jnp.full(len(sets), BOS))
-        settings = search_settings(how, vocab=V, length=SIZE + 1)
-        return search(model, cache, rows, *settings, length=SIZE + 1).tokens[:, 0, :SIZE]
-
-    return ascending
+    config = tj.GenerationConfig(
+        decoder_start_token_id=BOS, eos_token_id=(EOS,), max_new_tokens=SIZE + 1
+    )
+    return lambda sets: generate(model, {"elements": jnp.asarray(sets)}, config)[:, :SIZE]
 
 
 def main(folder: str = "runs/own-task"):

@@ -15,9 +15,11 @@ from jaxtyping import Array, Float
 
 from tests.decoding.finding import SearchRows, find
 from tests.drawing import drawn
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.programs import generate
 from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -305,6 +307,40 @@ def test_greedy_search_takes_the_most_probable_tokens(kind):
         n = int(out.lengths[b, 0])
         assert out.tokens[b, 0, :n].tolist() == tokens[b, 1 : n + 1].tolist()
         assert bool(out.ended[b, 0]) == (tokens[b, n] == EOS)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.quick("gru-1", "encoder-decoder-3")
+def test_texts_of_inputs_are_those_of_a_search_from_the_start_token(kind, beams):
+    if kind.inputs is None:  # a language model
+        return
+    config = GenerationConfig(
+        num_beams=beams,
+        eos_token_id=(EOS,),
+        pad_token_id=PAD,
+        suppress_tokens=(PAD, BOS),
+        no_repeat_ngram_size=2,  # reads the text
+    )
+    given = config.changed(decoder_start_token_id=BOS, max_new_tokens=T)
+    tokens = generate(kind.model, kind.inputs, given)
+    rows = SearchRows(jnp.full(B, BOS))
+    cache = kind.init_cache(beams=beams)
+    found = find(kind.model, cache, rows, SPECIAL, config, vocab=V, length=T)
+    assert tokens.tolist() == found.tokens[:, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"max_new_tokens": None}, "max_new_tokens is None: a search from inputs needs it"),
+        ({"decoder_start_token_id": None}, "decoder_start_token_id is None"),
+        ({"temperature": 0.5}, "temperature: is no setting of a search from inputs: leave it out"),
+    ],
+)
+def test_settings_that_a_search_from_inputs_lacks_or_does_not_read_are_refused(changed, said):
+    config = GenerationConfig(decoder_start_token_id=BOS, max_new_tokens=T).changed(**changed)
+    with pytest.raises(ConfigError, match=said):
+        generate(GruTranslator(rngs=nnx.Rngs(0)), SOURCE, config)
 
 
 @pytest.mark.quick("encoder-decoder")

@@ -12,11 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float32, Int, UInt8
+from jaxtyping import Float32, UInt8
 
 from transformer_jax.cli import training
 from transformer_jax.core.config_dict import from_dict
@@ -24,9 +22,7 @@ from transformer_jax.core.config_fields import Configuration, Count
 from transformer_jax.data.loader import pad_rows
 from transformer_jax.data.store import encode_texts
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.decoding.search import search
-from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, search_settings
-from transformer_jax.decoding.search_state import SearchRows
+from transformer_jax.decoding.programs import generate
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.load_run import load
 from transformer_jax.models.config import (
@@ -181,29 +177,13 @@ class Describer(Predictor):
 
     def __call__(self, pictures: UInt8[np.ndarray, "N height width channels"]) -> list[str]:
         """Returns the caption of each picture."""
-        config, greedy = self.model.decoder.stack.config, GenerationConfig()
-        greedy = greedy.changed(eos_token_id=(self.tokenizer.eos,))
-        plan, values = search_settings(greedy, vocab=config.vocab_size, length=config.max_length)
-        graph, params = nnx.split(self.model)
-        inputs = {"images": _normalized(pictures)}
-        start = jnp.full(len(pictures), self.tokenizer.bos)
-        tokens = _search(graph, params, inputs, start, values, plan, config.max_length)
-        return self.tokenizer.decode_batch(np.asarray(tokens).tolist())  # type: ignore[no-any-return]
-
-
-@functools.partial(jax.jit, static_argnames=("graph", "plan", "length"))
-def _search(
-    graph: Any,
-    params: Any,
-    inputs: Mapping[str, Array],
-    start: Int[Array, " N"],
-    values: SearchValues,
-    plan: SearchPlan,
-    length: int,
-) -> Int[Array, "N T"]:
-    model = nnx.merge(graph, params)
-    cache = model.init_cache(inputs, len(start), length)
-    return search(model, cache, SearchRows(start), plan, values, length=length).tokens[:, 0]
+        config = GenerationConfig(
+            decoder_start_token_id=self.tokenizer.bos,
+            eos_token_id=(self.tokenizer.eos,),
+            max_new_tokens=self.model.decoder.stack.config.max_length,
+        )
+        tokens = generate(self.model, {"images": _normalized(pictures)}, config)
+        return self.tokenizer.decode_batch(tokens.tolist())  # type: ignore[no-any-return]
 
 
 def _make_model(config: TransformerConfig, image: ImageConfig, rngs: Any) -> EncoderDecoder:

@@ -1,14 +1,21 @@
 """Compiled programs of text generation: prefill, generation, search and scoring."""
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jaxtyping import Array, Int
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.forced import TeacherForced, teacher_forced_log_probs
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.search import advance_search, continue_search, search
-from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, search_settings
 from transformer_jax.decoding.search_state import (
     PromptContext,
     SearchResult,
@@ -18,9 +25,17 @@ from transformer_jax.decoding.search_state import (
 )
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
 from transformer_jax.models.protocol import Decodable
-from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.parallel.inference import MeshProgram, split_model
 
-__all__ = ["MoreTokens", "Programs", "PromptBatch", "SearchPrompts", "prefill", "search_prompts"]
+__all__ = [
+    "MoreTokens",
+    "Programs",
+    "PromptBatch",
+    "SearchPrompts",
+    "generate",
+    "prefill",
+    "search_prompts",
+]
 
 
 class PromptBatch(NamedTuple):
@@ -162,6 +177,67 @@ def search_prompts(
     cache = prefill(model, prompts, length, plan.beams)
     rows = SearchRows(prompts.tokens[:, -1], prompts.limits, prompts.keys, None, context)
     return search(model, cache, rows, plan, values, length=length, sizes=sizes)
+
+
+def generate(
+    model: Decodable, inputs: Mapping[str, Any], config: GenerationConfig
+) -> Int[np.ndarray, "B T"]:
+    """Returns the best text for each row of the inputs, by greedy or beam search.
+
+    The program is compiled once for a model, a configuration and the shapes of the inputs.
+
+    Args:
+        model: An encoder-decoder of any kind.
+        inputs: Arguments of its encoder by name; the first axis of each array is the rows.
+        config: Has ``decoder_start_token_id``, ``eos_token_id`` and ``max_new_tokens``, T.
+
+    Returns:
+        Tokens, an end included, then padding.
+
+    Raises:
+        ConfigError: The start token or the limit is missing, or a setting does not apply here.
+    """
+    for name in ("decoder_start_token_id", "max_new_tokens"):
+        if getattr(config, name) is None:
+            raise ConfigError(f"{name} is None: a search from inputs needs it")
+    names = {field.name for field in dataclasses.fields(GenerationConfig)}
+    config.refuse_settings(
+        names - _NOT_OF_INPUTS, "is no setting of a search from inputs: leave it out"
+    )
+    graph, params = split_model(model)
+    return np.asarray(_generate(params, inputs, graph=graph, config=config))
+
+
+# Settings of samples, of prompts and texts, and of source tokens.
+_NOT_OF_INPUTS = {
+    *("do_sample", "num_return_sequences", "seed", "temperature", "top_k", "top_p", "min_p"),
+    *("max_length", "max_len_a", "max_len_b", "stop", "allow_unk", "adapter"),
+    *("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
+}
+
+
+def _generate_rows(
+    params: Any, inputs: Mapping[str, Any], *, graph: Any, config: GenerationConfig
+) -> Int[Array, "B T"]:
+    start, length = config.decoder_start_token_id, config.max_new_tokens
+    assert start is not None
+    assert length is not None
+    model, B = nnx.merge(graph, params), len(jax.tree.leaves(inputs)[0])
+    first, starts = jnp.full((B, 1), start, jnp.int32), jnp.zeros(B, jnp.int32)
+    logits, _ = jax.eval_shape(lambda: model.step(first[:, 0], model.init_cache(inputs, B, 1)))
+    plan, values = search_settings(config, vocab=logits.shape[1], length=length)
+    found = search_prompts(
+        model,
+        SearchPrompts(first, starts, None, inputs),
+        plan,
+        values,
+        length=length,
+        context=PromptContext(first, jnp.int32(1), starts),
+    )
+    return found.tokens[:, 0]
+
+
+_generate = MeshProgram(_generate_rows, static_argnames=("graph", "config"))
 
 
 def _first(

@@ -19,9 +19,7 @@ from flax import nnx
 from jaxtyping import Array, Int, Key
 
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.decoding.programs import SearchPrompts, search_prompts
-from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.programs import generate
 from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
@@ -33,7 +31,6 @@ from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.training.objectives import sequence_to_sequence
-from transformer_jax.training.state import split
 from transformer_jax.training.step import Batch
 
 __all__ = ["LengthErrors", "LengthFigures", "lengths", "make_translator", "sentences"]
@@ -215,33 +212,19 @@ def _scores(model: EncoderDecoder, settings: LengthSettings, seed: int) -> list[
     key = jax.random.fold_in(jax.random.key(seed), _TEST)
     make = jax.jit(lambda key, length: sentences(settings, key, length, max(settings.test_lengths)))
     batch = make(key, length)
-    vocab = FIRST + settings.words
-    written = _translated(model, batch["inputs"], vocab, batch["target"].shape[1])
+    search = GenerationConfig(
+        decoder_start_token_id=BOS,
+        eos_token_id=(EOS,),
+        pad_token_id=PAD,
+        suppress_tokens=(PAD, BOS),
+        max_new_tokens=batch["target"].shape[1],
+    )
+    written = generate(model, batch["inputs"], search)
     apart = functools.partial(np.split, indices_or_sections=len(settings.test_lengths))
     sides = zip(
         apart(written), apart(np.asarray(batch["target"])), settings.test_lengths, strict=True
     )
     return [_measured(mine, wanted, T) for mine, wanted, T in sides]
-
-
-def _translated(
-    model: EncoderDecoder, inputs: Any, vocab: int, longest: int
-) -> Int[np.ndarray, "B T"]:
-    """Translations by greedy search, of at most ``longest`` tokens with EOS."""
-    graph, params = split(model)
-    rows = len(inputs["source"])
-
-    @jax.jit
-    def program(params: Any, inputs: Any) -> Array:
-        prompts = SearchPrompts(
-            jnp.full((rows, 1), BOS), jnp.zeros(rows, jnp.int32), jnp.full(rows, longest), inputs
-        )
-        special = SpecialTokens(EOS, PAD, (PAD, BOS))
-        model = nnx.merge(graph, params)
-        settings = search_settings(GenerationConfig(), special, vocab=vocab, length=longest)
-        return search_prompts(model, prompts, *settings, length=longest).tokens
-
-    return np.asarray(program(params, inputs)).reshape(rows, -1)
 
 
 def _measured(
