@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.lowering import drop_context
+
 HEAVIEST = 10
 
 
@@ -44,6 +46,7 @@ def _lower(length: int) -> None:
             x = x + jax.nn.gelu((a @ x) @ matrix)
         return (x - x.mean(-1, keepdims=True)).sum()
 
+    drop_context()  # what is measured is the machine, not what tests before had prepared
     x = jax.ShapeDtypeStruct((length, 8), "float32")
     matrices = [jax.ShapeDtypeStruct((8, 8), "float32")] * 4
     jax.jit(jax.grad(layers, argnums=1)).lower(x, matrices)
