@@ -238,12 +238,12 @@ def test_a_mistake_is_one_line(base, chat_base, files, capsys):
     answers = ["--data", files / "answers.jsonl"]
     for path, more, code, said in (
         (run, [], 2, "has no validation data: give --data"),
-        (run, ["--text", "a.txt"], 2, "was trained on preferences or prompts: give --data"),
+        (run, ["--text", "a.txt"], 2, "--text is for a language model or an n-gram model"),
         (run, ["--data", files / "labels.jsonl"], 3, "labels.jsonl:1: no field 'chosen'"),
-        (run, ["--reward-file", files / "reward.py"], 2, "does not learn from rewards"),
+        (run, ["--reward-file", files / "reward.py"], 2, "--reward-file is for a decoder trained on rewards"),
         (run, ["--data", files / "none.jsonl"], 3, "no such file"),
         (run, ["--data", files / "pairs.jsonl", "--checkpoint", "3"], 4, "3"),
-        (base, ["--data", files / "pairs.jsonl"], 2, "was trained on texts: give --text"),
+        (base, ["--data", files / "pairs.jsonl"], 2, "--data is for"),
         (chat_base, ["--data", files / "pairs.jsonl"], 3, "pairs.jsonl:1"),
         (reward, answers, 2, "answers.jsonl: holds conversations, and "),
         (run, answers, 2, "answers.jsonl: holds conversations, and "),
