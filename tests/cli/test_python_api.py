@@ -201,7 +201,9 @@ def test_translations_are_those_of_the_command(trained_run, lesson, run_command)
     assert line.split("\t")[0::2] == [one, *one.alternatives]
     assert line.split("\t")[1] == f"{one.score:.4f}"
     assert translate("") == ""
-    with pytest.raises(ConfigError, match="num_return_sequences is 5: allowed are 1 to num_beams, 4"):
+    with pytest.raises(
+        ConfigError, match="num_return_sequences is 5: allowed are 1 to num_beams, 4"
+    ):
         translate("a", num_return_sequences=5)
     scores = translate.score(sources, [target for _, target in lesson])
     assert all(-1 < score < 0 for score in scores)

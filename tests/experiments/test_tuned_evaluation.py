@@ -240,7 +240,12 @@ def test_a_mistake_is_one_line(base, chat_base, files, capsys):
         (run, [], 2, "has no validation data: give --data"),
         (run, ["--text", "a.txt"], 2, "--text is for a language model or an n-gram model"),
         (run, ["--data", files / "labels.jsonl"], 3, "labels.jsonl:1: no field 'chosen'"),
-        (run, ["--reward-file", files / "reward.py"], 2, "--reward-file is for a decoder trained on rewards"),
+        (
+            run,
+            ["--reward-file", files / "reward.py"],
+            2,
+            "--reward-file is for a decoder trained on rewards",
+        ),
         (run, ["--data", files / "none.jsonl"], 3, "no such file"),
         (run, ["--data", files / "pairs.jsonl", "--checkpoint", "3"], 4, "3"),
         (base, ["--data", files / "pairs.jsonl"], 2, "--data is for"),
