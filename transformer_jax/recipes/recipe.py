@@ -60,7 +60,7 @@ class Recipe:
         metrics: Names of metrics that rank checkpoints, besides ``valid_loss``.
         reads_features: Whether its model reads features instead of tokens.
         keeps_publication: Whether a run that starts from a published model of its family keeps the
-        record of its origin.
+            record of its origin.
         evaluation: The dataclass of the flags of ``evaluate``; None if there is no evaluation.
         has_plan: Whether ``--plan`` can plan its programs.
         decoding: How a run generates texts: by beam search, a sample at its end, or not at all.
