@@ -12,7 +12,7 @@ import pytest
 from tests.lowering import drop_context
 
 # Most bytes of a process after a file of tests, and during one.
-MOST_BYTES, MOST_BYTES_IN_A_FILE = 1_000_000_000, 1_200_000_000
+MOST_BYTES, MOST_BYTES_IN_A_FILE = 800_000_000, 900_000_000
 
 
 def resident_bytes() -> int:

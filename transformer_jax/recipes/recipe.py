@@ -143,13 +143,11 @@ class Recipe:
     def length_limit(self, run: Any) -> tuple[str, int]:
         """Returns the setting that bounds the tokens of a text, and its value.
 
-        It is ``training.sequence_length`` of :class:`.RowBatches`; other batches have no bound of
-        their own, and a text has the positions of the model.
+        It is ``training.sequence_length`` where the batches have it; others have no bound of their
+        own, and a text has the positions of the model.
         """
-        from transformer_jax.recipes.settings import RowBatches
-
-        if isinstance(run.training, RowBatches):
-            return "training.sequence_length", run.training.sequence_length
+        if (length := getattr(run.training, "sequence_length", None)) is not None:
+            return "training.sequence_length", length
         return "model.positions.max_length", run.model.max_length
 
     def open_data(self, run: Any) -> Any:

@@ -63,6 +63,7 @@ def with_attention_kernels(model: Any, device: Any) -> Any:
         device: Device that it will run on, such as the first of a mesh.
 
     Example:
+        >>> import jax
         >>> from transformer_jax.models.presets import PRESETS
         >>> from transformer_jax.models.decoder import Decoder
         >>> model = nnx.eval_shape(lambda: Decoder(PRESETS["nanogpt_char"], rngs=nnx.Rngs(0)))
