@@ -62,10 +62,13 @@ def test_the_reference_costs_the_same_again():
     assert cpu_seconds() > second
 
 
-@pytest.mark.parametrize(("held", "same", "dropped"), [(2e9, False, 1), (1.2e9, False, 1),
-                         (1.2e9, True, 0), (2e9, True, 1), (0.9e9, False, 0)])  # fmt: skip
+@pytest.mark.parametrize(("held", "same", "dropped"), [
+    (memory.MOST_BYTES_IN_A_FILE + 1, True, 1), (memory.MOST_BYTES_IN_A_FILE, True, 0),
+    (memory.MOST_BYTES + 1, False, 1), (memory.MOST_BYTES, False, 0),
+])  # fmt: skip
 def test_a_large_process_drops_its_programs(monkeypatch, held, same, dropped):
     """Between files earlier than within one."""
+    assert memory.MOST_BYTES < memory.MOST_BYTES_IN_A_FILE
     done = []
     monkeypatch.setattr(memory, "resident_bytes", lambda: held)
     monkeypatch.setattr(memory, "drop_programs", lambda: done.append(1))
@@ -79,10 +82,14 @@ def test_a_large_process_drops_its_programs(monkeypatch, held, same, dropped):
 
 def test_programs_share_a_context_until_they_are_dropped():
     """A context of its own for each program takes as long as lowering it."""
-    contexts = [jax.jit(jnp.tanh).lower(jnp.float32(0)).compiler_ir().context for _ in range(2)]
-    assert contexts[0] is contexts[1]
+
+    def context(power):  # of a program that nobody has lowered before
+        return jax.jit(lambda x: x**power).lower(jnp.float32(0)).compiler_ir().context
+
+    first = context(3)
+    assert context(5) is first
     drop_context()
-    assert jax.jit(jnp.sin).lower(jnp.float32(0)).compiler_ir().context is not contexts[0]
+    assert context(7) is not first
 
 
 def test_functions_within_functions_are_left_unchecked_where_asked(monkeypatch):
