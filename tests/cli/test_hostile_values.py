@@ -144,6 +144,7 @@ def arguments_of(name, flag, runs, folder):
         "merge": [adapters] if flag == "output" else [adapters, "--output", output],
         "spectrum": [adapters],
         "launch": ["true"],
+        "completion": ["bash"],
     }[name]  # fmt: skip
     if name == "score" and flag in ("source", "target"):
         given = [translator, "--source", text, "--target", text]

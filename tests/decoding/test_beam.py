@@ -216,9 +216,9 @@ def test_stopping_early_changes_nothing():
             limits,
             normalization="power",
             num_return_sequences=2,
-            early_stopping=stop,
+            patient=patient,
         )
-        for stop in (True, False)
+        for patient in (True, False)
     ]
     jax.tree.map(np.testing.assert_array_equal, *both)
 
