@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src.interpreters import mlir
 
 from tests import checked_signatures, memory
 from tests.budget import Budget, cpu_seconds, reference_seconds
@@ -88,8 +89,8 @@ def test_programs_share_a_context_until_they_are_dropped():
 
     first = context(3)
     assert context(5) is first
-    drop_context()
-    assert context(7) is not first
+    drop_context()  # newer versions of JAX may give the same one again
+    assert mlir.make_ir_context.cache_info().currsize == 0
 
 
 def test_functions_within_functions_are_left_unchecked_where_asked(monkeypatch):
