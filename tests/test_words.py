@@ -204,7 +204,7 @@ def words(texts):
 
 @pytest.fixture(scope="module")
 def parsed(texts):
-    """Of all code, in one pass: definitions of each name, and openings of docstrings."""
+    """Definitions of each name, and openings of docstrings, of all code in one pass."""
     defined, opened = {}, []
     for name, text in texts.items():
         if name.endswith(".py"):
