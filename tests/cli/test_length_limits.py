@@ -11,6 +11,7 @@ import pytest
 import transformer_jax
 from tests.decoding.test_translator import Letters
 from transformer_jax.cli import seq2seq
+from transformer_jax.cli.transcribe import Transcribe
 from transformer_jax.cli.translate import Translate
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import LengthLimit
@@ -70,6 +71,7 @@ def test_the_penalty_of_the_run_holds_at_every_door_until_another_is_given(train
     config["evaluation"] = {"sentences": 3, "length_penalty": 1.5}
     (path / "config.json").write_text(json.dumps(config))
     doors = {
+        "transcribe": lambda run, **flags: beam_search(Transcribe(Path(run), (), **flags)),
         "translate": lambda run, **flags: Translate(Path(run), **flags).options()[0],
         "evaluate": lambda run, **flags: beam_search(Evaluating(run=Path(run), **flags)),
     }

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -10,23 +10,13 @@ from transformer_jax.cli.output import TextOutput, note, tsv
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.recipes.generation_flags import generation_flags
+from transformer_jax.recipes.scored_texts import SearchFlags, beam_search
 
 __all__ = ["Transcribe"]
 
 
-TranscriptionFlags: Any = generation_flags(
-    TRANSLATION,
-    *("num_beams", "length_penalty", "max_len_a", "max_len_b"),
-    length_penalty="None is that of the run, which is 0.6 where none was set",
-    max_len_a="a source token is a position of stacked frames; None is the limit of the run",
-    max_len_b="None is the limit of the run",
-)
-
-
 @dataclasses.dataclass(frozen=True)
-class Transcribe(TranscriptionFlags, PredictionCommand):
+class Transcribe(SearchFlags, PredictionCommand):
     """Transcribe recordings with a speech recognizer: one line of text for each."""
 
     run: tyro.conf.Positional[Path]
@@ -49,12 +39,10 @@ class Transcribe(TranscriptionFlags, PredictionCommand):
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
         from transformer_jax.core.task_progress import show_progress, tracked
         from transformer_jax.data.speech.features import read_features
-        from transformer_jax.inference.generation_settings import search_settings
         from transformer_jax.inference.speech import load_transcriber
         from transformer_jax.inference.transcriber import Recording
 
-        search = self.generation(**search_settings(self.run) | self.given())
-        transcriber, audio = load_transcriber(self.run, self.checkpoint, search=search)
+        transcriber, audio = load_transcriber(self.run, self.checkpoint, search=beam_search(self))
         transcriber.batching = dataclasses.replace(
             transcriber.batching,
             rows=tuple(sorted({n for n in (1, 8) if n < self.batch_size} | {self.batch_size})),
