@@ -311,7 +311,7 @@ def test_transcribe_refuses_a_translator(tmp_path, command):
     assert "the run of a translator, which this command does not use: try" in err
     code, _, err = command("evaluate", run, "--manifest", write)
     assert code == 2
-    assert "the run of a translator: give --source and --target, and nothing else" in err
+    assert "--manifest is for a speech recognizer or a recurrent speech recognizer" in err
 
 
 def test_what_cannot_be_transcribed_is_refused(speech, trained, tmp_path):
