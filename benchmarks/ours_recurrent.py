@@ -89,6 +89,7 @@ class Numbers:
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
     target_prefix_ids: tuple[int, ...] = ()
+    languages = None
 
     def __init__(self, vocab: int):
         self.vocab_size = vocab

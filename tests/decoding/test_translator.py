@@ -41,6 +41,7 @@ class Letters:
         self.end_tokens = (EOS,)
         self.prefix_ids, self.suffix_ids = (), (EOS,)
         self.target_prefix_ids = ()
+        self.languages = None
 
     def encode_batch(self, texts):
         ids = {letter: 4 + i for i, letter in enumerate(LETTERS)}

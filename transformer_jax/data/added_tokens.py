@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import Tokenizer
@@ -43,7 +44,7 @@ def add_tokens(
     if tokenizer.targets is not tokenizer:
         texts.append(_with_tokens(tokenizer.targets.text, tokenizer.vocab_size, new))
     grown = Tokenizer(texts[0], tokenizer.special, *texts[1:])
-    if _roles(tokenizer).items() - _roles(grown).items():
+    if any(_roles(grown).get(role) != name for role, name in _roles(tokenizer).items()):
         grown = Tokenizer(texts[0], _roles(tokenizer), *texts[1:])
     for i, (token, kind) in enumerate(new):
         right = has_token(grown, token) and grown.token_id(token) == tokenizer.vocab_size + i
@@ -63,16 +64,15 @@ def _with_tokens(text: str, first: int, new: Sequence[tuple[str, bool]]) -> str:
     return json.dumps(file, ensure_ascii=False)
 
 
-def _roles(tokenizer: Tokenizer) -> dict[str, str | Sequence[str]]:
-    """Returns the names of special tokens by role, and of further tokens that end a text."""
+def _roles(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Returns the names of special tokens by role, of further ends, and the tags of languages."""
     roles = ("pad", "unk", "bos", "eos", "mask")
     ids = {role: getattr(tokenizer, role) for role in roles}
     ids["forced_bos"] = next(iter(tokenizer.target_prefix_ids), None)
-    names: dict[str, str | Sequence[str]] = {
-        role: tokenizer.name(id) for role, id in ids.items() if id is not None
-    }
+    names: dict[str, Any] = {role: tokenizer.name(id) for role, id in ids.items() if id is not None}
     ends = [tokenizer.name(id) for id in tokenizer.end_tokens[1:]]
-    return names | ({"ends": ends} if ends else {})
+    languages = tokenizer.special.get("languages")
+    return names | {k: v for k, v in {"ends": ends, "languages": languages}.items() if v}
 
 
 def has_token(tokenizer: Tokenizer, token: str) -> bool:

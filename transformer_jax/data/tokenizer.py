@@ -6,7 +6,7 @@ import os
 import pathlib
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import tokenizers
@@ -18,6 +18,7 @@ from transformer_jax.core.output_files import draft_file
 from transformer_jax.data import backends
 from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.files import read_file
+from transformer_jax.data.languages import LanguageTags
 from transformer_jax.data.preparation import TextNormalization, compose
 from transformer_jax.data.tokenizer_parts import (
     ROLES,
@@ -31,6 +32,7 @@ from transformer_jax.data.tokenizer_parts import (
     role_ids,
     sentinel_ids,
     skipped_ids,
+    target_file,
     template_of,
     text_normalization,
     trimmed,
@@ -43,7 +45,6 @@ __all__ = [
     "SpecialTokensTemplate",
     "Tokenizer",
     "load_tokenizer",
-    "target_file",
     "train_tokenizer",
 ]
 
@@ -76,6 +77,7 @@ class Tokenizer:
         normalization: ``nfc`` if the file composes characters before all else, as those trained
             here do; otherwise ``none``.
         text: The content of the file.
+        languages: Tags of the languages of a translator of several, or None.
         special: Names of special tokens, as far as they were given beside the file.
         sha256: Checksum of the file that ``save`` writes, or of both.
         targets: The tokenizer of targets: this one, or another with the same ids (Marian).
@@ -96,8 +98,9 @@ class Tokenizer:
     num_separators: int
     template: SpecialTokensTemplate | None
     normalization: TextNormalization
+    languages: LanguageTags | None
     text: str
-    special: dict[str, str | Sequence[str]]
+    special: dict[str, Any]
     sha256: str
     targets: "Tokenizer"
 
@@ -108,7 +111,8 @@ class Tokenizer:
             text: Content of the file; kept unchanged, because numbers may change when serialized
                 again.
             special: Names of special tokens by role (pad, unk, bos, eos, mask, forced_bos), where
-                unusual; under ``ends`` those of further tokens that end a text.
+                unusual; under ``ends`` those of further tokens that end a text, and under
+                ``languages`` the stored form of :class:`.LanguageTags`.
             target: Content of the file that splits targets, where it is another one with the same
                 ids (Marian).
 
@@ -146,7 +150,10 @@ class Tokenizer:
             raise DataError("the tokenizers of sources and targets have other ids")
         self.sentinels = sentinel_ids(vocab)
         self.target_prefix_ids = (found["forced_bos"],) if "forced_bos" in found else ()
-        self._special = frozenset({*found.values(), *self.sentinels} - {self.unk})
+        stored = self.special.get("languages")
+        self.languages = None if stored is None else LanguageTags.of(stored, self.token_id)
+        tags = self.languages.ids if self.languages else ()
+        self._special = frozenset({*found.values(), *self.sentinels, *tags} - {self.unk})
         self._never_text = self._special - plain_end(backend, self.eos, self.special)
         self.normalization = text_normalization(backend)
         self._characters = character_ids(text)
@@ -387,13 +394,3 @@ def load_tokenizer(
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: not a usable tokenizer.json: {reason}") from None
     return tokenizer
-
-
-def target_file(path: pathlib.Path) -> pathlib.Path:
-    """Returns the file for targets beside a tokenizer's file.
-
-    Example:
-        >>> target_file(pathlib.Path("run/tokenizer.json")).name
-        'target_tokenizer.json'
-    """
-    return path.with_name(f"target_{path.name}")

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pathlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ __all__ = [
     "role_ids",
     "sentinel_ids",
     "skipped_ids",
+    "target_file",
     "template_of",
     "text_normalization",
     "trimmed",
@@ -183,11 +185,9 @@ ROLES = {
 """Names of the token of each role, in order of preference; a role without has a given name only."""
 
 
-"""Names of the token of each role, in order of preference; a role without has a given name only."""
-
-
-# Names by role, and under "ends" those of further tokens that end a text.
-SpecialNames = Mapping[str, str | Sequence[str]]
+# Names by role; under "ends" those of further tokens that end a text, and under "languages" the
+# stored form of LanguageTags.
+SpecialNames = Mapping[str, Any]
 
 
 def end_ids(vocab: Mapping[str, int], eos: int, given: SpecialNames) -> tuple[int, ...]:
@@ -217,7 +217,7 @@ def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
 
     Args:
         vocab: Ids by token.
-        given: Names by role, which go before the usual ones; ``ends`` is no role.
+        given: Names by role, which go before the usual ones; ``ends`` and ``languages`` are none.
 
     Raises:
         DataError: An unknown role, or a name that the vocabulary lacks.
@@ -226,7 +226,7 @@ def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
         >>> role_ids({"<s>": 0, "</s>": 1, "<stop>": 2}, {"eos": "<stop>"})
         {'bos': 0, 'eos': 2}
     """
-    given = {role: name for role, name in given.items() if role != "ends"}
+    given = {role: name for role, name in given.items() if role not in ("ends", "languages")}
     unknown = sorted(set(given) - set(ROLES))
     if unknown:
         raise DataError(f"special token {unknown[0]!r}: the roles are {', '.join(ROLES)}")
@@ -268,3 +268,13 @@ def sentinel_ids(vocab: Mapping[str, int]) -> tuple[int, ...]:
     """
     names = itertools.takewhile(vocab.__contains__, map(SENTINEL.format, itertools.count()))
     return tuple(vocab[name] for name in names)
+
+
+def target_file(path: pathlib.Path) -> pathlib.Path:
+    """Returns the file for targets beside a tokenizer's file.
+
+    Example:
+        >>> target_file(pathlib.Path("run/tokenizer.json")).name
+        'target_tokenizer.json'
+    """
+    return path.with_name(f"target_{path.name}")

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
+from transformer_jax.data.languages import LanguageTags
+
 __all__ = ["TextTokenizer"]
 
 
@@ -19,6 +21,7 @@ class TextTokenizer(Protocol):
     prefix_ids: tuple[int, ...]
     suffix_ids: tuple[int, ...]
     target_prefix_ids: tuple[int, ...]
+    languages: LanguageTags | None  # of a translator of several
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, without special tokens."""

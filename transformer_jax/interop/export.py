@@ -11,7 +11,8 @@ import numpy as np
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import flatten_dict
-from transformer_jax.data.tokenizer import Tokenizer, target_file
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer_parts import target_file
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.hf_checkpoint import parameter_shapes

@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.data.tokenizer import target_file
+from transformer_jax.data.tokenizer_parts import target_file
 from transformer_jax.interop.sentencepiece import PieceModel, parse_model, piece_tokenizer
 from transformer_jax.interop.tokenizer_settings import (
     Settings,

@@ -1,0 +1,251 @@
+"""Languages of a translator: directions, and the tokens that they put around both sides."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_jax.core.errors import ConfigError, DataError
+
+__all__ = ["Direction", "Frame", "LanguageTags"]
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+class Direction(NamedTuple):
+    """A source language and a target language; None is the default of the translator.
+
+    Example:
+        >>> Direction.parse("de-en"), str(Direction("eng_Latn", "deu_Latn"))
+        (Direction(source='de', target='en'), 'eng_Latn-deu_Latn')
+    """
+
+    source: str | None = None
+    target: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.source or '?'}-{self.target or '?'}"
+
+    @classmethod
+    def parse(cls, name: str, where: str = "") -> "Direction":
+        """Returns the direction of a name such as ``de-en``.
+
+        Args:
+            name: Two different languages, each of letters, digits and underscores.
+            where: What names it, for messages.
+
+        Raises:
+            ConfigError: The name is malformed.
+        """
+        languages = name.split("-")
+        if len(languages) != 2 or not all(map(_NAME.fullmatch, languages)):
+            problem = "must be two languages with a hyphen between them, such as de-en or pt_BR-en"
+        elif languages[0] == languages[1]:
+            problem = "must be two different languages"
+        else:
+            return cls(*languages)
+        raise ConfigError(f"{where}{': ' * bool(where)}the pair {name!r} {problem}")
+
+
+class Frame(NamedTuple):
+    """The special tokens of one direction.
+
+    Attributes:
+        before: Ids before the text of a source.
+        after: Ids after it, EOS included.
+        begins: Ids that the target begins with, behind the start token of the decoder.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    begins: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageTags:
+    """The languages that a translator knows, and which tokens stand where for a direction.
+
+    The three templates hold ids; ``"from"`` stands for the tag of the source language and ``"to"``
+    for that of the target language:
+
+    ============================  ==============  =================  ==========
+    translator                    ``before``      ``after``          ``begins``
+    ============================  ==============  =================  ==========
+    tag on the source             ``("to",)``     ``(eos,)``         ``()``
+    tag as first target token     ``()``          ``(eos,)``         ``("to",)``
+    no tag                        ``()``          ``(eos,)``         ``()``
+    mBART-50, M2M100, NLLB        ``("from",)``   ``(eos,)``         ``("to",)``
+    NLLB, legacy order            ``()``          ``(eos, "from")``  ``("to",)``
+    ============================  ==============  =================  ==========
+
+    Attributes:
+        tags: The id of the tag of each language, in the order of messages.
+        before: Template of the tokens before a source.
+        after: Template of the tokens after a source.
+        begins: Template of the first tokens of a target.
+        sources: Languages of sources; None is all of them.
+        targets: Languages of targets; None is all of them.
+        directions: The directions that were trained; None if this is not known.
+        default: The languages of a call that names none.
+
+    Sources: Johnson et al. 2017 (the tag on the source), Fan et al. 2021 (M2M100).
+
+    Example:
+        >>> tags = LanguageTags({"de": 7, "en": 8}, ("from",), (2,), ("to",))
+        >>> tags.frame(Direction("de", "en"))
+        Frame(before=(7,), after=(2,), begins=(8,))
+    """
+
+    tags: Mapping[str, int]
+    before: tuple[str | int, ...]
+    after: tuple[str | int, ...]
+    begins: tuple[str | int, ...] = ()
+    sources: tuple[str, ...] | None = None
+    targets: tuple[str, ...] | None = None
+    directions: frozenset[Direction] | None = None
+    default: Direction = Direction()
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The names of all languages."""
+        return tuple(self.tags)
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """The ids of all tags, which no text holds."""
+        return frozenset(self.tags.values())
+
+    @property
+    def size_of_begins(self) -> int:
+        """The number of first tokens of a target, the same for all directions."""
+        return len(self.begins)
+
+    @property
+    def size_of_sides(self) -> int:
+        """The number of tokens around a source, the same for all directions."""
+        return len(self.before) + len(self.after)
+
+    def complete(self, direction: Direction) -> Direction:
+        """Returns a direction with its defaults; a language that needs no name may stay None.
+
+        A language has a default where the translator names one, or knows only one.
+
+        Raises:
+            ConfigError: A language is unknown, or missing where a tag needs it.
+        """
+        templates = (*self.before, *self.after, *self.begins)
+        return Direction(
+            self._side("from", direction.source, self.default.source, "from" in templates),
+            self._side("to", direction.target, self.default.target, "to" in templates),
+        )
+
+    def frame(self, direction: Direction) -> Frame:
+        """Returns the tokens of a direction.
+
+        Raises:
+            ConfigError: A language is unknown, or missing where a tag needs it.
+        """
+        direction = self.complete(direction)
+        return Frame(*(self._filled(t, direction) for t in (self.before, self.after, self.begins)))
+
+    def is_trained(self, direction: Direction) -> bool:
+        """Returns whether a direction was trained, as far as is known; False is zero-shot."""
+        if self.directions is None or None in direction:
+            return True
+        return direction in self.directions
+
+    def to_dict(self, name: Callable[[int], str]) -> dict[str, Any]:
+        """Returns the stored form, in which ids are names of tokens.
+
+        Args:
+            name: The name of an id.
+        """
+
+        def named(item: str | int) -> str | dict[str, str]:
+            return {"language": item} if isinstance(item, str) else name(item)
+
+        templates = {key: [*map(named, getattr(self, key))] for key in _TEMPLATES}
+        tags = {language: name(id) for language, id in self.tags.items()}
+        rest: dict[str, Any] = {
+            key: list(value)
+            for key in ("sources", "targets")
+            if (value := getattr(self, key)) is not None
+        }
+        if self.directions is not None:
+            rest["directions"] = sorted(map(str, self.directions))
+        if self.default != Direction():
+            rest["default"] = list(self.default)
+        return {"tags": tags, **templates, **rest}
+
+    @classmethod
+    def of(cls, fields: Any, token_id: Callable[[str], int]) -> "LanguageTags":
+        """Returns the tags of their stored form.
+
+        Args:
+            fields: The result of :meth:`to_dict`.
+            token_id: The id of a name; raises DataError if there is none.
+
+        Raises:
+            DataError: The form is damaged, or names a token that does not exist.
+
+        Example:
+            >>> tags = LanguageTags({"de": 7, "en": 8}, ("to",), (2,), (), directions=frozenset())
+            >>> stored = tags.to_dict(str)
+            >>> stored["before"], stored["after"], LanguageTags.of(stored, int) == tags
+            ([{'language': 'to'}], ['2'], True)
+        """
+
+        def read(item: Any) -> str | int:
+            if isinstance(item, dict):
+                if item.get("language") not in ("from", "to"):
+                    raise ValueError
+                return str(item["language"])
+            return token_id(item)
+
+        def names(key: str) -> tuple[str, ...] | None:
+            return None if fields.get(key) is None else tuple(map(str, fields[key]))
+
+        try:
+            tags = {str(k): token_id(v) for k, v in fields["tags"].items()}
+            templates = {key: tuple(map(read, fields[key])) for key in _TEMPLATES}
+            trained = names("directions")
+            return cls(
+                tags,
+                **templates,
+                sources=names("sources"),
+                targets=names("targets"),
+                directions=None if trained is None else frozenset(map(Direction.parse, trained)),
+                default=Direction(*fields.get("default", ())),
+            )
+        except (AttributeError, ConfigError, KeyError, TypeError, ValueError):
+            raise DataError("the stored languages of the tokenizer are damaged") from None
+
+    def _side(self, flag: str, name: str | None, default: str | None, needed: bool) -> str | None:
+        """Returns the language of one side."""
+        known = (self.sources if flag == "from" else self.targets) or self.languages
+        name = name or default or (known[0] if len(known) == 1 else None)
+        if name in known or (name is None and not needed):
+            return name
+        side = "source" if flag == "from" else "target"
+        problem = " is missing" if name is None else f": {name} is no {side} language of this model"
+        raise ConfigError(f"--{flag}{problem}: allowed are {listed(known)}")
+
+    def _filled(self, template: Sequence[str | int], direction: Direction) -> tuple[int, ...]:
+        names = {"from": direction.source, "to": direction.target}
+        return tuple(self.tags[names[i] or ""] if isinstance(i, str) else i for i in template)
+
+
+_TEMPLATES = ("before", "after", "begins")
+_MOST_LISTED = 30
+
+
+def listed(languages: Iterable[str]) -> str:
+    """Returns languages for a message, at most some of them.
+
+    Example:
+        >>> listed(["de", "en"]), listed(map(str, range(200)))[-21:]
+        ('de, en', '28, 29 and 170 others')
+    """
+    names = list(languages)
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} others" if more > 0 else "")
