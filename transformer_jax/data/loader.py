@@ -90,8 +90,9 @@ def prefetched(
     start: int = 0,
     stop: int | None = None,
     prefetch: int = 8,
+    threads: int = 1,
 ) -> Iterator[Made]:
-    """``make(plan.batch(step))`` for steps ``start`` to ``stop``, made in a background thread.
+    """``make(plan.batch(step))`` for steps ``start`` to ``stop``, made in background threads.
 
     Args:
         plan: Any plan.
@@ -99,6 +100,7 @@ def prefetched(
         start: The first step.
         stop: Step before which to end; None never ends.
         prefetch: Number of batches to make ahead; 0 makes each on demand.
+        threads: Number of batches that are made at once; their order stays.
     """
     if prefetch == 0:
         step = start
@@ -110,7 +112,7 @@ def prefetched(
         return  # grain refuses a position beyond the end
     import grain  # late: it takes a second to import
 
-    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
     data = grain.MapDataset.source(_Steps(plan, stop)).map(make).to_iter_dataset(options)
     iterator: Any = iter(data)
     iterator.set_state({"next_index": start})

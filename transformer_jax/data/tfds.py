@@ -17,6 +17,7 @@ from transformer_jax.data.files import read_file
 
 __all__ = [
     "LabeledReader",
+    "PreparedReader",
     "TextReader",
     "TranslationReader",
     "find_prepared",
@@ -26,29 +27,35 @@ __all__ = [
 ]
 
 
-class _Reader:
-    """The records of a prepared data set, split by split."""
+class PreparedReader:
+    """The records of a prepared data set, split by split.
+
+    Attributes:
+        info: Of the data set.
+        splits: The names of its splits.
+        features: The names of its features.
+        uses_tensorflow: Whether it is in tfrecord.
+    """
 
     splits: list[str]
 
     def __init__(self, folder: pathlib.Path):
         package = _package()
         self.folder = folder
-        self._tensorflow = _check_format(folder) == "tfrecord"
+        self.uses_tensorflow = _check_format(folder) == "tfrecord"
         try:
             self._builder = package.builder_from_directory(str(folder))
-            self.splits = list(self._builder.info.splits)
-            self._features = list(self._builder.info.features)
+            self.info = self._builder.info
+            self.splits, self.features = list(self.info.splits), list(self.info.features)
         except Exception as error:  # the package has no error class of its own
             raise DataError(f"{folder}: cannot be read as a data set: {_line(error)}") from None
 
     def _records(self, split: str, fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The named texts of each record of a split, unchanged."""
-        if self._tensorflow:
+        if self.uses_tensorflow:
             yield from self._tensorflow_records(split, fields)
             return
-        self._check_shards(split)
-        data = self._builder.as_data_source(split=split)
+        data = self.records(split)
         for i in range(len(data)):
             try:
                 row = data[i]
@@ -62,9 +69,18 @@ class _Reader:
                 ) from None
             yield texts
 
+    def records(self, split: str, decoders: Any = None) -> Any:
+        """The records of a split in array_record, by their number.
+
+        Raises:
+            DataError: A shard is missing, cut or damaged.
+        """
+        self._check_shards(split)
+        return self._builder.as_data_source(split=split, decoders=decoders)
+
     def _tensorflow_records(self, split: str, fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The records of a data set in tfrecord."""
-        i, wanted = 0, self._builder.info.splits[split].num_examples
+        i, wanted = 0, self.info.splits[split].num_examples
         try:
             for row in _tensorflow_rows(self._builder, split):
                 yield tuple(_text(row[field]) for field in fields)
@@ -85,7 +101,7 @@ class _Reader:
     def _check_shards(self, split: str) -> None:
         """A truncated shard opens without an error and without records, so records are counted."""
         module = importlib.import_module("array_record.python.array_record_module")
-        info = self._builder.info.splits[split]
+        info = self.info.splits[split]
         for path, wanted in zip(info.filepaths, info.shard_lengths, strict=True):
             if not pathlib.Path(path).is_file():
                 raise DataError(f"{path}: the shard is missing: prepare the data set anew")
@@ -105,7 +121,7 @@ class _Reader:
                 )
 
 
-class TranslationReader(_Reader):
+class TranslationReader(PreparedReader):
     """The pairs of a prepared data set, split by split.
 
     Attributes:
@@ -127,7 +143,7 @@ class TranslationReader(_Reader):
             DataError: The folder cannot be read, or is in a format that cannot be read here.
         """
         super().__init__(folder)
-        self.fields = _choose_fields(self._builder.info, fields)
+        self.fields = _choose_fields(self.info, fields)
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """The pairs of a split, each side on one line.
@@ -139,7 +155,7 @@ class TranslationReader(_Reader):
             yield " ".join(source.split("\n")), " ".join(target.split("\n"))
 
 
-class TextReader(_Reader):
+class TextReader(PreparedReader):
     """The documents of a prepared data set, split by split.
 
     Attributes:
@@ -159,13 +175,12 @@ class TextReader(_Reader):
         """
         super().__init__(folder)
         self._field = field
-        names = ", ".join(self._features)
-        if field not in self._features:
+        names = ", ".join(self.features)
+        if field not in self.features:
             raise ConfigError(
-                f"data.read.field {field}: {self._builder.info.name} has no such feature, only "
-                f"{names}"
+                f"data.read.field {field}: {self.info.name} has no such feature, only {names}"
             )
-        if type(self._builder.info.features[field]).__name__ != "Text":
+        if type(self.info.features[field]).__name__ != "Text":
             raise ConfigError(f"data.read.field {field}: not a text, choose another of {names}")
 
     def rows(self, split: str) -> Iterator[str]:
@@ -178,7 +193,7 @@ class TextReader(_Reader):
             yield text
 
 
-class LabeledReader(_Reader):
+class LabeledReader(PreparedReader):
     """The sentences of a prepared data set with their labels, split by split.
 
     Attributes:
@@ -201,12 +216,12 @@ class LabeledReader(_Reader):
             DataError: The folder cannot be read, or is in a format that cannot be read here.
         """
         super().__init__(folder)
-        kinds = {name: self._builder.info.features[name] for name in self._features}
+        kinds = {name: self.info.features[name] for name in self.features}
         names = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in kinds.items())
         for field, option in (*zip(texts, ("text", "text_pair"), strict=False), (label, "label")):
             if field not in kinds:
                 raise ConfigError(
-                    f"data.read.{option} {field}: {self._builder.info.name} has no such feature, "
+                    f"data.read.{option} {field}: {self.info.name} has no such feature, "
                     f"only {names}"
                 )
             kind = type(kinds[field]).__name__

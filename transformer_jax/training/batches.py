@@ -19,14 +19,14 @@ def put_batch(data: Data, items: Any, mesh: Mesh) -> dict[str, Any]:
 
 
 def training_batches(data: Data, mesh: Mesh, start: int = 0) -> Iterator[dict[str, Any]]:
-    """The batches after ``start`` steps, without end, made in a background thread."""
+    """The batches after ``start`` steps, without end, made in background threads."""
 
     def make(items: Any) -> tuple[int, Batch]:
         return len(items), _made(data, items, mesh)
 
-    # Only the background thread uses the plan, which may be in the next epoch already: a plan
+    # Only the background threads use the plan, which may be in the next epoch already: a plan
     # builds an epoch anew when one before it is requested.
-    made = prefetched(data.plan, make, start=start)
+    made = prefetched(data.plan, make, start=start, threads=data.threads)
     try:
         for rows, batch in made:
             yield shard_batch(batch, mesh, rows)

@@ -53,11 +53,13 @@ class Data(NamedTuple):
         make_batch: From items, the rows of them that a process holds, to arrays whose first axis
             is rows. Dictionaries of arrays may be nested.
         fingerprint: Checksum of the data; a run refuses to resume on data with another one.
+        threads: How many training batches are made at once, such as those that decode pictures.
     """
 
     plan: Any
     make_batch: Callable[[Any], Batch]
     fingerprint: str = ""
+    threads: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

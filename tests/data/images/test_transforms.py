@@ -1,0 +1,119 @@
+"""Sizes and random changes of pictures, compared with plain forms."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.data.images.randaugment import OPERATIONS, random_augment, random_erase
+from transformer_jax.data.images.transforms import (
+    flip,
+    random_resized_crop,
+    resize_to,
+    shifted_crop,
+    split,
+)
+from transformer_jax.data.plan import ArrayPlan
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), np.uint8)
+SQUARE = PICTURE[:, :12]
+
+
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+def test_resizing_is_pillows(fit):
+    picture = Image.fromarray(PICTURE)
+    if fit == "squash":
+        wanted = picture.resize((8, 8), Image.Resampling.BILINEAR)
+    else:
+        wanted = picture.resize((13, 8), Image.Resampling.BILINEAR).crop((2, 0, 10, 8))
+    np.testing.assert_array_equal(resize_to(PICTURE, 8, fit), wanted)
+
+
+def test_a_key_decides_everything():
+    """The same key gives the same picture, and other keys others, for every change."""
+    change = Augmentation("resized", flip=True, operations=2, strength=0.5, erase=0.5)
+    seen = {change(PICTURE, key, 8).tobytes() for key in range(20)}
+    assert len(seen) > 15
+    assert change(PICTURE, 7, 8).tobytes() == change(PICTURE.copy(), 7, 8).tobytes()
+
+
+def test_shifts_and_flips_are_uniform():
+    keys = split(0, 400)
+    marked = np.zeros((9, 9, 1), np.uint8)
+    marked[4, 4] = 1
+    places = [tuple(np.argwhere(shifted_crop(marked, key, 1)[..., 0])[0]) for key in keys]
+    counts = [places.count((y, x)) for y in (3, 4, 5) for x in (3, 4, 5)]
+    assert len(places) == sum(counts)
+    assert min(counts) > 25
+    mirrored = sum(np.array_equal(flip(SQUARE, key), SQUARE[:, ::-1]) for key in keys)
+    assert 160 < mirrored < 240
+
+
+def test_parts_have_the_wanted_area():
+    """A picture whose pixels tell their place shows the bounds of a part."""
+    y, x = np.mgrid[:64, :64].astype(np.uint8)
+    place = np.stack([y, x, x], axis=-1)
+    shares = []
+    for key in split(1, 100):
+        part = random_resized_crop(place, key, 64, (0.25, 0.5)).astype(int)
+        height, width = (part[..., i].max() - part[..., i].min() + 1 for i in (0, 1))
+        shares.append(height * width / 64**2)
+        assert 0.70 < width / height < 1.43
+    assert min(shares) > 0.22
+    assert max(shares) < 0.53
+    assert np.std(shares) > 0.05
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_operation_of_randaugment_runs(channels):
+    picture = Image.fromarray(SQUARE if channels == 3 else SQUARE[..., 0])
+    for name, (largest, signed, operation) in OPERATIONS.items():
+        for value in (0.0, largest, -largest if signed else largest / 2):
+            changed = operation(picture, value)
+            assert changed.size == picture.size
+            assert changed.mode == picture.mode, name
+    pixels = SQUARE[..., :channels]
+    assert random_augment(pixels, 3, 4, 1.0).shape == pixels.shape
+
+
+def test_without_strength_most_operations_change_nothing():
+    still = [name for name, (largest, _, _) in OPERATIONS.items() if largest]
+    picture = Image.fromarray(SQUARE)
+    for name in still:
+        np.testing.assert_array_equal(OPERATIONS[name][2](picture, 0.0), SQUARE, name)
+
+
+def test_a_rectangle_is_erased():
+    erased = np.array(
+        [(random_erase(SQUARE, key, 1.0) != SQUARE).any(-1).mean() for key in range(50)]
+    )
+    assert erased.min() > 0
+    assert erased.max() < 0.45
+    assert np.array_equal(random_erase(SQUARE, 0, 0.0), SQUARE)
+
+
+def test_keys_follow_the_row_and_the_step():
+    plan = KeyedPlan(ArrayPlan(10, 4), seed=3)
+    batch = plan.batch(5)
+    some = batch.select(np.array([1, 3]))
+    np.testing.assert_array_equal(some.keys, batch.keys[[1, 3]])
+    np.testing.assert_array_equal(some.items, batch.items[[1, 3]])
+    assert not set(batch.keys.tolist()) & set(plan.batch(6).keys.tolist())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"size": {"height": 8, "width": 8}, "image_mean": [0.1, 0.2, 0.3], "resample": 3},
+        {"size": {"shortest_edge": 10}, "do_center_crop": True, "crop_size": {"height": 8}},
+        {"size": {"height": 10, "width": 10}, "do_center_crop": True, "do_normalize": False},
+        {"size": 10, "do_center_crop": True, "do_rescale": False},
+    ],
+)
+def test_preprocessing_is_written_and_read(settings):
+    read = Preprocessing.of(settings, 8)
+    again = Preprocessing.of(read.settings(8, 3), 8)
+    np.testing.assert_array_equal(read.pixels(PICTURE, 8), again.pixels(PICTURE, 8))
+    np.testing.assert_array_equal(read.normalized(PICTURE), again.normalized(PICTURE))

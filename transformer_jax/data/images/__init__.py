@@ -1,0 +1,1 @@
+"""Pictures: where they come from, decoding, transforms, stores and batches."""

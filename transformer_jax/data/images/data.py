@@ -1,0 +1,170 @@
+"""The pictures of a run: its settings, and training, validation and test pictures."""
+
+import dataclasses
+import hashlib
+import os
+from typing import Annotated
+
+import numpy as np
+
+from transformer_jax.core.config_fields import Configuration, Range
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.images import prepared
+from transformer_jax.data.images.decoding import MAX_PIXELS
+from transformer_jax.data.images.tables import ImageTable, read_images
+from transformer_jax.data.preparation import Preparation, TextNormalization
+from transformer_jax.data.text import local_data
+
+__all__ = ["ImageData", "ImageReadOptions", "ImageSplits", "check_headers", "open_images"]
+
+_SPLITS = {"valid": ("valid", "validation", "val"), "test": ("test",)}  # folders beside `train`
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageReadOptions(Configuration, group="data.read"):
+    """Options of reading pictures and their texts."""
+
+    # Column, field or array that holds pictures; TFDS feature. None looks for a usual name:
+    # file_name, image, images, file, path, x.
+    image: str | None = None
+    text: str | None = (
+        None  # likewise labels or captions: label, labels, caption, captions, text, y
+    )
+    lowercase: bool = False  # lower-case texts
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
+    # Most pixels of a picture, checked before it is decoded.
+    max_pixels: Annotated[int, Range(1, MAX_PIXELS)] = 50_000_000
+    # Share of training pictures for validation where none is given, 0 to 0.5.
+    validation_size: Annotated[float, Range(0, 0.5)] = 0.1
+    # Decode all pictures before training, into a file of the run. False decodes each when a step
+    # needs it; None decodes them before if they need at most 4 GiB.
+    decode_first: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData(Configuration, group="data"):
+    """The source of pictures and their texts; give images or tfds."""
+
+    # A folder with a folder for each class, or with folders train, valid and test of that kind; a
+    # table (.csv, .tsv, .jsonl) of files and texts; .npz, or .npy with a .txt beside it.
+    images: str | None = None
+    valid: str | None = None  # likewise for validation; without it a part of training is held out
+    test: str | None = None  # likewise for tests
+    tfds: str | None = None  # a TensorFlow Datasets name, e.g. cifar10, prepared as array_record
+    tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
+    read: ImageReadOptions = ImageReadOptions()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.images is not None and self.tfds is not None:
+            raise ConfigError(
+                "data is given in more than one way (data.images, data.tfds): keep one, and set "
+                "the other to None"
+            )
+        if self.tfds_dir is not None and self.tfds is None:
+            raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSplits:
+    """All pictures of a run; ``tests`` by name."""
+
+    train: ImageTable
+    valid: ImageTable | None = None
+    tests: dict[str, ImageTable] = dataclasses.field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[ImageTable]:
+        """All tables."""
+        return [self.train, *([] if self.valid is None else [self.valid]), *self.tests.values()]
+
+
+def open_images(data: ImageData) -> ImageSplits:
+    """Returns training, validation and test pictures of the settings.
+
+    Validation pictures come from ``data.valid``; or from the folder or split of that name beside
+    the training pictures; or a part of training is held out, chosen by a hash of the name of the
+    picture, with all its texts. Nothing is decoded: headers are checked, so that a picture that is
+    missing, of no known format or too large is refused before training.
+
+    Raises:
+        ConfigError: The settings name no data.
+        DataError: Something cannot be read.
+    """
+    read = data.read
+    tests: dict[str, ImageTable] = {}
+    if data.tfds is not None:
+        train, valid, tests = _prepared(data)
+    elif data.images is not None:
+        found = _split_folders(data.images)
+        train = read_table(found["train"], read, "data.images")
+        valid = read_table(found["valid"], read, "data.images") if "valid" in found else None
+        if "test" in found and data.test is None:
+            tests["test"] = read_table(found["test"], read, "data.images")
+    else:
+        raise ConfigError(
+            "no training pictures: give data.images, a folder with a folder for each class, a "
+            "table or an array; or data.tfds"
+        )
+    if data.valid is not None:
+        valid = read_table(data.valid, read, "data.valid")
+    elif valid is None and read.validation_size > 0:
+        train, valid = _hold_out(train, read.validation_size)
+    if data.test is not None:
+        tests["test"] = read_table(data.test, read, "data.test")
+    splits = ImageSplits(train, valid, tests)
+    check_headers(splits, read.max_pixels)
+    return splits
+
+
+def read_table(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
+    """Returns the pictures of one folder or file; see :func:`.read_images`."""
+    return read_images(path, read.image, read.text, flag, Preparation.of(read))
+
+
+def check_headers(splits: ImageSplits, max_pixels: int) -> None:
+    """Refuses pictures that are missing, of no known format or too large, without decoding them.
+
+    Raises:
+        DataError: It names the picture, and the line of the table that lists it.
+    """
+    for source in {id(part.pictures): part.pictures for part in splits.parts}.values():
+        source.check(max_pixels)
+
+
+def _split_folders(path: str) -> dict[str, str]:
+    """The folders of a data set that has one for each split, else the path as training."""
+    here = str(local_data(path, "data.images"))
+    if not os.path.isdir(os.path.join(here, "train")):
+        return {"train": path}
+    found = {"train": os.path.join(path, "train")}
+    for split, names in _SPLITS.items():
+        for name in names:
+            if os.path.isdir(os.path.join(here, name)):
+                found.setdefault(split, os.path.join(path, name))
+    return found
+
+
+def _hold_out(table: ImageTable, share: float) -> tuple[ImageTable, ImageTable]:
+    """Training and validation pictures: about ``share`` of the pictures go to validation."""
+    keys = [hashlib.blake2b(key.encode(), digest_size=8).digest() for key in table.keys]
+    used = sorted(keys[row] for row in set(table.rows.tolist()))
+    if len(used) < 2:
+        raise DataError(
+            f"{table.name}: {plural(len(used), 'picture')}, so none can be held out: give "
+            f"data.valid, or set data.read.validation_size to 0"
+        )
+    bound = used[max(1, round(share * len(used))) - 1]
+    held = np.array([keys[row] <= bound for row in table.rows.tolist()])
+    train, valid = (np.flatnonzero(part).tolist() for part in (~held, held))
+    return table.select(train, table.name), table.select(valid, f"{table.name} (held out)")
+
+
+def _prepared(data: ImageData) -> tuple[ImageTable, ImageTable | None, dict[str, ImageTable]]:
+    assert data.tfds is not None
+    reader = prepared.open_images(data.tfds, data.tfds_dir, data.read.image, data.read.text)
+    if "train" not in reader.splits:
+        raise DataError(f"{data.tfds}: no split is called train, only {', '.join(reader.splits)}")
+    names = [name for name in _SPLITS["valid"] if name in reader.splits][:1]
+    tests = {name: reader.table(name) for name in reader.splits if name.startswith("test")}
+    return reader.table("train"), reader.table(names[0]) if names else None, tests

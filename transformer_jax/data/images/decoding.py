@@ -1,0 +1,137 @@
+"""Encoded pictures as arrays of pixels, by Pillow: bounded, upright, and all of one mode."""
+
+import io
+import warnings
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+
+from transformer_jax.core.errors import DataError
+
+__all__ = ["FORMATS", "MAX_PIXELS", "SUFFIXES", "decode", "read_header"]
+
+# Readers of pictures alone: others of Pillow start programs (EPS) or open further files.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
+SUFFIXES = (
+    ".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm",
+)  # fmt: skip
+MAX_PIXELS = 89_478_485
+"""The most pixels that Pillow decodes without a warning."""
+
+# Beyond MAX_PIXELS an error, instead of a warning: the picture is refused.
+warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
+
+
+class Header(NamedTuple):
+    """Format, mode and size of an encoded picture."""
+
+    format: str
+    mode: str
+    width: int
+    height: int
+
+
+def read_header(content: bytes | BinaryIO, where: str, max_pixels: int = MAX_PIXELS) -> Header:
+    """Returns format, mode and size of an encoded picture.
+
+    Args:
+        content: The file, of which an open one is read no further than needed.
+        where: The file, as messages begin with it.
+        max_pixels: Most pixels.
+
+    Raises:
+        DataError: It is no picture of a known format, or has more pixels.
+
+    Example:
+        >>> read_header(b"P6 2 1 255 " + bytes(6), "dot.ppm")
+        Header(format='PPM', mode='RGB', width=2, height=1)
+        >>> read_header(b"hello", "dot.png")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.DataError: dot.png: no picture: the formats are JPEG, PNG, ...
+    """
+    with _opened(content, where, max_pixels) as picture:
+        return Header(str(picture.format), picture.mode, *picture.size)
+
+
+def decode(
+    content: bytes, where: str, channels: int = 3, max_pixels: int = MAX_PIXELS
+) -> UInt8[np.ndarray, "height width {channels}"]:
+    """Returns the pixels of an encoded picture, of an animation those of its first frame.
+
+    - It is turned upright as its EXIF orientation says.
+    - Transparent pixels are laid over white.
+    - 16 bits a channel become 8, by division by 257; 32-bit whole numbers are read as 16 bits.
+    - Palettes, CMYK, YCbCr, LAB and HSV become RGB, or grey if ``channels`` is 1; grey becomes
+      three equal channels.
+
+    Args:
+        content: The file.
+        where: The file, as messages begin with it.
+        channels: 3 for RGB, 1 for grey.
+        max_pixels: Most pixels, checked before decoding.
+
+    Raises:
+        DataError: It is no picture of a known format, is truncated or damaged, has more pixels, or
+            holds floating-point numbers.
+
+    Example:
+        >>> decode(b"P5 2 1 255 " + bytes([0, 255]), "dots.pgm").tolist()
+        [[[0, 0, 0], [255, 255, 255]]]
+    """
+    with _opened(content, where, max_pixels) as picture:
+        if picture.mode == "F":
+            raise DataError(f"{where}: pixels are floating-point numbers: save it with 8 bits")
+        try:
+            upright = ImageOps.exif_transpose(picture)
+            pixels = np.asarray(_in_mode(upright, "L" if channels == 1 else "RGB"))
+        except Exception as error:  # Pillow's readers raise errors of many classes
+            raise DataError(
+                f"{where}: the picture is damaged or truncated ({_line(error)}): replace the file, "
+                f"or leave it out"
+            ) from None
+    return pixels[..., None] if channels == 1 else pixels
+
+
+def _opened(content: bytes | BinaryIO, where: str, max_pixels: int) -> Any:
+    file = io.BytesIO(content) if isinstance(content, bytes) else content
+    try:
+        picture = Image.open(file, formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise DataError(
+            f"{where}: more than {min(max_pixels, MAX_PIXELS):,} pixels: make it smaller, or leave "
+            f"it out"
+        ) from None
+    except Exception as error:  # Pillow's readers raise errors of many classes
+        known = ", ".join(FORMATS)
+        detail = "" if isinstance(error, Image.UnidentifiedImageError) else f" ({_line(error)})"
+        raise DataError(f"{where}: no picture{detail}: the formats are {known}") from None
+    if picture.width * picture.height > max_pixels:
+        raise DataError(
+            f"{where}: {picture.width:,} x {picture.height:,} pixels, and at most {max_pixels:,} "
+            f"are allowed: make it smaller, or raise data.read.max_pixels"
+        )
+    return picture
+
+
+def _in_mode(picture: Any, mode: str) -> Any:
+    """The picture as RGB or grey; see :func:`decode`."""
+    if picture.mode.startswith("I"):
+        wide = np.asarray(picture).astype(np.int64).clip(0, 65_535)
+        picture = Image.fromarray((wide // 257).astype(np.uint8))
+    if picture.has_transparency_data:
+        with_alpha = picture.convert("RGBA")
+        white = Image.new("RGBA", with_alpha.size, "white")
+        picture = Image.alpha_composite(white, with_alpha)
+    # Not every mode has a way to grey of its own.
+    return (
+        picture.convert(mode)
+        if picture.mode in ("1", "L")
+        else picture.convert("RGB").convert(mode)
+    )
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

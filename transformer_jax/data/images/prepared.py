@@ -1,0 +1,126 @@
+"""Pictures that TensorFlow Datasets prepared on disk, in the format array_record."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.images.decoding import read_header
+from transformer_jax.data.images.tables import PICTURES, TEXTS, ImageTable
+from transformer_jax.data.tfds import PreparedReader, find_prepared
+
+__all__ = ["ImageReader", "PreparedPictures", "open_images"]
+
+
+class PreparedPictures(Sequence[bytes]):
+    """The encoded pictures of a split."""
+
+    def __init__(self, data: Any, field: str, name: str):
+        self._data, self._field, self._name = data, field, name
+        self._lock = threading.Lock()  # array_record has one position in a file
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            with self._lock:
+                return self._data[int(index)][self._field]
+        except Exception as error:  # array_record has no error class of its own
+            raise DataError(
+                f"{self.where(index)}: cannot be read ({error}): prepare the data set anew"
+            ) from None
+
+    def where(self, index: int) -> str:
+        """The split, and the number of the record."""
+        return f"{self._name}: record {index}"
+
+    def check(self, max_pixels: int) -> None:
+        """Reads the header of each picture.
+
+        Raises:
+            DataError: A picture is of no known format, or has more pixels.
+        """
+        for index in range(len(self)):
+            read_header(self[index], self.where(index), max_pixels)
+
+    def parts(self) -> Iterator[bytes]:
+        """The encoded pictures."""
+        for index in range(len(self)):
+            yield self[index] + b"\0\0"
+
+
+class ImageReader(PreparedReader):
+    """The pictures of a prepared data set with their labels or captions, split by split.
+
+    Args:
+        folder: Folder of one version of one configuration.
+        image: The feature that holds pictures; None looks for a usual name.
+        text: Likewise that of texts.
+
+    Raises:
+        ConfigError: The package is not installed, or a feature is missing or of another type.
+        DataError: The folder cannot be read, or is in another format.
+    """
+
+    def __init__(self, folder: Path, image: str | None = None, text: str | None = None):
+        super().__init__(folder)
+        if self.uses_tensorflow:
+            raise DataError(
+                f"{folder}: prepared as tfrecord, in which a picture cannot be read by its number: "
+                f"prepare it with file_format='array_record'"
+            )
+        kinds = {name: self.info.features[name] for name in self.features}
+        wanted = (
+            ("image", image, PICTURES, ("Image",)),
+            ("text", text, TEXTS, ("ClassLabel", "Text")),
+        )
+        names = []
+        for option, given, usual, allowed in wanted:
+            names.append(
+                next((name for name in ((given,) if given else usual) if name in kinds), "")
+            )
+            if not names[-1] or type(kinds[names[-1]]).__name__ not in allowed:
+                shown = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in kinds.items())
+                raise ConfigError(
+                    f"data.read.{option} {given or ''}: {self.info.name} has {shown}: name a "
+                    f"feature of the type {' or '.join(allowed)}"
+                )
+        self._image, self._text = names
+        self._labels: Any = getattr(kinds[self._text], "names", None)
+
+    def table(self, split: str) -> ImageTable:
+        """Returns the pictures of a split, and their texts.
+
+        Raises:
+            DataError: A shard is missing, cut or damaged, or a record has no label.
+        """
+        name, encoded = f"{self.folder} {split}", {self._image: _as_encoded()}
+        data = self.records(split, encoded)
+        texts = []
+        for index in range(len(data)):
+            value = data[index][self._text]
+            if self._labels is not None and int(value) < 0:
+                raise DataError(f"{name}: record {index} has no label: choose another data set")
+            texts.append(
+                value.decode("utf-8") if isinstance(value, bytes) else self._labels[int(value)]
+            )
+        keys = [str(index) for index in range(len(texts))]
+        pictures = PreparedPictures(data, self._image, name)
+        return ImageTable(name, pictures, np.arange(len(texts)), texts, keys)
+
+
+def _as_encoded() -> Any:
+    import tensorflow_datasets as tfds
+
+    return tfds.decode.SkipDecoding()
+
+
+def open_images(
+    name: str, data_dir: str | None = None, image: str | None = None, text: str | None = None
+) -> ImageReader:
+    """A data set by its name; see :func:`.find_prepared` and :class:`ImageReader`."""
+    return ImageReader(find_prepared(name, data_dir), image, text)

@@ -1,0 +1,210 @@
+"""Pictures by their number, as encoded bytes or as arrays: files and arrays in memory."""
+
+import concurrent.futures
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import UInt8
+
+from transformer_jax.core.errors import DataError
+from transformer_jax.core.storage.copies import local_file
+from transformer_jax.data.files import open_file, read_file
+from transformer_jax.data.images.decoding import decode, read_header
+
+__all__ = ["ArrayPictures", "PictureFiles", "PictureSource", "load_arrays", "pixels_of"]
+
+_LARGEST_FILE = 1 << 29  # bytes
+
+
+@runtime_checkable
+class PictureSource(Protocol):
+    """Pictures by their number."""
+
+    def __len__(self) -> int:
+        """The number of pictures."""
+
+    def __getitem__(self, index: int) -> bytes | UInt8[np.ndarray, "height width C"]:
+        """A picture, encoded or as an array."""
+
+    def where(self, index: int) -> str:
+        """The place of a picture, as messages begin with it."""
+
+    def check(self, max_pixels: int) -> None:
+        """Refuses pictures that are missing or too large, without decoding any."""
+
+    def parts(self) -> Iterator[bytes]:
+        """Bytes that change with the pictures, for checksums."""
+
+
+class PictureFiles(Sequence[bytes]):
+    """Pictures in files.
+
+    Args:
+        paths: The files.
+        places: Where each is listed, such as ``captions.csv:3: ``; None lists them nowhere.
+    """
+
+    def __init__(self, paths: list[str], places: list[str] | None = None):
+        self.paths, self._places = paths, places
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Any) -> Any:
+        path = self.paths[int(index)]
+        try:
+            return read_file(path, _LARGEST_FILE)
+        except OSError as error:
+            raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
+
+    def where(self, index: int) -> str:
+        """The line that lists a picture, and its file."""
+        place = "" if self._places is None else f"{self._places[index]}: "
+        return f"{place}{self.paths[index]}"
+
+    def check(self, max_pixels: int) -> None:
+        """Reads the beginning of each file: its format and its size.
+
+        What is cut off or damaged later in a file shows only when it is decoded.
+
+        Raises:
+            DataError: A file is missing, no picture, or has more pixels.
+        """
+        with concurrent.futures.ThreadPoolExecutor(max_workers=8) as threads:
+            check = lambda index: self._check(index, max_pixels)
+            for _ in threads.map(check, range(len(self))):
+                pass
+
+    def _check(self, index: int, max_pixels: int) -> None:
+        try:
+            with open_file(self.paths[index]) as file:
+                read_header(file, self.where(index), max_pixels)
+        except OSError as error:
+            raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
+
+    def parts(self) -> Iterator[bytes]:
+        """Path, size and time of each file."""
+        for index, path in enumerate(self.paths):
+            try:
+                status = os.stat(local_file(path))
+            except OSError as error:
+                raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
+            yield f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode()
+
+
+class ArrayPictures(Sequence[np.ndarray]):
+    """Pictures in one array ``[N height width C]`` of uint8.
+
+    Args:
+        array: The pictures; ``[N height width]`` is grey.
+        name: Its file, for messages.
+
+    Raises:
+        DataError: The array has another shape or another type.
+    """
+
+    def __init__(self, array: np.ndarray, name: str):
+        if array.ndim == 3:
+            array = array[..., None]
+        if array.ndim != 4 or array.dtype != np.uint8 or array.shape[-1] not in (1, 3, 4):
+            raise DataError(
+                f"{name}: an array of {array.dtype} {list(array.shape)}: pictures are uint8 "
+                f"[N, height, width] or [N, height, width, channels], with 1, 3 or 4 channels"
+            )
+        if not array.size:
+            raise DataError(f"{name}: no pictures: it is empty")
+        self.array, self.name = array, name
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.array[int(index)]
+
+    def where(self, index: int) -> str:
+        """The file, and the number of the picture in it, from 0."""
+        return f"{self.name}: picture {index}"
+
+    def check(self, max_pixels: int) -> None:
+        """Refuses pictures of more pixels.
+
+        Raises:
+            DataError: They have more.
+        """
+        _, height, width, _ = self.array.shape
+        if height * width > max_pixels:
+            raise DataError(
+                f"{self.name}: {width:,} x {height:,} pixels, and at most {max_pixels:,} are "
+                f"allowed: make them smaller, or raise data.read.max_pixels"
+            )
+
+    def parts(self) -> Iterator[bytes]:
+        """The pixels."""
+        for picture in self.array:
+            yield hashlib.sha256(np.ascontiguousarray(picture).data).digest()
+
+
+def pixels_of(
+    source: PictureSource, index: int, channels: int, max_pixels: int
+) -> UInt8[np.ndarray, "height width {channels}"]:
+    """Returns the pixels of one picture; see :func:`.decode`.
+
+    Raises:
+        DataError: The picture cannot be read.
+
+    Example:
+        >>> source = ArrayPictures(np.arange(2, dtype=np.uint8).reshape(2, 1, 1), "grey.npy")
+        >>> pixels_of(source, 1, 3, 100).tolist()
+        [[[1, 1, 1]]]
+    """
+    picture = source[index]
+    if isinstance(picture, bytes):
+        return decode(picture, source.where(index), channels, max_pixels)
+    return in_channels(np.asarray(picture), channels)
+
+
+def in_channels(
+    pixels: UInt8[np.ndarray, "*shape C"], channels: int
+) -> UInt8[np.ndarray, "*shape {channels}"]:
+    """Returns pixels with 1 or 3 channels: a fourth is transparency over white.
+
+    Example:
+        >>> in_channels(np.array([[[10, 20, 30, 0]]], np.uint8), 3).tolist()
+        [[[255, 255, 255]]]
+        >>> in_channels(np.array([[[255, 0, 0]]], np.uint8), 1).tolist()
+        [[[76]]]
+    """
+    if pixels.shape[-1] == 4:
+        alpha = pixels[..., 3:].astype(np.uint32)
+        pixels = ((pixels[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+    if pixels.shape[-1] == channels:
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=-1)
+    # ITU-R 601-2, by Pillow's whole numbers.
+    weights = np.array([19_595, 38_470, 7_471], np.uint32)
+    return ((pixels.astype(np.uint32) @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]
+
+
+def load_arrays(path: str, flag: str = "") -> dict[str, np.ndarray]:
+    """Returns the arrays of a ``.npz`` file by name, or that of a ``.npy`` file as ``""``.
+
+    A ``.npy`` file is memory-mapped. Files with Python objects are refused.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    where = f"{flag} {path}" if flag else path
+    try:
+        loaded = np.load(local_file(path), mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except OSError as error:
+        raise DataError(f"{where}: {error.strerror or error}") from None
+    except Exception as error:  # of zipfile, pickle and NumPy
+        raise DataError(f"{where}: no .npy or .npz file of numbers ({error})") from None

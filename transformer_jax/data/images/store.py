@@ -1,0 +1,225 @@
+"""Pictures as squares of one size: decoded once into a memory-mapped array, or when they are read.
+
+Both give the same pixels, so that a run does not depend on the choice.
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int, UInt8
+
+from transformer_jax.core.errors import DataError
+from transformer_jax.core.task_progress import tracked
+from transformer_jax.data.images.augmentation import Augmentation, KeyedRows
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.data.images.sources import PictureSource, pixels_of
+from transformer_jax.data.images.transforms import centre_crop
+from transformer_jax.data.store import open_arrays, release_pages, write_arrays
+
+__all__ = ["ImageStore", "Pictures", "build_image_store"]
+
+STORED = 4 << 30
+"""Most bytes of pictures that are decoded before training, where the run does not say."""
+
+_NAMES = ("pixels",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+    """The form in which a model reads pictures.
+
+    Attributes:
+        size: Pixels of a side.
+        channels: 3, or 1 for grey.
+        preprocessing: How a picture becomes such a square.
+        max_pixels: The most pixels of a picture, before it is resized.
+    """
+
+    size: int
+    channels: int = 3
+    preprocessing: Preprocessing = Preprocessing()
+    max_pixels: int = 50_000_000
+
+    @property
+    def side(self) -> int:
+        """Pixels of a side before pictures are cropped.
+
+        Raises:
+            DataError: They are smaller than what the model reads.
+        """
+        side = self.preprocessing.resize or self.size
+        if side < self.size:
+            raise DataError(
+                f"preprocessing.resize is {side}: the model reads {self.size} pixels a side, so it "
+                f"must be at least that"
+            )
+        return side
+
+    def square(self, source: PictureSource, index: int) -> UInt8[np.ndarray, "S S C"]:
+        """Returns a picture as a square that is not cropped yet.
+
+        Raises:
+            DataError: The picture cannot be read.
+        """
+        pixels = pixels_of(source, index, self.channels, self.max_pixels)
+        return self.preprocessing.square(pixels, self.size)
+
+
+class ImageStore:
+    """Pictures as squares of one size, as pixels from 0 to 255.
+
+    Attributes:
+        form: How a model reads them.
+    """
+
+    def __init__(self, source: PictureSource, form: Pictures, array: Any = None):
+        self.form, self._source, self._array = form, source, array
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: Any) -> UInt8[np.ndarray, "S S C"]:
+        if self._array is not None:
+            return np.asarray(self._array[int(index)])
+        return self.form.square(self._source, int(index))
+
+    def batch(
+        self,
+        rows: Int[np.ndarray, " B"],
+        keys: np.ndarray | None = None,
+        change: Augmentation | None = None,
+    ) -> Float32[np.ndarray, "B height width C"]:
+        """Returns normalized pictures, as a model reads them; row -1 is all zero.
+
+        Args:
+            rows: The pictures.
+            keys: A key for each; None changes nothing at random.
+            change: The random changes.
+
+        Raises:
+            DataError: A picture cannot be read.
+        """
+        form = self.form
+        pixels = np.zeros((len(rows), form.size, form.size, form.channels), np.uint8)
+        for i, row in enumerate(rows.tolist()):
+            if row < 0:
+                continue
+            if keys is None or change is None:
+                pixels[i] = centre_crop(self[row], form.size, form.size)
+            else:
+                pixels[i] = change(self[row], int(keys[i]), form.size)
+        if self._array is not None:
+            release_pages(self._array)
+        images = form.preprocessing.normalized(pixels)
+        images[rows < 0] = 0
+        return images
+
+    def of_items(
+        self, items: Any, rows: Int[np.ndarray, " count"], change: Augmentation | None = None
+    ) -> tuple[Int[np.ndarray, " B"], Float32[np.ndarray, "B height width C"]]:
+        """Returns the examples of a batch and their pictures.
+
+        Args:
+            items: Of a plan, or :class:`.KeyedRows`.
+            rows: The picture of each example.
+            change: The random changes, if there are keys.
+        """
+        keys = None
+        if isinstance(items, KeyedRows):
+            items, keys = items.items, items.keys
+        indices = items if isinstance(items, np.ndarray) else items.indices
+        pictures = np.where(indices < 0, -1, rows[np.maximum(indices, 0)])
+        return indices, self.batch(pictures, keys, change)
+
+    def parts(self) -> Iterator[UInt8[np.ndarray, " part"]]:
+        """Bytes for the checksum of the data: pixels, or the sizes of files."""
+        if self._array is not None:
+            yield np.frombuffer(_digest(self._array), np.uint8)
+        else:
+            for part in self._source.parts():
+                # Without the time, which a copy changes.
+                yield np.frombuffer(part.rsplit(b"\0", 2)[0], np.uint8)
+
+
+def build_image_store(
+    source: PictureSource,
+    form: Pictures,
+    *,
+    name: str = "pictures",
+    cache: str | pathlib.Path | None = None,
+    decode: bool | None = None,
+) -> ImageStore:
+    """Returns the pictures of a source as squares of one size.
+
+    Args:
+        source: The pictures.
+        form: How a model reads them.
+        name: For progress.
+        cache: A folder that keeps the squares, memory-mapped, under a name made of the paths, sizes
+            and times of files and of ``form``. None keeps them in memory.
+        decode: Whether all pictures are decoded now; else each when it is read. None decodes up to
+            4 GiB.
+
+    Raises:
+        DataError: A picture that is decoded now is missing, damaged, truncated, or has too many
+            pixels. The message names it.
+    """
+    shape = (len(source), form.side, form.side, form.channels)
+    if decode is None:
+        decode = int(np.prod(shape, dtype=np.int64)) <= STORED
+    if not decode:
+        return ImageStore(source, form)
+    if cache is None:
+        squares = np.zeros(shape, np.uint8)
+        _fill(squares, source, form, name)
+        return ImageStore(source, form, squares)
+    folder = pathlib.Path(cache) / f"pictures-{_key(source, form)}"
+    kept = open_arrays(folder, _NAMES)
+    if kept is None:
+
+        def fill(draft: pathlib.Path) -> dict[str, int]:
+            file = draft / "pixels.npy"
+            array = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
+            _fill(array, source, form, name)
+            array.flush()
+            return {"pictures": len(source)}
+
+        write_arrays(folder, fill)
+        kept = open_arrays(folder, _NAMES)
+        assert kept is not None
+    return ImageStore(source, form, kept[0][0])
+
+
+def _fill(array: np.ndarray, source: PictureSource, form: Pictures, name: str) -> None:
+    """Decodes all pictures, several at a time."""
+
+    def put(index: int) -> None:
+        array[index] = form.square(source, index)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+        done = threads.map(put, range(len(source)))
+        for _ in tracked(range(len(source)), f"decoding the pictures of {name}"):
+            next(done)
+
+
+def _key(source: PictureSource, form: Pictures) -> str:
+    """A name that changes with the pictures and how they are read."""
+    read = (form.side, form.channels, form.preprocessing.fit, form.preprocessing.filter)
+    digest = hashlib.sha256(repr(read).encode())
+    for part in source.parts():
+        digest.update(part)
+    return digest.hexdigest()[:24]
+
+
+def _digest(array: np.ndarray) -> bytes:
+    digest = hashlib.sha256()
+    for start in range(0, len(array), 4096):
+        digest.update(np.ascontiguousarray(array[start : start + 4096]).data)
+    release_pages(array)
+    return digest.digest()

@@ -1,0 +1,272 @@
+"""Pictures with a text each: folders of classes, tables of files, arrays."""
+
+import csv
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_jax.core.errors import DataError, plural
+from transformer_jax.data.images.decoding import SUFFIXES
+from transformer_jax.data.images.sources import (
+    ArrayPictures,
+    PictureFiles,
+    PictureSource,
+    load_arrays,
+)
+from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.tables import parse_object, texts_field
+from transformer_jax.data.text import local_data, read_lines
+
+__all__ = ["TABLES", "ImageTable", "read_images"]
+
+TABLES = (".csv", ".tsv", ".jsonl")
+# Columns, fields and arrays by which pictures and their texts are known where none are named.
+PICTURES = ("file_name", "image", "images", "file", "path", "x")
+TEXTS = ("label", "labels", "caption", "captions", "text", "texts", "y")
+_KEPT_IN_FOLDERS = tuple(f"{name}{end}" for name in ("metadata", "captions") for end in TABLES)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTable:
+    """Pictures, and texts of them: labels or captions.
+
+    Attributes:
+        name: Of the folder or file, for messages.
+        pictures: The pictures.
+        rows: The number of the picture of each text, in which several texts may share one.
+        texts: The texts.
+        keys: A name of each picture that stays when pictures are added or moved, such as its path
+            in the folder.
+    """
+
+    name: str
+    pictures: PictureSource
+    rows: Int[np.ndarray, " count"]
+    texts: list[str]
+    keys: list[str]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def where(self, index: int) -> str:
+        """The picture of a text, as messages begin with it."""
+        return self.pictures.where(int(self.rows[index]))
+
+    def select(self, indices: Sequence[int], name: str) -> "ImageTable":
+        """Some of the texts, with the same pictures."""
+        rows = self.rows[np.asarray(indices, np.int64)]
+        texts = [self.texts[i] for i in indices]
+        return dataclasses.replace(self, name=name, rows=rows, texts=texts)
+
+
+def read_images(
+    path: str,
+    image: str | None = None,
+    text: str | None = None,
+    flag: str = "",
+    prepare: Preparation = Preparation(),
+) -> ImageTable:
+    """Returns the pictures of a folder, table or array, and their texts.
+
+    Args:
+        path: One of
+
+            - a folder with a folder for each class, whose name is the label, or with a table
+              ``metadata.csv`` or ``captions.csv`` (``.tsv``, ``.jsonl``) beside its pictures;
+            - a table: ``.csv`` or ``.tsv`` with a line of names first, or ``.jsonl``; paths of
+              pictures are relative to its folder, and a picture may occur in several lines;
+            - ``.npz`` with an array of pictures and one of texts or numbers;
+            - ``.npy`` with pictures, and ``.txt`` of the same name beside it with a text a line.
+        image: The column, field or array of pictures; None looks for a usual name.
+        text: Likewise that of texts.
+        flag: The setting of the path, for messages.
+        prepare: The preparation of texts.
+
+    Raises:
+        DataError: It cannot be read, names no pictures or no texts, or a picture is missing.
+    """
+    here = str(local_data(path, flag))
+    if os.path.isdir(here):
+        tables = [name for name in _KEPT_IN_FOLDERS if os.path.isfile(os.path.join(here, name))]
+        if not tables:
+            return _folder(path, here, flag)
+        path = os.path.join(path, tables[0])
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in TABLES:
+        return _table(path, suffix, image, text, flag, prepare)
+    if suffix in (".npy", ".npz"):
+        return _arrays(path, image, text, flag, prepare)
+    raise DataError(
+        f"{flag} {path}: pictures come from a folder with a folder for each class, or from a file "
+        f"whose name ends in {', '.join(TABLES)}, .npy or .npz".strip()
+    )
+
+
+def _folder(path: str, here: str, flag: str) -> ImageTable:
+    """Pictures in folders named by their labels."""
+    classes = sorted(entry.name for entry in os.scandir(here) if _visible(entry) and entry.is_dir())
+    keys: list[str] = []
+    texts: list[str] = []
+    for name in classes:
+        files = (entry for entry in os.scandir(os.path.join(here, name)) if _visible(entry))
+        names = sorted(file.name for file in files if _ends_as(file.name))
+        if not names:
+            raise DataError(
+                f"{flag} {path}/{name}: no pictures: their names end in {', '.join(SUFFIXES)}: "
+                f"fill the folder of the class, or remove it".strip()
+            )
+        keys.extend(f"{name}/{file}" for file in names)
+        texts.extend([name] * len(names))
+    if not keys:
+        raise DataError(
+            f"{flag} {path}: no pictures: it has neither a folder for each class nor a table, such "
+            f"as metadata.csv".strip()
+        )
+    pictures = PictureFiles([os.path.join(path, key) for key in keys])
+    return ImageTable(path, pictures, np.arange(len(keys)), texts, keys)
+
+
+def _visible(entry: os.DirEntry[str]) -> bool:
+    return not entry.name.startswith((".", "__MACOSX"))
+
+
+def _ends_as(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
+def _table(
+    path: str, suffix: str, image: str | None, text: str | None, flag: str, prepare: Preparation
+) -> ImageTable:
+    """Pictures that a table lists."""
+    lines = _objects if suffix == ".jsonl" else _columns
+    folder, numbers = os.path.dirname(path), dict[str, int]()
+    rows, texts, places = [], [], list[str]()
+    for number, file, said in lines(path, suffix, image, text, flag):
+        place = f"{path}:{number}"
+        if not file.strip():
+            raise DataError(f"{place}: no picture: the line needs the name of a file")
+        if file not in numbers:
+            numbers[file] = len(numbers)
+            places.append(place)
+        for one in said:
+            if not (prepared := prepare.line(one)):
+                raise DataError(f"{place}: no text for {file}: fill it in, or leave the line out")
+            rows.append(numbers[file])
+            texts.append(prepared)
+    if not rows:
+        raise DataError(f"{path}: no pictures: it is empty")
+    pictures = PictureFiles([os.path.join(folder, file) for file in numbers], places)
+    return ImageTable(path, pictures, np.array(rows), texts, list(numbers))
+
+
+def _columns(
+    path: str, suffix: str, image: str | None, text: str | None, flag: str
+) -> Iterator[tuple[int, str, list[str]]]:
+    """Line, picture and text of each row of a table with a line of names."""
+    if suffix == ".csv":
+        reader = csv.reader((line + "\n" for line in read_lines(path, flag)), strict=True)
+    else:
+        reader = csv.reader(read_lines(path, flag), delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows = _numbered(reader, path)
+    number, names = next(rows, (1, []))
+    names = [name.strip() for name in names]
+    places = [
+        names.index(_choose(names, wanted, usual, option, f"{path}:{number}", "column"))
+        for wanted, usual, option in ((image, PICTURES, "image"), (text, TEXTS, "text"))
+    ]
+    for number, cells in rows:
+        if not cells:
+            continue
+        if len(cells) != len(names):
+            raise DataError(
+                f"{path}:{number}: {plural(len(cells), 'column')}, and {len(names)} are wanted, as "
+                f"in the first line"
+            )
+        yield number, cells[places[0]], [cells[places[1]]]
+
+
+def _numbered(reader: Any, path: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table, with the line at which each ends."""
+    try:
+        for cells in reader:
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+
+
+def _objects(
+    path: str, suffix: str, image: str | None, text: str | None, flag: str
+) -> Iterator[tuple[int, str, list[str]]]:
+    """Line, picture and texts of each JSON object; a field may hold a list of texts."""
+    for number, line in enumerate(read_lines(path, flag), 1):
+        if not line:
+            continue
+        row, place = parse_object(line, path, number), f"{path}:{number}"
+        picture = _choose(row, image, PICTURES, "image", place, "field")
+        texts = _choose(row, text, TEXTS, "text", place, "field")
+        said = row[texts]
+        if isinstance(said, int) and not isinstance(said, bool):
+            row = row | {texts: str(said)}  # a label that is a number
+        hint = "a picture and its text are wanted"
+        (file,) = texts_field(row, picture, path, number, hint)[:1] or ("",)
+        yield number, file, texts_field(row, texts, path, number, hint)
+
+
+def _choose(
+    names: Iterable[str],
+    wanted: str | None,
+    usual: tuple[str, ...],
+    option: str,
+    where: str,
+    what: str,
+) -> str:
+    """The name of a column, field or array."""
+    known = list(names)
+    for name in (wanted,) if wanted is not None else usual:
+        if known.count(name) == 1:
+            return name
+    missing = repr(wanted) if wanted is not None else "of " + ", ".join(map(repr, usual))
+    shown = ", ".join(map(repr, known[:12])) or "none"
+    raise DataError(f"{where}: no {what} {missing}, only {shown}: name one with data.read.{option}")
+
+
+def _arrays(
+    path: str, image: str | None, text: str | None, flag: str, prepare: Preparation
+) -> ImageTable:
+    """Pictures of an array, with their texts."""
+    arrays = load_arrays(path, flag)
+    if "" in arrays:
+        pictures, beside = ArrayPictures(arrays[""], path), os.path.splitext(path)[0] + ".txt"
+        texts, source = [prepare.line(line) for line in read_lines(beside, flag)], beside
+    else:
+        pictures = ArrayPictures(
+            arrays[_choose(arrays, image, PICTURES, "image", path, "array")], path
+        )
+        name = _choose(arrays, text, TEXTS, "text", path, "array")
+        texts, source = _as_texts(arrays[name], f"{path}: {name}"), f"{path}: {name}"
+    if len(texts) != len(pictures):
+        raise DataError(
+            f"{source}: {plural(len(texts), 'text')} for {plural(len(pictures), 'picture')}: each "
+            f"picture needs one"
+        )
+    for i, one in enumerate(texts):
+        if not one:
+            raise DataError(f"{source}: the text of picture {i} is empty: fill it in")
+    return ImageTable(
+        path, pictures, np.arange(len(texts)), texts, [str(i) for i in range(len(texts))]
+    )
+
+
+def _as_texts(array: np.ndarray, where: str) -> list[str]:
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]  # as Keras has the labels of CIFAR
+    if array.ndim != 1 or array.dtype.kind not in "iuUb":
+        raise DataError(
+            f"{where}: {array.dtype} {list(array.shape)}: one whole number or text for each "
+            f"picture is wanted"
+        )
+    return [str(value) for value in array.tolist()]
