@@ -15,6 +15,7 @@ from flax import nnx
 
 from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
+from transformer_jax.data.languages import LanguageTags
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.requests import GenerationRequest
@@ -89,7 +90,7 @@ class Numbers:
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
     target_prefix_ids: tuple[int, ...] = ()
-    languages = None
+    languages: LanguageTags | None = None
 
     def __init__(self, vocab: int):
         self.vocab_size = vocab

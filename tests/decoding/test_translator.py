@@ -13,6 +13,7 @@ from flax import nnx
 
 from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.languages import Direction, LanguageTags
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
@@ -488,3 +489,48 @@ def test_what_comes_back_is_plain_python(greedy, lines):
     [out] = greedy.translate(lines[:1])
     leaves = jax.tree.leaves(dataclasses.asdict(out))
     assert all(type(leaf) in (int, float, str, bool) for leaf in leaves)
+
+
+PLACEMENTS = {
+    "source": (("to",), (EOS,), ()),
+    "target": ((), (EOS,), ("to",)),
+    "both": (("from",), (EOS,), ("to",)),
+    "behind": ((), (EOS, "from"), ("to",)),
+}
+
+
+@pytest.mark.quick("both-1")
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_lines_of_one_batch_go_to_a_language_each(lines, placement, num_beams):
+    """As each alone, by tokens alone: no language is compiled, and none is in a text."""
+    tokenizer = Letters()
+    tokenizer.languages = LanguageTags({"x": 17, "y": 18, "z": 19}, *PLACEMENTS[placement])
+    search = dataclasses.replace(SEARCH, num_beams=num_beams, num_return_sequences=1)
+    model = letter_model(max_length=16)
+    translator = Translator(model, tokenizer, search=search, batching=SHAPES)
+    pairs = [Direction(*pair) for pair in itertools.permutations("xyz", 2)]
+    directions = [pairs[i % len(pairs)] for i in range(len(lines))]
+    together = translator.translate(lines, directions=directions)
+    programs = translator.run.search._cache_size()
+    for pair in pairs:
+        for one, alone, own in zip(
+            together, translator.translate(lines, directions=pair), directions, strict=True
+        ):
+            if own == pair:
+                same(one, alone)
+            assert not {17, 18, 19} & set(alone.tokens)
+    assert translator.run.search._cache_size() == programs
+    six = translator.score(["abcd"] * len(pairs), ["ab"] * len(pairs), pairs)
+    assert len({score.log_prob for score in six}) > 1
+    scores = translator.score(lines, ["ab"] * len(lines), directions)
+    alone = translator.score(lines[1:2], ["ab"], directions[1])
+    assert scores[1].log_prob == pytest.approx(alone[0].log_prob, abs=1e-5)
+    assert scores[1].tokens == (4, 5, EOS)
+    with pytest.raises(ConfigError, match="--to: w is no target language"):
+        translator.translate(lines, directions=Direction("x", "w"))
+
+
+def test_a_translator_without_tags_has_no_languages(greedy):
+    with pytest.raises(ConfigError, match="leave the languages out"):
+        greedy.translate(["ab"], directions=Direction(target="x"))

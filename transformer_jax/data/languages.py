@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.core.errors import ConfigError, DataError
 
-__all__ = ["Direction", "Frame", "LanguageTags"]
+__all__ = ["DEFAULT_DIRECTION", "Direction", "Frame", "LanguageTags"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -45,6 +45,9 @@ class Direction(NamedTuple):
         else:
             return cls(*languages)
         raise ConfigError(f"{where}{': ' * bool(where)}the pair {name!r} {problem}")
+
+
+DEFAULT_DIRECTION = Direction()
 
 
 class Frame(NamedTuple):
@@ -103,7 +106,7 @@ class LanguageTags:
     sources: tuple[str, ...] | None = None
     targets: tuple[str, ...] | None = None
     directions: frozenset[Direction] | None = None
-    default: Direction = Direction()
+    default: Direction = DEFAULT_DIRECTION
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -173,7 +176,7 @@ class LanguageTags:
         }
         if self.directions is not None:
             rest["directions"] = sorted(map(str, self.directions))
-        if self.default != Direction():
+        if self.default != DEFAULT_DIRECTION:
             rest["default"] = list(self.default)
         return {"tags": tags, **templates, **rest}
 

@@ -4,19 +4,22 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, Translation
 from transformer_jax.decoding.text_generation import TextGenerator
-from transformer_jax.decoding.text_tokenizer import TextTokenizer
+from transformer_jax.decoding.text_tokenizer import TextTokenizer, frame_of
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.models.recurrent_config import ModelConfig
 
-__all__ = ["LineTranslator", "sampled"]
+__all__ = ["Directions", "LineTranslator", "each_direction", "sampled"]
+
+Directions: TypeAlias = Direction | Iterable[Direction]  # of all lines, or one for each line
 
 
 # Settings of translators; others need generation_config hf.
@@ -38,14 +41,27 @@ def sampled(config: GenerationConfig) -> bool:
     return bool(config.do_sample) and config.num_beams == 1
 
 
+def each_direction(directions: Directions) -> Iterator[Direction]:
+    """Returns the directions of lines, one after another.
+
+    Example:
+        >>> list(itertools.islice(each_direction(Direction("de", "en")), 2))
+        [Direction(source='de', target='en'), Direction(source='de', target='en')]
+    """
+    if isinstance(directions, Direction):
+        return itertools.repeat(directions)
+    return iter(directions)
+
+
 class LineTranslator(TextGenerator[GenerationConfig]):
     """Sentences to sources of tokens, and the texts that a search finds to translations.
 
-    A subclass searches, see :meth:`searches`.
+    A subclass searches, see :meth:`searches`. A translator of several languages takes the direction
+    of each line: lines of one batch may be translated into different languages.
 
     Attributes:
         vocab: Tokens that translations are made of.
-        begins: What the decoder reads first: BOS, and the first tokens of every target.
+        given: The number of first tokens of every target, which no text holds.
         most: The most tokens of a translation behind these, EOS included.
         longest: The most tokens of a source, with what frames it, such as EOS.
         room: The most tokens of its text.
@@ -71,25 +87,43 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         self.tokenizer = tokenizer
         self.search = search
         self.batching = batching or TranslationBatching()
-        self.begins = (tokenizer.bos, *tokenizer.target_prefix_ids)
-        self.most = config.max_length - len(tokenizer.target_prefix_ids)
+        languages = tokenizer.languages
+        own = len(tokenizer.prefix_ids) + len(tokenizer.suffix_ids)
+        self.given = languages.size_of_begins if languages else len(tokenizer.target_prefix_ids)
+        self.most = config.max_length - self.given
         self.longest = min(self.batching.source_lengths[-1], config.max_length)
-        self.room = self.longest - len(tokenizer.prefix_ids) - len(tokenizer.suffix_ids)
+        self.room = self.longest - (languages.size_of_sides if languages else own)
         self.counts: collections.Counter[str] = collections.Counter()
 
+    def frames(self, directions: Directions, count: int) -> list[Frame]:
+        """Returns the special tokens of the next ``count`` lines.
+
+        Raises:
+            ConfigError: The translator does not know a language, or needs one that is missing.
+        """
+        each = itertools.islice(each_direction(directions), count)
+        return [frame_of(self.tokenizer, direction) for direction in each]
+
     def translate(
-        self, lines: Iterable[str], search: GenerationConfig | None = None
+        self,
+        lines: Iterable[str],
+        search: GenerationConfig | None = None,
+        directions: Directions = DEFAULT_DIRECTION,
     ) -> list[Translation]:
         """A translation of each line, in the order of the lines. An empty line stays empty.
 
         Raises:
+            ConfigError: A language of the directions is unknown or missing.
             DataError: A line is too long and ``batching.too_long`` is ``error``.
             NumericsError: The model computed NaN or infinity.
         """
-        return list(self.stream(lines, search))
+        return list(self.stream(lines, search, directions))
 
     def stream(
-        self, lines: Iterable[str], search: GenerationConfig | None = None
+        self,
+        lines: Iterable[str],
+        search: GenerationConfig | None = None,
+        directions: Directions = DEFAULT_DIRECTION,
     ) -> Iterator[Translation]:
         """The same, window after window, each as soon as it is read and done: for pipes.
 
@@ -99,15 +133,16 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         Args:
             lines: Sentences.
             search: The settings; None are those of the translator.
+            directions: The direction of all lines, or one for each line.
 
         Raises:
-            ConfigError: A setting does not apply to translators.
+            ConfigError: A setting does not apply to translators; a language is unknown or missing.
         """
         config = search or self.search
         self.check(config)
-        remaining, number = iter(lines), 0
+        remaining, number, each = iter(lines), 0, each_direction(directions)
         while window := list(itertools.islice(remaining, self.batching.window)):
-            yield from self._translations(window, config, number)
+            yield from self._translations(window, config, number, each)
             number += len(window)
 
     def check(self, config: GenerationConfig) -> None:
@@ -143,14 +178,21 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         """Returns a text in one line: a line stays a line."""
         return text.text.replace("\r", " ").replace("\n", " ")
 
-    def encode(self, lines: Sequence[str], earlier: int = 0) -> tuple[list[Any], list[bool]]:
-        """Each line's ids with EOS, and whether it was cut; ``earlier`` lines came before.
+    def encode(
+        self, lines: Sequence[str], frames: Sequence[Frame] | None = None, earlier: int = 0
+    ) -> tuple[list[Any], list[bool]]:
+        """Each line's ids in its frame, and whether it was cut; ``earlier`` lines came before.
+
+        Args:
+            lines: Sentences.
+            frames: The special tokens of each; None are those of the default direction.
+            earlier: For messages.
 
         Raises:
             DataError: A line is too long and ``batching.too_long`` is ``error``.
         """
-        before, after, room = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids, self.room
-        encoded = self.tokenizer.encode_batch(list(lines))
+        frames = self.frames(DEFAULT_DIRECTION, len(lines)) if frames is None else frames
+        room, encoded = self.room, self.tokenizer.encode_batch(list(lines))
         cut = [len(ids) > room for ids in encoded]
         if any(cut) and self.batching.too_long == "error":
             i = cut.index(True)
@@ -159,7 +201,8 @@ class LineTranslator(TextGenerator[GenerationConfig]):
                 f"are read; "
                 f"split it, or let it be cut"
             )
-        return [[*before, *ids[:room], *after] for ids in encoded], cut
+        framed = zip(frames, encoded, strict=True)
+        return [[*frame.before, *ids[:room], *frame.after] for frame, ids in framed], cut
 
     def limit_note(self, count: int, lines: int, limit: LengthLimit | None = None) -> str:
         """The beginning of a message about texts that reached their length limit.
@@ -178,8 +221,9 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         )
 
     def special_tokens(self, allow_unk: bool = True) -> SpecialTokens:
-        """The ends, padding, and what no translation holds: padding, BOS, and ids without text."""
+        """The ends, padding, and what no translation holds: padding, BOS, tags, and other ids."""
         out = {self.tokenizer.pad, self.tokenizer.bos}
+        out |= self.tokenizer.languages.ids if self.tokenizer.languages else set()
         out |= set(range(self.tokenizer.vocab_size, self.vocab))
         if not allow_unk and self.tokenizer.unk is not None:
             out.add(self.tokenizer.unk)
@@ -188,10 +232,15 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         return SpecialTokens(eos, self.tokenizer.pad, suppressed, tuple(more))
 
     def _translations(
-        self, lines: list[str], config: GenerationConfig, number: int = 0
+        self,
+        lines: list[str],
+        config: GenerationConfig,
+        number: int,
+        directions: Directions,
     ) -> Iterator[Translation]:
         """The translations of one window of lines, of which ``number`` came before."""
-        sources, cut = self.encode(lines, self.counts["lines"])
+        frames = self.frames(directions, len(lines))
+        sources, cut = self.encode(lines, frames, self.counts["lines"])
         framing = self.longest - self.room
         sequences = [
             GenerationSequence(
@@ -202,9 +251,10 @@ class LineTranslator(TextGenerator[GenerationConfig]):
                 tokenizer=self.tokenizer,
                 prompt_text="",
                 source=source,
+                begins=frame.begins,
                 limit=config.target_tokens(len(source), self.most),
             )
-            for i, (line, source) in enumerate(zip(lines, sources, strict=True))
+            for i, (line, source, frame) in enumerate(zip(lines, sources, frames, strict=True))
             if len(source) > framing
         ]
         self.counts.update(lines=len(lines), empty=len(lines) - len(sequences), cut=sum(cut))

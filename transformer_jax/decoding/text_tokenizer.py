@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from transformer_jax.data.languages import LanguageTags
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.languages import Direction, Frame, LanguageTags
 
-__all__ = ["TextTokenizer"]
+__all__ = ["TextTokenizer", "frame_of"]
 
 
 @runtime_checkable
@@ -31,3 +32,19 @@ class TextTokenizer(Protocol):
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """A printable form of each id."""
+
+
+def frame_of(tokenizer: TextTokenizer, direction: Direction) -> Frame:
+    """Returns the special tokens around both sides of a translation.
+
+    Raises:
+        ConfigError: A language of the direction is unknown, or missing where a tag needs it.
+    """
+    if tokenizer.languages is not None:
+        return tokenizer.languages.frame(direction)
+    if direction != Direction():
+        raise ConfigError(
+            f"the direction {direction}: this model translates in one direction and has no tags of "
+            f"languages: leave the languages out"
+        )
+    return Frame(tokenizer.prefix_ids, tokenizer.suffix_ids, tokenizer.target_prefix_ids)

@@ -12,9 +12,10 @@ from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.keys import key_for
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.core.trees import device_of
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
 from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.decoding.line_translator import LineTranslator, sampled
+from transformer_jax.decoding.line_translator import Directions, LineTranslator, sampled
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.programs import Programs, SearchPrompts
 from transformer_jax.decoding.requests import Translation
@@ -74,18 +75,29 @@ class Translator(LineTranslator):
     def params(self, params: Any) -> None:
         self._params = prepared(self._given, params)[1]
 
-    def encode_targets(self, targets: Sequence[str]) -> list[list[int]]:
+    def encode_targets(self, targets: Sequence[str], frames: Sequence[Frame]) -> list[list[int]]:
         """The tokens of targets, with those that training puts before and behind them."""
-        first, last = self.begins[1:], self.tokenizer.eos
-        encoder: Any = getattr(self.tokenizer, "targets", self.tokenizer)
-        return [[*first, *ids, last] for ids in encoder.encode_batch(targets)]
+        last, encoder = self.tokenizer.eos, getattr(self.tokenizer, "targets", self.tokenizer)
+        encoded = zip(frames, encoder.encode_batch(targets), strict=True)
+        return [[*frame.begins, *ids, last] for frame, ids in encoded]
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        directions: Directions = DEFAULT_DIRECTION,
+    ) -> list[Score]:
         """The log-probability of each target given its source, by teacher forcing.
 
         What every target begins with is given: it is no part of a score, as in search.
 
+        Args:
+            sources: Sentences.
+            targets: Their translations.
+            directions: The direction of all pairs, or one for each pair.
+
         Raises:
+            ConfigError: A language of the directions is unknown or missing.
             DataError: Numbers of lines that differ, or a target too long to be scored whole.
         """
         if len(sources) != len(targets):
@@ -94,9 +106,9 @@ class Translator(LineTranslator):
                 f"must be one a line, in "
                 f"the same order"
             )
-        read, _ = self.encode(sources)
-        written = self.encode_targets(targets)
-        given = len(self.begins) - 1
+        frames = self.frames(directions, len(sources))
+        read, _ = self.encode(sources, frames)
+        written, given = self.encode_targets(targets, frames), self.given
         for i, ids in enumerate(written):
             own = len(ids) - given
             if own > self.most:
@@ -115,19 +127,23 @@ class Translator(LineTranslator):
         return [scores[i] for i in range(len(both))]
 
     def trace(
-        self, line: str, search: GenerationConfig | None = None, best: int = 5
+        self,
+        line: str,
+        search: GenerationConfig | None = None,
+        direction: Direction = DEFAULT_DIRECTION,
+        best: int = 5,
     ) -> tuple[Translation, list[TraceStep]]:
         """A translation and its steps, each with the ``best`` most probable tokens."""
-        [translation] = self._translations([line], search or self.search)
+        [translation] = self.translate([line], search, direction)
         tokens = list(translation.tokens)
         if not tokens:
             return translation, []
-        [source], _ = self.encode([line])
-        given = self.begins[1:]
-        whole = [*given, *tokens]
+        [frame] = self.frames(direction, 1)
+        [source], _ = self.encode([line], [frame])
+        whole = [*frame.begins, *tokens]
         size = max(self.shape(len(source)), self.shape(len(whole)))
         forced = self._forced([source], [whole], round_up_rows(1, self.params), size, best)
-        first = (np.asarray(part)[0, len(given) : len(whole)] for part in forced)
+        first = (np.asarray(part)[0, self.given : len(whole)] for part in forced)
         return translation, trace_steps(self.tokenizer, tokens, first)
 
     def shape(self, length: int) -> int:
@@ -177,9 +193,11 @@ class Translator(LineTranslator):
             seeds[: len(batch)] = [one.request.number or 0 for one in batch]
             keys = row_keys(key_for(config.seed, "sampling"), jnp.asarray(seeds))
         greedy = config.num_beams == 1 and keys is None
+        begins = np.full((rows, 1 + self.given), self.tokenizer.bos, np.int32)
+        begins[: len(batch), 1:] = [one.begins for one in batch]
         source, lengths = self.fill_sources([one.source for one in batch], rows, size)
         prompts = SearchPrompts(
-            tokens=np.tile(np.asarray(self.begins, np.int32), (rows, 1)),
+            tokens=begins,
             starts=np.zeros(rows, np.int32),
             limits=limits,
             inputs={"source": source, "source_lengths": lengths},

@@ -138,6 +138,7 @@ class GenerationSequence:
     tokenizer: TextTokenizer
     prompt_text: str  # the text of ``prompt_ids``
     source: Any = ()  # what an encoder reads: tokens, or numbers for each position
+    begins: tuple[int, ...] = ()  # first tokens of a target, which are no part of its text
     end_tokens: tuple[int, ...] | None = None  # any ends the text; None: those of the tokenizer
     limit: int = NEW_TOKENS  # most tokens of the text
     tokens: list[int] = dataclasses.field(default_factory=list)

@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from transformer_jax.core.errors import ArgumentError, ConfigError, DataError, plural
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
@@ -147,6 +148,7 @@ def translation_attention(
     source: Any,
     target: str | None = None,
     search: GenerationConfig | None = None,
+    direction: Direction = DEFAULT_DIRECTION,
 ) -> TextAttention:
     """Returns the attention of a translator over a sentence and its translation.
 
@@ -157,17 +159,20 @@ def translation_attention(
         source: The sentence; of a transcriber a recording.
         target: The translation; None is the result of the search.
         search: Beam search; None is the translator's own.
+        direction: The languages, for a translator of several.
 
     Raises:
+        ConfigError: A language is unknown or missing.
         DataError: The target exceeds the model's context.
     """
     tokenizer = translator.tokenizer
-    [ids], _ = translator.encode([source])
+    [frame] = translator.frames(direction, 1)
+    [ids], _ = translator.encode([source], [frame])
     if target is None:
-        [found] = translator.translate([source], search)
-        text, written = found.text, [*translator.begins[1:], *found.tokens]
+        [found] = translator.translate([source], search, direction)
+        text, written = found.text, [*frame.begins, *found.tokens]
     else:
-        text, [written] = target, translator.encode_targets([target])
+        text, [written] = target, translator.encode_targets([target], [frame])
     if len(written) > translator.longest:
         raise DataError(
             f"the target has {plural(len(written), 'token')}: at most {translator.longest} are "

@@ -1,5 +1,6 @@
 """Text generation by a checkpoint's generation config, as ``generate()`` of transformers does."""
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -12,11 +13,14 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
+from transformer_jax.decoding.line_translator import Directions, each_direction
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending, TextGenerator
+from transformer_jax.decoding.text_tokenizer import frame_of
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.inference.runs import (
     as_trained,
@@ -114,19 +118,27 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         return HFGenerator(self._model, self.generation_config, rows=rows)
 
     def __call__(
-        self, texts: Iterable[str], changes: Mapping[str, Any] | None = None
+        self,
+        texts: Iterable[str],
+        changes: Mapping[str, Any] | None = None,
+        directions: Directions = DEFAULT_DIRECTION,
     ) -> Iterator[list[Continuation]]:
         """The texts generated for each input, best first; an empty input to translate stays empty.
 
         Args:
             texts: Prompts, or sentences to translate.
             changes: Settings of this call that replace those of the generation config.
+            directions: The direction of all sentences to translate, or one for each.
+
+        Raises:
+            ConfigError: A language of the directions is unknown or missing.
         """
         config = self.generation_config
         config = _changed(config, changes) if changes else config
-        remaining = iter(texts)
+        remaining, each = iter(texts), each_direction(directions)
         while chunk := list(itertools.islice(remaining, self._batch)):
-            sequences = [self._sequence(i, text, config) for i, text in enumerate(chunk)]
+            placed = enumerate(zip(chunk, each, strict=False))
+            sequences = [self._sequence(i, text, config, one) for i, (text, one) in placed]
             nonempty = [one for one in sequences if one.source or one.prompt_ids]
             found = self.search_texts(nonempty, config)
             for i in range(len(chunk)):
@@ -143,8 +155,14 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         Rows of a batch are padded alike, and padding counts for n-grams and lengths.
         """
         del kept  # the texts are those of transformers, which may repeat one another
-        for start in range(0, len(sequences), self._batch):
-            yield self._search(sequences[start : start + self._batch], config)
+        # The first token of a target is a setting here, which the rows of a batch share.
+        by_first = collections.defaultdict(list)
+        for sequence in sequences:
+            by_first[sequence.begins].append(sequence)
+        for first, alike in by_first.items():
+            forced = config if not first else config.changed(forced_bos_token_id=first[0])
+            for start in range(0, len(alike), self._batch):
+                yield self._search(alike[start : start + self._batch], forced)
 
     def _search(self, batch: Sequence[GenerationSequence], config: GenerationConfig) -> Pending:
         rows = [sequence.source or sequence.prompt_ids for sequence in batch]
@@ -172,10 +190,13 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
 
         return found
 
-    def _sequence(self, index: int, text: str, config: GenerationConfig) -> GenerationSequence:
+    def _sequence(
+        self, index: int, text: str, config: GenerationConfig, direction: Direction
+    ) -> GenerationSequence:
         ids, source = self.tokenizer.encode(self._prepare(text)), []
+        frame = frame_of(self.tokenizer, direction)
         if self._encodes:
-            source = [*self.tokenizer.prefix_ids, *ids, *self.tokenizer.suffix_ids] if ids else []
+            source = [*frame.before, *ids, *frame.after] if ids else []
         read = [] if self._encodes else [*self._before, *ids] or [self._first]
         return GenerationSequence(
             GenerationRequest(text),
@@ -185,6 +206,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
             tokenizer=self.tokenizer,
             prompt_text=self.tokenizer.decode(read),
             source=source,
+            begins=frame.begins if self.tokenizer.languages else (),
             end_tokens=config.eos_token_id,
         )
 

@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Float32
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.data.languages import Frame
 from transformer_jax.data.speech.features import Normalization
 from transformer_jax.data.speech.store import fill_positions
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
@@ -72,7 +73,9 @@ class Transcriber(Translator):
         """Frames of features that a position stands for."""
         return self.reads.stacked_frames
 
-    def encode(self, lines: Sequence[str], earlier: int = 0) -> tuple[list[Any], list[bool]]:
+    def encode(
+        self, lines: Sequence[str], frames: Sequence[Frame] | None = None, earlier: int = 0
+    ) -> tuple[list[Any], list[bool]]:
         """The normalized and stacked frames of each recording; none is cut.
 
         Raises:

@@ -13,6 +13,7 @@ from transformer_jax.interop.family import Model
 
 __all__ = ["CTranslate2Engine", "check_compute", "check_settings"]
 
+Begins = Sequence[Sequence[int]]  # for each row, or none at all
 # Told the row, the token and its log-probability of each new token; whether the row ends with it.
 Receive = Callable[[int, int, float], bool]
 
@@ -83,8 +84,8 @@ class CTranslate2Engine:
         self._source = vocabulary(tokenizer, model.config.vocab_size)
         self._target = vocabulary(tokenizer, model.config.decoder().vocab_size)
         self._ends = list(tokenizer.end_tokens)
-        # What every translation begins with; CTranslate2 counts it and gives it back.
-        self._prefix = tokenizer.target_prefix_ids if self.encodes else ()
+        tags = tokenizer.languages.ids if tokenizer.languages else ()
+        self._tags = [self._target[id] for id in sorted(tags)]
         self._ids = {name: id for id, name in enumerate(self._target)}
         self._model = self._load()
 
@@ -112,6 +113,7 @@ class CTranslate2Engine:
         longest: int,
         config: GenerationConfig,
         receive: Receive,
+        begins: Begins = (),
     ) -> None:
         """Generates each row token by token, until EOS, the limit, or ``receive`` ends it.
 
@@ -120,12 +122,14 @@ class CTranslate2Engine:
             longest: Most new tokens of any row.
             config: The settings of greedy search, or with ``do_sample`` of sampling.
             receive: Called with each new token, EOS included.
+            begins: The first tokens of each translation, as many of one as of another.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
         """
         whole = self._reads_stepwise(rows, depends_on_text(config))
-        prompt = [len(row) - 1 if whole else len(self._prefix) for row in rows]
+        given = len(begins[0]) if begins else 0
+        prompt = [len(row) - 1 if whole else given for row in rows]
         failed: list[BaseException] = []
 
         def callback(step: Any) -> bool:
@@ -140,7 +144,7 @@ class CTranslate2Engine:
                 failed.append(error)
                 return True
 
-        how = self._common(config) | {
+        how = self._common(config, given) | {
             "beam_size": 1,
             "length_penalty": 0,
             "repetition_penalty": config.repetition_penalty,
@@ -153,7 +157,7 @@ class CTranslate2Engine:
                 "sampling_topk": min(config.top_k or 0, len(self._target)),
                 "sampling_topp": 1.0 if config.top_p is None else config.top_p,
             }
-        self._run(rows, longest, whole, how)
+        self._run(rows, longest, whole, how, begins)
         if failed:
             raise failed[0]
 
@@ -163,6 +167,7 @@ class CTranslate2Engine:
         longest: int,
         config: GenerationConfig,
         exhaustive: bool = False,
+        begins: Begins = (),
     ) -> list[list[tuple[list[int], float]]]:
         """The hypotheses of each row as tokens, EOS included, and log-probability.
 
@@ -175,6 +180,7 @@ class CTranslate2Engine:
             exhaustive: Whether search goes on to the length limit and all that ended is returned.
                 Otherwise it is over when ``num_beams`` hypotheses have ended; without length
                 penalty, when ``num_return_sequences`` have ended, the best of all among them.
+            begins: The first tokens of each translation, as many of one as of another.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
@@ -185,16 +191,18 @@ class CTranslate2Engine:
         if exhaustive and not alpha:
             alpha = 1e-9  # with 0, search is over when the best has ended
         most = config.num_return_sequences if not alpha else round(config.num_beams * patience)
-        how = self._common(config) | {
+        # CTranslate2 counts the first tokens of a translation and gives them back.
+        given = len(begins[0]) if begins else 0
+        how = self._common(config, given) | {
             "beam_size": config.num_beams,
             "num_hypotheses": most,
             "patience": patience,
             "length_penalty": alpha,
         }
-        start = len(rows[0]) if whole else len(self._prefix)
+        start = len(rows[0]) if whole else given
         counted = start - whole  # tokens of the prompt that CTranslate2 divides by
         found = []
-        for texts, scores in self._run(rows, longest, whole, how):
+        for texts, scores in self._run(rows, longest, whole, how, begins):
             refuse_nonfinite(scores)
             texts = [text[start:] for text in texts]
             worth = [
@@ -217,11 +225,12 @@ class CTranslate2Engine:
             refuse_nonfinite(values)
         return found
 
-    def _common(self, config: GenerationConfig) -> dict[str, Any]:
+    def _common(self, config: GenerationConfig, given: int) -> dict[str, Any]:
         least = "min_decoding_length" if self.encodes else "min_length"
+        never = [*(self._target[id] for id in config.suppress_tokens), *self._tags]
         return {
-            least: config.shortest() + len(self._prefix),
-            "suppress_sequences": [[self._target[id]] for id in config.suppress_tokens] or None,
+            least: config.shortest() + given,
+            "suppress_sequences": [[token] for token in never] or None,
             "disable_unk": not config.allow_unk,
             "return_scores": True,
             "return_end_token": True,
@@ -229,15 +238,21 @@ class CTranslate2Engine:
         }
 
     def _run(
-        self, rows: Sequence[Sequence[int]], longest: int, whole: bool, how: dict[str, Any]
+        self,
+        rows: Sequence[Sequence[int]],
+        longest: int,
+        whole: bool,
+        how: dict[str, Any],
+        begins: Begins,
     ) -> list[tuple[list[list[int]], list[float]]]:
         """The texts of each row as ids, and their scores."""
         names = self._source if self.encodes else self._target
         named = [[names[id] for id in row] for row in rows]
         if self.encodes:
-            prefix = [[self._target[id] for id in self._prefix]] * len(rows)
-            how |= {"max_decoding_length": longest + len(self._prefix), "max_input_length": 0}
-            how |= {"target_prefix": prefix} if self._prefix else {}
+            prefix = [[self._target[id] for id in ids] for ids in begins]
+            given = len(begins[0]) if begins else 0
+            how |= {"max_decoding_length": longest + given, "max_input_length": 0}
+            how |= {"target_prefix": prefix} if given else {}
             found = self._model.translate_batch(named, **how)
             ids = lambda text: [self._ids[name] for name in text]
             return [(list(map(ids, one.hypotheses)), one.scores) for one in found]

@@ -105,7 +105,8 @@ class CTranslate2Translator(LineTranslator):
             return len(texts[row]) >= limits[row]
 
         bounded = config.changed(min_new_tokens=min(config.shortest(), *limits))
-        self.engine.generate([one.source for one in batch], max(limits), bounded, receive)
+        rows, begins = [one.source for one in batch], [one.begins for one in batch]
+        self.engine.generate(rows, max(limits), bounded, receive, begins)
         divisor = self._scores(config)
         return {
             (one.index, 0): one.completed(text, value, value / float(divisor[len(text)]))
@@ -123,8 +124,8 @@ class CTranslate2Translator(LineTranslator):
             part, exhaustive = later.pop()
             limit = max(one.limit for one in part)
             bounded = config.changed(min_new_tokens=min(config.shortest(), limit))
-            rows = [one.source for one in part]
-            texts = self.engine.beam_search(rows, limit, bounded, exhaustive)
+            rows, begins = [one.source for one in part], [one.begins for one in part]
+            texts = self.engine.beam_search(rows, limit, bounded, exhaustive, begins)
             again = collections.defaultdict(list)
             for one, hypotheses in zip(part, texts, strict=True):
                 own = one.limit

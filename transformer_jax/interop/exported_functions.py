@@ -65,6 +65,11 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
         sizes["most"] = min(longest, window)
     make = {"encoder-decoder": _translating, "decoder": _generating}.get(model.kind, _encoding)
     given = len(tokenizer.target_prefix_ids) if model.kind == "encoder-decoder" else 0
+    if tokenizer.languages is not None and tokenizer.languages.begins:
+        raise ConfigError(
+            "StableHLO has no translator whose targets begin with the tag of a language: use "
+            "--format ctranslate2, or tag sources (--data.tags source)"
+        )
     if length is None:  # half of a language model's positions are left to prompts
         length = min(_LONGEST, longest // 2 if model.kind == "decoder" else longest - given)
     if given and length > longest - given:
