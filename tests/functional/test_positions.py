@@ -54,6 +54,22 @@ def test_formula_in_float64_and_any_width(layout, width):
         np.testing.assert_allclose(table[:, column], wave, atol=1e-7)
 
 
+@pytest.mark.parametrize("width", [1, 2, 5, 8, 9])
+def test_wavelengths_of_fairseq_end_at_the_base(width):
+    """Sines, cosines, and a zero where the width is odd; angles are those of float32."""
+    table = np.asarray(sinusoidal(40, width, "fairseq", start=1000))
+    chex.assert_shape(table, (40, width))
+    chex.assert_type(table, jnp.float32)
+    half, at = width // 2, np.arange(1000, 1040)
+    for column in range(2 * half):
+        exponent = (column % half) / max(half - 1, 1)
+        angle = at / 10_000**exponent
+        wave = np.cos(angle) if column >= half else np.sin(angle)
+        np.testing.assert_allclose(table[:, column], wave, atol=2e-4)
+    np.testing.assert_array_equal(table[:, 2 * half :], np.zeros((40, width % 2)))
+    np.testing.assert_array_equal(sinusoidal(20, width, "fairseq", start=1020), table[20:])
+
+
 def test_row_b16_is_row_l14():
     D, L = 6, 10_000
     n, i = np.arange(9)[:, None], np.arange(D)[None]

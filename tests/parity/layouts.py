@@ -80,6 +80,8 @@ def inputs(layout: str) -> dict[str, np.ndarray]:
     return found
 
 
+# In transformers a padding token that these write has the position of padding; in ours the next.
+NO_POSITION_FOR_PAD = ("m2m_100",)
 DECODERS = (
     "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "stablelm",
     "opt",

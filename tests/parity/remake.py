@@ -111,6 +111,10 @@ MODELS = {
         hf.MBartForConditionalGeneration,
         hf.MBartConfig(**BART, scale_embedding=True, decoder_start_token_id=3),
     ),
+    "m2m_100": (
+        hf.M2M100ForConditionalGeneration,
+        hf.M2M100Config(**BART, forced_bos_token_id=7),
+    ),
     "marian": (hf.MarianMTModel, hf.MarianConfig(**MARIAN)),
     "marian_unshared": (
         hf.MarianMTModel,

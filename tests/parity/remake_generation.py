@@ -24,8 +24,8 @@ from exact import exact
 
 # The numbers of beams of each beside greedy search: few, as each is a program to compile.
 GENERATING = {
-    "bart": (5,), "mbart": (3,), "marian": (2, 5), "marian_unshared": (4,), "t5": (2,),
-    "t5_gated": (3,), "gpt2": (2, 4), "llama": (3,), "llama3": (2,), "mistral": (5,),
+    "bart": (5,), "mbart": (3,), "m2m_100": (4,), "marian": (2, 5), "marian_unshared": (4,),
+    "t5": (2,), "t5_gated": (3,), "gpt2": (2, 4), "llama": (3,), "llama3": (2,), "mistral": (5,),
     "qwen2": (4,), "qwen3": (3,), "gemma2": (2, 5), "gemma2_full": (3,), "gemma": (3,),
     "qwen2_late": (4,), "qwen3_mixed": (2,), "llama_yarn": (3,), "llama_dynamic": (2,),
     "phi3": (3,), "phi3_long": (4,), "opt": (5,), "opt_post": (2,),
@@ -69,6 +69,8 @@ def rules(draw: random.Random, fields: dict, num_beams: int) -> dict:
     }
     if draw.random() < 0.2:  # another way to tell the length, or none: 20 tokens
         found |= {"max_new_tokens": None, "max_length": draw.choice([14, 18, None])}
+    if fields["model_type"] in layouts.NO_POSITION_FOR_PAD:
+        found["suppress_tokens"] = sorted({pad, *(found["suppress_tokens"] or ())})
     if num_beams > 1:
         found["length_penalty"] = draw.choice([-1.0, 0.0, 0.6, 1.0, 2.0])
         found["early_stopping"] = draw.choice([False, True, "never"])

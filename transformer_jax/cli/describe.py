@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -363,7 +363,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
     import numpy as np
 
     from transformer_jax.functional.masks import Mask
-    from transformer_jax.functional.positions import sinusoidal
+    from transformer_jax.models.layers.embedding import sinusoids
     from transformer_jax.visual.positions import plot_masks, plot_positions
 
     window = config.scores.sliding_window
@@ -375,9 +375,8 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if config.positions.kind.startswith("sinusoidal"):
-            halves = config.positions.kind.endswith("halves")
-            layout: Literal["halves", "interleaved"] = "halves" if halves else "interleaved"
-            table = np.asarray(sinusoidal(length, config.d_model, layout))
+            table = np.asarray(sinusoids(config.positions, config.d_model, length))
+            layout = config.positions.kind.partition("_")[2] or "interleaved"
             plot_positions(table, folder / "positions.png", title=f"Positions, {layout}")
         plot_masks(masks, folder / "masks.png", length=min(length, 32))
     except OSError as error:

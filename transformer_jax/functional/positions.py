@@ -28,14 +28,15 @@ RotaryScaling = tuple[float, float, float, int]
 def sinusoidal(
     length: int,
     width: int,
-    layout: Literal["interleaved", "halves"] = "interleaved",
+    layout: Literal["interleaved", "halves", "fairseq"] = "interleaved",
     start: int = 0,
     base: float = 10_000.0,
 ) -> Float[Array, "{length} {width}"]:
     """Positions as points on circles: ``sin(t / base^(2i/D))`` and the same with ``cos``.
 
     Angles are made in float64, because in float32 they lose all meaning long before position
-    100,000. An odd width ends with the sine of a pair.
+    100,000; those of ``fairseq`` in float32, as models were trained with them. An odd width ends
+    with the sine of a pair, and with a zero in ``fairseq``.
 
     Vaswani et al. 2017, section 3.5; Bishop and Bishop 2024, equation 12.25.
 
@@ -43,7 +44,8 @@ def sinusoidal(
         length: How many positions.
         width: D.
         layout: ``interleaved`` puts pair ``i`` in columns ``2i`` and ``2i + 1`` (the paper);
-            ``halves`` puts all sines before all cosines (tensor2tensor, Marian).
+            ``halves`` puts all sines before all cosines (Marian); so does ``fairseq``, whose
+            exponents ``i / (D/2 - 1)`` reach ``base`` itself (tensor2tensor, M2M100).
         start: The first position.
         base: The wavelengths go from ``2π`` to ``2π · base``.
 
@@ -54,8 +56,12 @@ def sinusoidal(
         >>> sinusoidal(2, 4, "halves")[1].round(3)
         Array([0.841, 0.01 , 0.54 , 1.   ], dtype=float32)
     """
+    if layout == "fairseq":
+        return jnp.asarray(_fairseq_sinusoids(length, width, start, base))
     if layout not in ("interleaved", "halves"):
-        raise ArgumentError(f"layout is {layout!r}: allowed are 'interleaved' and 'halves'")
+        raise ArgumentError(
+            f"layout is {layout!r}: allowed are 'interleaved', 'halves' and 'fairseq'"
+        )
     angles = np.arange(start, start + length)[:, None] / base ** (np.arange(0, width, 2) / width)
     sines, cosines = np.sin(angles), np.cos(angles)[:, : width // 2]
     if layout == "halves":
@@ -64,6 +70,17 @@ def sinusoidal(
         table = np.empty((length, width))
         table[:, 0::2], table[:, 1::2] = sines, cosines
     return jnp.asarray(table, jnp.float32)
+
+
+def _fairseq_sinusoids(length: int, width: int, start: int, base: float) -> np.ndarray:
+    """Returns sinusoids as fairseq computes them, each step rounded to float32."""
+    half = width // 2
+    step = np.float32(-math.log(base) / max(half - 1, 1))
+    frequencies = np.exp((np.arange(half, dtype=np.float32) * step).astype(np.float64))
+    places = np.arange(start, start + length, dtype=np.float32)
+    angles = places[:, None] * frequencies.astype(np.float32)
+    parts = [np.sin(angles), np.cos(angles), np.zeros((length, width % 2), np.float32)]
+    return np.concatenate(parts, axis=1)
 
 
 def rotary_frequencies(

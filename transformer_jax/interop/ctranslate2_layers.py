@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.core.trees import flatten_dict
-from transformer_jax.functional.positions import rotary_frequencies, sinusoidal
+from transformer_jax.functional.positions import rotary_frequencies
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.attention import frequencies_of
+from transformer_jax.models.layers.embedding import sinusoids
 from transformer_jax.models.layers.stack import unstack_blocks
 
 __all__ = ["Layers"]
@@ -143,8 +144,7 @@ class Layers:
             return self.known[f"{side}/positions/table"][places.offset :]
         if places.kind == "none":
             return np.zeros((places.max_length, config.d_model), np.float32)
-        layout: Any = "halves" if places.kind.endswith("halves") else "interleaved"
-        return np.asarray(sinusoidal(places.max_length, config.d_model, layout))
+        return np.asarray(sinusoids(places, config.d_model))
 
     def _block(self, layer: Any, name: str, config: TransformerConfig) -> None:
         norms = {"self_attention": "self_attention_norm", "ffn": "feed_forward_norm"}

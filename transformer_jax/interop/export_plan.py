@@ -10,11 +10,11 @@ import numpy as np
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
-from transformer_jax.functional.positions import sinusoidal
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import FAMILIES
 from transformer_jax.interop.family import Model, ModelFamily, Tensors
 from transformer_jax.models.config import HeadConfig, PositionConfig, TransformerConfig
+from transformer_jax.models.layers.embedding import sinusoids
 from transformer_jax.models.layers.stack import unstack_blocks
 
 __all__ = [
@@ -155,20 +155,21 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
     kind = lambda name: dataclasses.replace(
         model,
         config=dataclasses.replace(
-            config, positions=dataclasses.replace(config.positions, kind=name)
+            config, positions=dataclasses.replace(config.positions, kind=name, offset=0)
         ),
     )
+    if config.positions.kind == "sinusoidal_fairseq":
+        yield model, lambda params: params
     yield kind("learned"), lambda params: with_table(params, config)
     if config.positions.kind == "sinusoidal":
         yield kind("sinusoidal_halves"), lambda params: split_sinusoids(params, config.d_model)
-    else:
+    elif config.positions.kind == "sinusoidal_halves":
         yield model, lambda params: params
 
 
 def with_table(params: Any, config: TransformerConfig) -> Any:
     """The parameters of the same model with its sinusoids as tables, as if they were learned."""
-    layout: Any = "halves" if config.positions.kind.endswith("halves") else "interleaved"
-    table = np.asarray(sinusoidal(config.positions.max_length, config.embedding_size, layout))
+    table = np.asarray(sinusoids(config.positions, config.embedding_size))
     stacks = [side for side in ("encoder", "decoder") if side in params]
     return params | {side: params[side] | {"positions": {"table": table}} for side in stacks}
 

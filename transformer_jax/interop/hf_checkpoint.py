@@ -36,6 +36,10 @@ __all__ = [
     "parameter_shapes",
 ]
 
+# Types that are near a known one.
+_REFUSED = {
+    "nllb-moe": "mixtures of experts are not handled: take a dense NLLB, of model_type m2m_100"
+}
 _LONGEST = 1 << 20  # positions that are computed and so cost no parameters
 _LARGEST_TABLE = 1 << 28  # numbers, of positions that are computed as a table
 _AT_ONCE = 2  # tensors: while one is read, another is transposed
@@ -168,7 +172,7 @@ def _family(fields: ConfigReader) -> ModelFamily:
         if kind in family.types:
             return family
     known = ", ".join(name for family in FAMILIES for name in family.types)
-    reason = f"known are {known}"
+    reason = _REFUSED.get(str(kind), f"known are {known}")
     if "auto_map" in fields.values:
         reason += "; code that comes with a checkpoint is never run"
     raise fields.refused("model_type", kind, reason)

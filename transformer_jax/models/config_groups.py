@@ -53,13 +53,22 @@ class EmbeddingConfig(Configuration, group="embedding"):
 class PositionConfig(Configuration, group="positions"):
     """Position information: a table, RoPE, ALiBi or relative position biases."""
 
-    # sinusoidal_halves: sines, then cosines (T2T, Marian); relative: biases of T5.
+    # sinusoidal_halves: sines, then cosines (Marian), sinusoidal_fairseq: the same with other
+    # frequencies (M2M100); relative: biases of T5.
     kind: Literal[
-        "none", "learned", "sinusoidal", "sinusoidal_halves", "rope", "alibi", "relative"
+        "none",
+        "learned",
+        "sinusoidal",
+        "sinusoidal_halves",
+        "sinusoidal_fairseq",
+        "rope",
+        "alibi",
+        "relative",
     ] = "sinusoidal"
     # Longest sequence; rows of a learned table minus the offset.
     max_length: Annotated[int, Range(1, 1 << 30)] = 1024
-    offset: Annotated[int, Range(0, 1 << 20)] = 0  # first row of the learned table in use (BART 2)
+    # The first row in use of a learned table (BART 2) or of sinusoidal_fairseq (M2M100 2).
+    offset: Annotated[int, Range(0, 1 << 20)] = 0
     skip_padding: bool = False  # positions count non-padding tokens only (RoBERTa)
     rope_theta: Positive = 10_000.0  # base of the angles of RoPE
     rope_dim: Count | None = None  # rotary dimensions, the first of a head; None is all

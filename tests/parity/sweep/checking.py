@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from flax import nnx
 
-from tests.parity import ours
+from tests.parity import layouts, ours
 from tests.parity.sweep import reference
 from tests.parity.sweep.drawing import Case, Draw
 from transformer_jax.core.errors import UserError
@@ -202,6 +202,8 @@ def check_texts(here: HFCheckpoint, params: Any, there: Any, draw: Draw) -> None
         "eos_token_id": draw.choice([i for i in range(2, vocab) if i != pad]),
         "pad_token_id": pad,
     }
+    if fields["model_type"] in layouts.NO_POSITION_FOR_PAD:
+        rules["suppress_tokens"] = [pad]
     ids = np.array([[draw.randrange(3, 55) for _ in range(PROMPT)] for _ in range(2)])
     ids += ids == pad
     real = np.ones_like(ids)

@@ -16,6 +16,7 @@ _MODULES = (
     "distilbert",
     "electra",
     "bart",
+    "m2m_100",
     "t5",
     "gpt2",
     "llama",

@@ -21,7 +21,7 @@ from transformer_jax.interop.family import (
 )
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "family", "model_of_layout", "published_fields"]
 
 _EPS = 1e-5  # the default of torch, and no key
 _LEARNED = {"positions.kind": "learned", "positions.offset": 2}  # two rows are never used
@@ -51,7 +51,7 @@ _TABLE = KeyTable(
 )
 
 
-def _model(
+def model_of_layout(
     fields: ConfigReader, tensors: Tensors, settings: Mapping[str, Any], *, before: bool = False
 ) -> Model:
     """Returns a model with further settings; ``before``: norms precede sub-layers."""
@@ -74,13 +74,13 @@ def _prefix(tensors: Tensors) -> str:
 def bart(fields: ConfigReader, tensors: Tensors) -> Model:
     """A BART."""
     fields.only(add_final_layer_norm=False)
-    return _model(fields, tensors, {"embedding.layernorm_embedding": True, **_LEARNED})
+    return model_of_layout(fields, tensors, {"embedding.layernorm_embedding": True, **_LEARNED})
 
 
 def mbart(fields: ConfigReader, tensors: Tensors) -> Model:
     """An mBART."""
     settings = {"embedding.layernorm_embedding": True, **_LEARNED}
-    return _model(fields, tensors, settings, before=True)
+    return model_of_layout(fields, tensors, settings, before=True)
 
 
 def marian(fields: ConfigReader, tensors: Tensors) -> Model:
@@ -92,7 +92,7 @@ def marian(fields: ConfigReader, tensors: Tensors) -> Model:
         "embedding.share_encoder_decoder_embeddings": shared,
         "decoder_vocab_size": None if shared else vocab,
     }
-    return _model(fields, tensors, settings)
+    return model_of_layout(fields, tensors, settings)
 
 
 def pegasus(fields: ConfigReader, tensors: Tensors) -> Model:
@@ -101,7 +101,7 @@ def pegasus(fields: ConfigReader, tensors: Tensors) -> Model:
     stored = tensors.has(f"{_prefix(tensors)}encoder.embed_positions.weight")
     fields.only(add_final_layer_norm=True)
     settings = {"positions.kind": "learned" if stored else "sinusoidal_halves"}
-    return _model(fields, tensors, settings, before=True)
+    return model_of_layout(fields, tensors, settings, before=True)
 
 
 def mappings(model: Model) -> list[TensorMapping]:
@@ -149,7 +149,8 @@ def _layer(ours: str, theirs: str, cross: bool) -> list[TensorMapping]:
     return found
 
 
-def _fields(kind: str, name: str, model: Model) -> dict[str, Any]:
+def published_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
+    """Returns the keys of a model of a type and a class."""
     return {
         "model_type": kind,
         "architectures": [name],
@@ -174,12 +175,13 @@ def _named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="model.")
 
 
-def _family(kind: str, name: str, make: Callable[[ConfigReader, Tensors], Model]) -> ModelFamily:
+def family(kind: str, name: str, make: Callable[[ConfigReader, Tensors], Model]) -> ModelFamily:
+    """Returns the family of a ``model_type`` and a class, whose models ``make`` describes."""
     return ModelFamily(
         types=(kind,),
         model=make,
         mappings=mappings,
-        fields=lambda model: _fields(kind, name, model),
+        fields=lambda model: published_fields(kind, name, model),
         ignored=_VERSIONS,
         tied_names=lambda fields: _STAND_INS,
         copies=_OLD,
@@ -188,9 +190,9 @@ def _family(kind: str, name: str, make: Callable[[ConfigReader, Tensors], Model]
 
 
 _MARIAN = dataclasses.replace(
-    _family("marian", "MarianMTModel", marian),
+    family("marian", "MarianMTModel", marian),
     fields=lambda model: (
-        _fields("marian", "MarianMTModel", model)
+        published_fields("marian", "MarianMTModel", model)
         | {
             "decoder_vocab_size": model.config.decoder().vocab_size,
             "share_encoder_decoder_embeddings": (
@@ -202,8 +204,8 @@ _MARIAN = dataclasses.replace(
     tied_names=lambda fields: (),  # its two sides may have tables of their own
 )
 FAMILIES = (
-    _family("bart", "BartForConditionalGeneration", bart),
-    _family("mbart", "MBartForConditionalGeneration", mbart),
+    family("bart", "BartForConditionalGeneration", bart),
+    family("mbart", "MBartForConditionalGeneration", mbart),
     _MARIAN,
-    _family("pegasus", "PegasusForConditionalGeneration", pegasus),
+    family("pegasus", "PegasusForConditionalGeneration", pegasus),
 )

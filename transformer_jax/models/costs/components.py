@@ -145,7 +145,7 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Co
     tables: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
     if positions.kind == "learned":
         tables.append(("positions", ((positions.max_length + positions.offset, D),)))
-    elif positions.kind in ("sinusoidal", "sinusoidal_halves"):
+    elif positions.kind.startswith("sinusoidal"):
         tables.append(("positions", ()))
     if config.embedding.type_vocab_size:
         tables.append(("segments", ((config.embedding.type_vocab_size, D),)))

@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.core.errors import ArgumentError, DataError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import take_rows
+from transformer_jax.functional.positions import sinusoidal
 from transformer_jax.functional.trained_rows import put_rows, replace_taken
-from transformer_jax.models.config import FeatureConfig, TransformerConfig
+from transformer_jax.models.config import FeatureConfig, PositionConfig, TransformerConfig
 from transformer_jax.models.layers.basic import Linear, initial_key
 from transformer_jax.models.layers.parameters import logical_axes
 from transformer_jax.models.layers.summary import Summarized
@@ -27,10 +28,31 @@ __all__ = [
     "check_tokens",
     "output_table",
     "row_parameter",
+    "sinusoids",
     "with_trained_rows",
 ]
 
 Axes = tuple[str | None, str | None]
+
+
+def sinusoids(
+    places: PositionConfig, width: int, length: int | None = None
+) -> Float[Array, "length {width}"]:
+    """Returns the vectors of positions from the first on, of a kind of sinusoids.
+
+    Args:
+        places: The kind, its offset and its number of positions.
+        width: D.
+        length: Another number of positions.
+
+    Example:
+        >>> sinusoids(PositionConfig("sinusoidal_fairseq", offset=2), 4, length=1).round(3)
+        Array([[ 0.909,  0.   , -0.416,  1.   ]], dtype=float32)
+    """
+    layouts: dict[str, Any] = {"sinusoidal": "interleaved", "sinusoidal_halves": "halves"}
+    layout = layouts.get(places.kind, "fairseq")
+    first = places.offset if layout == "fairseq" else 0
+    return sinusoidal(places.max_length if length is None else length, width, layout, first)
 
 
 class Embed(Summarized):

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from transformer_jax.models.layers.attention import OnWeights, Positions
 from transformer_jax.models.layers.basic import Linear, Norm
 from transformer_jax.models.layers.block import Block, Memory
 from transformer_jax.models.layers.cache import Cache, LayerCache
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.embedding import Embed, sinusoids
 from transformer_jax.models.layers.mixer import slot_size
 from transformer_jax.models.layers.parameters import at_depth, stacked, unstacked
 from transformer_jax.models.layers.summary import Summarized
@@ -157,11 +157,7 @@ class Stack(Summarized):
             # Padding has position -1: clamp it to 0, since it is masked anyway.
             x = x + self.positions(jnp.maximum(positions + places.offset, 0))
         elif places.kind.startswith("sinusoidal"):
-            layout: Literal["halves", "interleaved"] = (
-                "halves" if places.kind.endswith("halves") else "interleaved"
-            )
-            width = self.config.embedding_size
-            table = positional.sinusoidal(places.max_length, width, layout)
+            table = sinusoids(places, self.config.embedding_size)
             x = x + jnp.take(jnp.asarray(table), positions, axis=0, mode="clip").astype(x.dtype)
         if self.segments is not None:
             rows = jnp.zeros((1, 1), jnp.int32) if segments is None else segments

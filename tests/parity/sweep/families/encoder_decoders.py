@@ -1,4 +1,4 @@
-"""Encoder-decoders: BART, mBART, Marian, Pegasus, T5 and mT5."""
+"""Encoder-decoders: BART, mBART, M2M100, Marian, Pegasus, T5 and mT5."""
 
 from typing import Any
 
@@ -38,6 +38,11 @@ def bart(draw: Draw) -> Case:
 @family("mbart")
 def mbart(draw: Draw) -> Case:
     return Case("MBartForConditionalGeneration", _bart(draw), positions=draw.positions)
+
+
+@family("m2m_100", refused=("padding has no position",))
+def m2m_100(draw: Draw) -> Case:
+    return Case("M2M100ForConditionalGeneration", _bart(draw), positions=draw.positions)
 
 
 @family("marian")
