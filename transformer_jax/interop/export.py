@@ -16,6 +16,7 @@ from transformer_jax.data.tokenizer_parts import target_file
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.hf_checkpoint import parameter_shapes
+from transformer_jax.interop.language_codes import tokenizer_fields
 from transformer_jax.interop.tensor_layouts import to_hf
 from transformer_jax.interop.tensor_writer import write_tensors
 
@@ -124,11 +125,13 @@ def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
     for role in ("unk", "mask"):
         if getattr(tokenizer, role) is not None:
             names[f"{role}_token"] = getattr(tokenizer, role)
-    length = model.config.positions.max_length
+    length, tags = model.config.positions.max_length, tokenizer.languages
+    tokens = {} if tags is None else {code: tokenizer.name(id) for code, id in tags.tags.items()}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
         **{role: tokenizer.name(id) for role, id in names.items()},
+        **({} if tags is None else tokenizer_fields(tags, tokens)),
     }
 
 

@@ -16,9 +16,10 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.data.chat.template import copy_template
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.interop.config_reader import ConfigReader, read_config
+from transformer_jax.interop.config_reader import read_config
 from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, read_head
 from transformer_jax.interop.family import Model
+from transformer_jax.interop.folder_tokens import generation_fields, special_tokens
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
 from transformer_jax.models.config import TransformerConfig
@@ -26,8 +27,6 @@ from transformer_jax.runs.checkpoint_reader import Loaded
 from transformer_jax.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    import tokenizers
-
     from transformer_jax.data.tokenizer import Tokenizer
 
 __all__ = [
@@ -40,9 +39,6 @@ __all__ = [
     "save_converted",
 ]
 
-_GENERATION = "generation_config.json"
-# Where no file says what a decoder begins with.
-_DECODER_STARTS = {"bart": 2, "marian": 58100, "pegasus": 0, "mt5": 0}
 _STRIDE = 128  # tokens that windows over a context share, as its users have it
 
 
@@ -152,73 +148,9 @@ class HFRunDirectory(RunDirectory):
         if self._found is None:
             from transformer_jax.interop.vocabularies import find_tokenizer
 
-            text, special = find_tokenizer(self.path)
-            self._found = text, special | _special_tokens(self.folder, text)
+            text, names = find_tokenizer(self.path)
+            self._found = text, special_tokens(self.folder, text, names)
         return self._found
-
-
-def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, Any]:
-    """Names of tokens by role, and of further ends of a text, from ids of the configuration.
-
-    A decoder of an encoder-decoder begins with its decoder_start_token_id. Behind it come the
-    forced_bos_token_id of every target, or the bos_token_id that its tokenizer puts before a text,
-    as transformers has it in labels (BART).
-
-    Raises:
-        CheckpointError: The model has no such token to begin with.
-    """
-    import tokenizers
-
-    backend = tokenizers.Tokenizer.from_str(text)
-    fields = generation_fields(folder.path, folder.fields)
-    begin = "decoder_start_token_id" if folder.model.kind == "encoder-decoder" else "bos_token_id"
-    found: dict[str, Any] = {}
-    usual = {"decoder_start_token_id": _DECODER_STARTS.get(folder.fields.values["model_type"])}
-
-    def several(key: str) -> list[Any]:
-        value = fields.values.get(key)
-        value = folder.fields.values.get(key, usual.get(key)) if value is None else value
-        return value if isinstance(value, list) and value else [value]
-
-    given = lambda key: several(key)[0]
-
-    most = folder.model.config.decoder().vocab_size - 1
-    for role, key in (("pad", "pad_token_id"), ("bos", begin), ("eos", "eos_token_id")):
-        value = given(key)
-        known = type(value) is int and 0 <= value <= most
-        if key == "decoder_start_token_id" and value is not None and not known:
-            raise fields.refused(key, value, f"the decoder reads 0 to {most}")
-        if (token := _token(backend, value)) is not None:
-            found[role] = token
-    ends = [_token(backend, id) for id in several("eos_token_id")[1:]]
-    if any(ends):
-        found["ends"] = [*filter(None, ends)]
-    if folder.model.kind == "encoder-decoder":
-        forced, around = given("forced_bos_token_id"), backend.encode("").ids
-        if forced is None and len(around) > 1 and around[0] == given("bos_token_id"):
-            forced = around[0]
-        if (token := _token(backend, forced)) is not None:
-            found["forced_bos"] = token
-    return found
-
-
-def _token(backend: "tokenizers.Tokenizer", id: Any) -> str | None:
-    """The token of an id of a configuration; None where it names none."""
-    token: str | None = backend.id_to_token(id) if type(id) is int and id >= 0 else None
-    return token
-
-
-def generation_fields(path: Path, fields: ConfigReader) -> ConfigReader:
-    """The keys about decoding.
-
-    They are those of ``generation_config.json`` alone where there is one, as transformers has it,
-    and of ``config.json`` otherwise.
-
-    Raises:
-        CheckpointError: The former is damaged.
-    """
-    file = path / _GENERATION
-    return read_config(file) if os.path.lexists(file) else fields
 
 
 def preprocessor_fields(path: Path) -> dict[str, Any] | None:

@@ -105,7 +105,7 @@ def piece_tokenizer(
     Args:
         model: The pieces.
         numbers: Ids of pieces and of others, 0 and up, that replace the order of the pieces
-            (Marian). Pieces that it lacks are not used: text takes the next likely ones.
+            (Marian, M2M100). Pieces that it lacks are not used: text takes the next likely ones.
         extra: Special tokens that follow the pieces.
 
     Raises:
@@ -147,12 +147,13 @@ def _likeliest(
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind == _NORMAL}
     # What is no text has a score that does not lower that of the unknown.
     least = min(scores.values())
-    names = [*([piece.text for piece in model.pieces] if numbers is None else numbers), *extra]
+    names = [piece.text for piece in model.pieces] if numbers is None else [*numbers]
     known = {piece.text for piece in model.pieces}
     if numbers is not None:
         # What only the other language has cannot come from this one's text. A single character
         # can, being in no piece of this side: Marian looks it up too.
         names = [name if name in known or _may_come(name) else _HIDDEN + name for name in names]
+    names += extra
     vocab = [(name, scores.get(name, least)) for name in names]
     unknown = names.index(model.pieces[model.unknown].text)
     backend = tokenizers.Tokenizer(models.Unigram(vocab, unknown, model.byte_fallback))
@@ -201,24 +202,21 @@ def _guard(names: Sequence[str]) -> str:
 def _merging(
     model: PieceModel, numbers: Mapping[str, int] | None, extra: Sequence[str]
 ) -> tokenizers.Tokenizer:
-    if numbers is not None:
-        raise DataError(
-            "numbers pieces of byte-pair encoding by another file, which is not handled"
-        )
-    vocab = {piece.text: i for i, piece in enumerate(model.pieces)}
-    vocab |= {name: len(vocab) + i for i, name in enumerate(extra)}
+    names = [piece.text for piece in model.pieces] if numbers is None else numbers
+    vocab = {name: i for i, name in enumerate([*names, *extra])}
     normal = {piece.text for piece in model.pieces if piece.kind == _NORMAL}
+    known = normal & vocab.keys()
     if any(piece.kind == _UNUSED for piece in model.pieces):
         raise DataError("has unused pieces, which byte-pair encoding would take apart again")
     merges = []
     # Likelier pieces are merged first, however they are made.
     for piece in sorted(model.pieces, key=lambda piece: -piece.score):
-        if piece.kind != _NORMAL or len(piece.text) == 1:
+        if piece.text not in known or len(piece.text) == 1:
             continue
         if not normal.issuperset(piece.text):
             raise DataError(f"has a piece {piece.text!r} of characters that it does not have")
         halves = [(piece.text[:i], piece.text[i:]) for i in range(1, len(piece.text))]
-        halves = [pair for pair in halves if pair[0] in normal and pair[1] in normal]
+        halves = [pair for pair in halves if pair[0] in known and pair[1] in known]
         merges += sorted(halves, key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
     unknown = model.pieces[model.unknown].text
     return tokenizers.Tokenizer(

@@ -100,6 +100,13 @@ class Settings:
             raise DataError(f"the setting {name} is {value!r}, not a number up to 10000")
         return value
 
+    def text(self, name: str) -> str | None:
+        """A setting that is a text, or None where there is none."""
+        value = self._fields.get(name)
+        if value is not None and not isinstance(value, str):
+            raise DataError(f"the setting {name} is {value!r}, not a text")
+        return value
+
     def listed(self) -> list[str]:
         """Special tokens without a role."""
         found = []

@@ -11,6 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.tokenizer_parts import target_file
+from transformer_jax.interop.language_codes import language_tokens
 from transformer_jax.interop.sentencepiece import PieceModel, parse_model, piece_tokenizer
 from transformer_jax.interop.tokenizer_settings import (
     Settings,
@@ -35,7 +36,8 @@ _NUMBERED = {
     "camembert": (("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), ("<unk>",)),
     "xlm-roberta": (("<s>", "<pad>", "</s>", "<unk>"), ("<unk>", "<s>", "</s>")),
 }
-_NUMBERED["xlmroberta"] = _NUMBERED["xlm-roberta"]
+_NUMBERED |= dict.fromkeys(("xlmroberta", "nllb", "mbart50"), _NUMBERED["xlm-roberta"])
+_LANGUAGES = ("m2m100", "nllb", "mbart50")  # whose vocabularies end with tokens of languages
 _SPM = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _HELP = (
     "let transformers write its tokenizer.json:  "
@@ -110,6 +112,11 @@ def _source(folder: Path, settings: Settings) -> tuple[Path, _Convert]:
     if os.path.lexists(folder / "source.spm"):
         sided = folder / "source.spm"
         return sided, lambda: _marian(read_bytes(sided), read_ids(vocabulary), settings)
+    if settings.family == "m2m100":
+        pieces = folder / "sentencepiece.bpe.model"
+        if not os.path.lexists(pieces):
+            raise DataError(f"{folder}: has no {pieces.name}, which M2M100 has beside vocab.json")
+        return pieces, lambda: _many_languages(read_bytes(pieces), read_ids(vocabulary), settings)
     for name in _SPM:
         if os.path.lexists(path := folder / name):
             return path, lambda: _sentencepiece(read_bytes(path), settings)
@@ -215,6 +222,11 @@ def _byte_level(vocab: dict[str, int], merges: str, settings: Settings) -> token
 def _sentencepiece(data: bytes, settings: Settings) -> tokenizers.Tokenizer:
     _demand(settings, (*_EXTRA, *_PLAIN, *_NUMBERED))
     model = parse_model(data)
+    if settings.family in _LANGUAGES:
+        codes = language_tokens(settings)
+        backend = _numbered(model, *_NUMBERED[settings.family], codes)
+        _frame_language(backend, settings, codes)
+        return backend
     if settings.family in _NUMBERED:
         return _numbered(model, *_NUMBERED[settings.family])
     if settings.family not in _EXTRA:
@@ -230,24 +242,68 @@ def _sentencepiece(data: bytes, settings: Settings) -> tokenizers.Tokenizer:
 
 
 def _numbered(
-    model: PieceModel, first: tuple[str, ...], replaced: tuple[str, ...]
+    model: PieceModel,
+    first: tuple[str, ...],
+    replaced: tuple[str, ...],
+    codes: tuple[str, ...] = (),
 ) -> tokenizers.Tokenizer:
     """Pieces behind special tokens of the kind of fairseq, which numbers them anew."""
     own = tuple(piece.text for piece in model.pieces[: len(replaced)])
     if own != replaced:
         raise DataError(f"begins with {', '.join(own)[:60]}, and not with {', '.join(replaced)}")
-    names = [*first, *(piece.text for piece in model.pieces[len(replaced) :]), "<mask>"]
+    last = () if codes else ("<mask>",)
+    names = [*first, *(piece.text for piece in model.pieces[len(replaced) :]), *last]
     if len(set(names)) != len(names) or not {"<s>", "</s>"} <= set(names):
         raise DataError("has a special token of its family twice, or lacks <s> or </s>")
-    backend = piece_tokenizer(model, numbers={name: id for id, name in enumerate(names)})
-    _mark(backend, [*first, "<s>", "</s>", "<mask>"])
+    numbers = {name: id for id, name in enumerate(names)}
+    backend = piece_tokenizer(model, numbers=numbers, extra=codes)
+    _mark(backend, [*first, "<s>", "</s>", *last])
+    if codes:
+        backend.add_special_tokens([_token("<mask>")])
     _frame(backend, ("<s>",), ("</s>",), between=("</s>", "</s>"))
     return backend
+
+
+def _many_languages(
+    data: bytes, numbers: dict[str, int], settings: Settings
+) -> tokenizers.Tokenizer:
+    """Pieces numbered by ``vocab.json``, and the tokens of languages behind them (M2M100)."""
+    codes = language_tokens(settings)
+    backend = _by_dictionary(data, numbers, codes)
+    _mark(backend, ["<s>", "<pad>", "</s>", "<unk>"])
+    _frame_language(backend, settings, codes)
+    return backend
+
+
+def _frame_language(
+    backend: tokenizers.Tokenizer, settings: Settings, codes: tuple[str, ...]
+) -> None:
+    """Sets the tokens around a source of the default language, English where none is named."""
+    names = {code.strip("_"): code for code in codes}
+    wanted = (settings.text("src_lang"), "en", "eng_Latn", "en_XX")
+    first = next(names[name] for name in wanted if name in names)
+    if settings.flag("legacy_behaviour", False):
+        _frame(backend, (), ("</s>", first), between=())
+    else:
+        _frame(backend, (first,), ("</s>",), between=())
 
 
 def _marian(data: bytes, numbers: dict[str, int], settings: Settings) -> tokenizers.Tokenizer:
     if settings.flag("separate_vocabs", False):
         raise DataError("belongs to a model with two vocabularies, which is not handled")
+    backend = _by_dictionary(data, numbers)
+    _mark(backend, [*settings.names.values(), "</s>", "<pad>"])
+    # The target language is part of the text, so these are no special tokens.
+    codes = [name for name in numbers if re.fullmatch(r">>[^<>]+<<", name)]
+    backend.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in codes])
+    _frame(backend, (), ("</s>",))
+    return backend
+
+
+def _by_dictionary(
+    data: bytes, numbers: dict[str, int], more: tuple[str, ...] = ()
+) -> tokenizers.Tokenizer:
+    """The pieces of a model with the ids of ``vocab.json``, and more tokens behind them."""
     model = parse_model(data)
     numbers = dict(sorted(numbers.items(), key=lambda item: item[1]))
     unknown = model.pieces[model.unknown].text
@@ -257,13 +313,7 @@ def _marian(data: bytes, numbers: dict[str, int], settings: Settings) -> tokeniz
     absent = sum(name not in numbers for name in text)
     if absent > len(text) / 100:
         raise DataError(f"has {absent} of {len(text)} pieces that vocab.json lacks")
-    backend = piece_tokenizer(model, numbers=numbers)
-    _mark(backend, [*settings.names.values(), "</s>", "<pad>"])
-    # The target language is part of the text, so these are no special tokens.
-    codes = [name for name in numbers if re.fullmatch(r">>[^<>]+<<", name)]
-    backend.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in codes])
-    _frame(backend, (), ("</s>",))
-    return backend
+    return piece_tokenizer(model, numbers=numbers, extra=more)
 
 
 def _frame(

@@ -1,0 +1,110 @@
+"""Special tokens and languages of a Hugging Face folder, by its configuration."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.core.errors import DataError
+from transformer_jax.interop.config_reader import ConfigReader, read_config
+from transformer_jax.interop.hf_checkpoint import HFCheckpoint
+from transformer_jax.interop.language_codes import check_dictionary, find_languages
+from transformer_jax.interop.tokenizer_settings import read_settings
+
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["generation_fields", "special_tokens"]
+
+_GENERATION = "generation_config.json"
+# Where no file says what a decoder begins with.
+_DECODER_STARTS = {"bart": 2, "m2m_100": 2, "marian": 58100, "pegasus": 0, "mt5": 0}
+
+
+def special_tokens(folder: HFCheckpoint, text: str, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns names of tokens by role, of further ends of a text, and the tags of languages.
+
+    Args:
+        folder: The model.
+        text: The content of its ``tokenizer.json``.
+        names: The names that the files of its tokenizer give, which its configuration overrides.
+
+    Raises:
+        CheckpointError: The model has no such token to begin with.
+        DataError: Its languages do not fit its vocabulary or its model.
+    """
+    import tokenizers
+
+    backend = tokenizers.Tokenizer.from_str(text)
+    found: dict[str, Any] = {**names, **_by_configuration(folder, backend)}
+    kind = folder.fields.values["model_type"]
+    settings = read_settings(folder.path)
+    try:
+        if folder.model.kind == "encoder-decoder":
+            tags = find_languages(backend, settings, kind, found)
+            if tags is not None:
+                found.pop("forced_bos", None)  # each target begins with the tag of its language
+                tokens = {id: token for token, id in backend.get_vocab().items()}
+                found["languages"] = tags.to_dict(tokens.__getitem__)
+        check_dictionary(folder.path, settings, backend, folder.model.config.vocab_size)
+    except DataError as error:
+        raise DataError(f"{folder.path}: the tokenizer {error}") from None
+    return found
+
+
+def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> dict[str, Any]:
+    """Names of tokens by role, and of further ends of a text, from ids of the configuration.
+
+    A decoder of an encoder-decoder begins with its decoder_start_token_id. Behind it come the
+    forced_bos_token_id of every target, or the bos_token_id that its tokenizer puts before a text,
+    as transformers has it in labels (BART).
+    """
+    fields = generation_fields(folder.path, folder.fields)
+    begin = "decoder_start_token_id" if folder.model.kind == "encoder-decoder" else "bos_token_id"
+    found: dict[str, Any] = {}
+    usual = {"decoder_start_token_id": _DECODER_STARTS.get(folder.fields.values["model_type"])}
+
+    def several(key: str) -> list[Any]:
+        value = fields.values.get(key)
+        value = folder.fields.values.get(key, usual.get(key)) if value is None else value
+        return value if isinstance(value, list) and value else [value]
+
+    given = lambda key: several(key)[0]
+
+    most = folder.model.config.decoder().vocab_size - 1
+    for role, key in (("pad", "pad_token_id"), ("bos", begin), ("eos", "eos_token_id")):
+        value = given(key)
+        known = type(value) is int and 0 <= value <= most
+        if key == "decoder_start_token_id" and value is not None and not known:
+            raise fields.refused(key, value, f"the decoder reads 0 to {most}")
+        if (token := _token(backend, value)) is not None:
+            found[role] = token
+    ends = [_token(backend, id) for id in several("eos_token_id")[1:]]
+    if any(ends):
+        found["ends"] = [*filter(None, ends)]
+    if folder.model.kind == "encoder-decoder":
+        forced, around = given("forced_bos_token_id"), backend.encode("").ids
+        if forced is None and len(around) > 1 and around[0] == given("bos_token_id"):
+            forced = around[0]
+        if (token := _token(backend, forced)) is not None:
+            found["forced_bos"] = token
+    return found
+
+
+def _token(backend: "tokenizers.Tokenizer", id: Any) -> str | None:
+    """The token of an id of a configuration; None where it names none."""
+    token: str | None = backend.id_to_token(id) if type(id) is int and id >= 0 else None
+    return token
+
+
+def generation_fields(path: Path, fields: ConfigReader) -> ConfigReader:
+    """The keys about decoding.
+
+    They are those of ``generation_config.json`` alone where there is one, as transformers has it,
+    and of ``config.json`` otherwise.
+
+    Raises:
+        CheckpointError: The former is damaged.
+    """
+    file = path / _GENERATION
+    return read_config(file) if os.path.lexists(file) else fields
