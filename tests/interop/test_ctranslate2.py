@@ -104,8 +104,8 @@ PART_SHORT = layouts.LAYOUTS["phi3_long"]["config"]["rope_parameters"] | {"atten
 QUICK = {(name, 4) for name in ("marian", "t5", "gpt2", "llama", "bart", "vaswani")}
 QUICK |= {("llama", 1)}
 PUBLISHED = (
-    "marian", "marian_unshared", "pegasus", "bart", "mbart", "t5", "t5_gated", "gpt2", "llama",
-    "llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma", "qwen3_mixed", "llama_yarn",
+    "marian", "marian_unshared", "pegasus", "bart", "mbart", "m2m_100", "t5", "t5_gated", "gpt2",
+    "llama", "llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma", "qwen3_mixed", "llama_yarn",
     "llama_dynamic", "phi3", "phi3_long", "stablelm", "opt", "opt_post",
 )  # fmt: skip
 

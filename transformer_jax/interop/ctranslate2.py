@@ -187,9 +187,16 @@ def _framing(tokenizer: Tokenizer, both: bool, start: TextStart) -> str:
     if not both:
         before = " ".join(map(name, start.before))
         return f"prompts begin with {before!r}{more}" if before else f"prompts are tokens{more}"
-    before = "".join(f"{name(id)} " for id in tokenizer.prefix_ids)
-    after = "".join(f" {name(id)}" for id in tokenizer.suffix_ids)
-    return f"sources are tokens framed as {before}…{after}{more}"
+    tags = tokenizer.languages
+    if tags is None:
+        before, after, begins = tokenizer.prefix_ids, tokenizer.suffix_ids, ()
+    else:
+        before, after, begins = tags.before, tags.after, tags.begins
+    sides = {"from": "<source language>", "to": "<target language>"}
+    shown = lambda part: sides[part] if isinstance(part, str) else name(part)
+    framed = " ".join([*map(shown, before), "…", *map(shown, after)])
+    prefix = f", with {' '.join(map(shown, begins))} as target_prefix" if begins else ""
+    return f"sources are tokens framed as {framed}{prefix}{more}"
 
 
 def _save(spec: Any, output: Path) -> None:

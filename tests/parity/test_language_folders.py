@@ -1,0 +1,168 @@
+"""M2M100, NLLB and mBART-50 read text, search and export as transformers does.
+
+Every run draws new folders; ``SWEEP_SEED`` repeats those of one that prints its seed.
+"""
+
+import itertools
+import json
+import os
+import random
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from tests.interop import language_folders as made
+from transformer_jax.cli.main import main
+from transformer_jax.data.languages import Direction
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.inference.hf_generation import HFTextGenerator
+from transformer_jax.inference.load_run import load
+from transformer_jax.inference.runs import open_directory
+from transformer_jax.interop.language_codes import language_tokens
+from transformer_jax.interop.tokenizer_settings import Settings
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def seed():
+    number = os.environ.get("SWEEP_SEED", str(time.time_ns() % 2**32))
+    print(f"SWEEP_SEED={number}")
+    return number
+
+
+@pytest.fixture(scope="module")
+def folders(seed, tmp_path_factory):
+    """A folder as transformers writes it, and words of its pieces, for each family."""
+    root = tmp_path_factory.mktemp("written")
+    return {family: (root / family, write(seed, family, root)) for family in made.FAMILIES}
+
+
+def write(seed, family, root):
+    draw = random.Random(f"{seed} {family}")
+    known, pieces = made.words(draw), root / f"{family} pieces"
+    _, name, _, (source, target) = made.FAMILIES[family]
+    made.write_vocabulary(family, pieces, known, draw)
+    codes = list(language_tokens(Settings({"tokenizer_class": name})))
+    more = {"additional_special_tokens": codes} if family == "nllb" else {}
+    tokenizer = getattr(transformers, name).from_pretrained(
+        pieces, src_lang=source, tgt_lang=target, **more
+    )
+    tokenizer.save_pretrained(root / family)
+    extra = 108 if family == "m2m100" else 0  # languages, and rows that nobody uses
+    sizes = {
+        "vocab_size": len(tokenizer) + extra, "d_model": 32, "encoder_layers": 2,
+        "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 48, "decoder_ffn_dim": 64, "max_position_embeddings": 64,
+        "decoder_start_token_id": 2, "scale_embedding": True, "init_std": 0.3,
+    }  # fmt: skip
+    torch.manual_seed(draw.randrange(2**31))
+    kind = "MBart" if family == "mbart50" else "M2M100"
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    cls = getattr(transformers, f"{kind}ForConditionalGeneration")
+    cls(config).save_pretrained(root / family)
+    return known
+
+
+def theirs(folder, family, source, target=None):
+    name = made.FAMILIES[family][1]
+    tokenizer = getattr(transformers, name).from_pretrained(folder, src_lang=source)
+    if target is not None:
+        tokenizer.tgt_lang = target
+    return tokenizer
+
+
+@pytest.mark.parametrize("family", made.FAMILIES)
+def test_texts_have_the_ids_of_transformers_for_every_direction(folders, seed, family):
+    folder, known = folders[family]
+    tokenizer = open_directory(folder).load_tokenizer()
+    draw = random.Random(f"{seed} texts")
+    codes = [*made.FAMILIES[family][3], *draw.sample(tokenizer.languages.languages, 4)]
+    for source, target in itertools.pairwise(codes):
+        other = theirs(folder, family, source, target)
+        frame = tokenizer.languages.frame(Direction(source, target))
+        for text in made.texts(draw, known):
+            ids = tokenizer.encode(text)
+            assert [*frame.before, *ids, *frame.after] == other(text).input_ids, (seed, text)
+            wanted = other(text_target=text).input_ids
+            assert [*frame.begins, *ids, tokenizer.eos] == wanted, (seed, text)
+
+
+def plain(ids):
+    """Tokens without the ends."""
+    return [id for id in ids if id != 2]
+
+
+@pytest.mark.parametrize("family", made.FAMILIES)
+def test_translations_are_those_of_generate(folders, seed, family):
+    """Greedily and with beams, in three directions; our own greedy search finds the same."""
+    folder, known = folders[family]
+    source, target = made.FAMILIES[family][3]
+    loaded = load(folder)
+    write = HFTextGenerator(folder, "encoder-decoder", loaded, batch=4)
+    own = Translator(*loaded)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    draw = random.Random(f"{seed} search")
+    texts = [" ".join(draw.choices(known, k=draw.randint(1, 6))) for _ in range(4)]
+    third = draw.choice([c for c in own.tokenizer.languages.languages if c not in (source, target)])
+    for one, two in ((source, target), (target, source), (third, target)):
+        tokenizer = theirs(folder, family, one)
+        tag = own.tokenizer.languages.tags[two]
+        banned = sorted({1, *own.tokenizer.languages.ids} - {tag})
+        for beams in (1, 3):
+            changes = {"num_beams": beams, "max_new_tokens": 12, "suppress_tokens": (1,)}
+            with jax.default_matmul_precision("highest"):
+                found = list(write(texts, changes, Direction(one, two)))
+            for text, [written] in zip(texts, found, strict=True):
+                given = tokenizer(text, return_tensors="pt")
+                options = {"forced_bos_token_id": tag, "do_sample": False, **changes}
+                options["suppress_tokens"] = [1]
+                with torch.no_grad():
+                    [ids] = model.generate(**given, **options).tolist()
+                assert plain(written.tokens) == plain(ids), (seed, text)
+        greedy = own.search.changed(num_beams=1, max_new_tokens=11)
+        with jax.default_matmul_precision("highest"):
+            lines = own.translate(texts, greedy, Direction(one, two))
+        for text, line in zip(texts, lines, strict=True):
+            given = tokenizer(text, return_tensors="pt")
+            options = {"forced_bos_token_id": tag, "do_sample": False, "max_new_tokens": 12}
+            with torch.no_grad():
+                [ids] = model.generate(**given, **options, suppress_tokens=banned).tolist()
+            # Ours has the end within the limit, and not the first token.
+            assert plain(line.tokens)[:10] == plain(ids)[1:11], (seed, text)
+
+
+@pytest.mark.parametrize("family", made.FAMILIES)
+def test_an_export_is_read_with_its_languages(tmp_path, seed, family):
+    """A folder with a SentencePiece model goes to transformers with ids, languages and weights."""
+    known = made.write(family, tmp_path / "here", seed=seed)
+    assert main(["export", str(tmp_path / "here"), str(tmp_path / "there")]) == 0
+    source, target = made.FAMILIES[family][3]
+    tokenizer = open_directory(tmp_path / "here").load_tokenizer()
+    other = transformers.AutoTokenizer.from_pretrained(tmp_path / "there", src_lang=source)
+    if family != "m2m100":
+        assert type(other).__name__ == made.FAMILIES[family][1]
+        frame = tokenizer.languages.frame(Direction(source, target))
+        other.src_lang = source
+    else:
+        frame = tokenizer.languages.frame(Direction("en", target))
+    for text in made.texts(random.Random(seed), known):
+        ids = [*frame.before, *tokenizer.encode(text), *frame.after]
+        assert other(text).input_ids == ids, (seed, text)
+    wrap = "__{}__".format if family == "m2m100" else str
+    for code, id in tokenizer.languages.tags.items():
+        assert other.convert_tokens_to_ids(wrap(code)) == id
+    again = open_directory(tmp_path / "there").load_tokenizer().languages
+    assert again == tokenizer.languages
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "there")
+    fields = json.loads((tmp_path / "here" / "config.json").read_text())
+    assert model.config.vocab_size == fields["vocab_size"]
+    table = model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_array_equal(
+        table, open_directory(tmp_path / "here").load_params().params["embedding"]["table"]
+    )
