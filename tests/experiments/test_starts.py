@@ -431,6 +431,19 @@ def test_new_tokens_begin_near_the_mean(start, train, tmp_path, capfd, family):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_tokens_begin_as_others(start, train, tmp_path, capfd, family):
+    there = start(family)
+    like = ("--tokens-like", "<|user|>=a")
+    run = train(family, tmp_path / "run", "--init-from", there, *ADDED, *like, *STILL)
+    assert "1 new token near the mean; 1 new token like another" in capfd.readouterr().err
+    tokenizer = load_tokenizer(run / "tokenizer.json")
+    table = parameters(run)["embedding/table"]
+    assert same(table[tokenizer.token_id("<|user|>")], table[tokenizer.token_id("a")])
+    assert not same(table[tokenizer.token_id("quatro")], table[tokenizer.token_id("a")])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("still", [["--lora.rank", "2"], ["--freeze", "encoder"]], ids=" ".join)
 def test_new_tokens_of_a_translator_are_trained_in_its_shared_table(start, train, tmp_path, still):
     """Row B39: beside adapters, and where the table is frozen with one of its stacks."""
@@ -481,6 +494,10 @@ MISTAKES = [
     ("decoder", ["--freeze", "decoder"], "nothing is left to train"),
     ("decoder", ["--lora.rank", "2", "--trainable-tokens", "onze"], "has no token 'onze': add it"),
     ("decoder", ["--trainable-tokens", "<eos>"], "the rows of all tokens are trained: leave it"),
+    ("decoder", ["--tokens-like", "onze=<eos>"], "'onze' is no new token of this run: add it"),
+    ("decoder", ["--tokens-like", "<eos>=<pad>"], "has '<eos>' already: leave it out"),
+    ("decoder", [*ADDED, "--tokens-like", "quatro=onze"], "has no token 'onze'"),
+    ("decoder", [*ADDED, "--tokens-like", "quatro"], "'quatro' is no NEW=OLD, such as"),
     ("decoder", ["--reinit-last", "3"], "reinit_last is 3: there are 2 layers"),
     ("decoder", ["--reinit-last=-1"], "--reinit-last is -1"),
     ("decoder", ["--reinit-head"], "the output layer of this model is its embedding table"),

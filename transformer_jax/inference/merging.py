@@ -48,7 +48,10 @@ __all__ = [
 ]
 
 # Settings of what training starts from, which no longer says where all of the weights are from.
-_START = ("init_from", "freeze", "reinit_last", "reinit_head", "trainable_tokens")
+_START = (
+    *("init_from", "freeze", "reinit_last", "reinit_head", "trainable_tokens"),
+    "tokens_like",
+)
 
 
 def write_merged(

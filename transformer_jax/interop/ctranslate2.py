@@ -185,13 +185,12 @@ def _framing(tokenizer: Tokenizer, both: bool, start: TextStart) -> str:
     ends = f"; texts end with any of {[*map(name, tokenizer.end_tokens)]}, to be given as end_token"
     more = ends if several else ""
     if not both:
-        before = " ".join(map(name, start.before))
-        return f"prompts begin with {before!r}{more}" if before else f"prompts are tokens{more}"
+        first = " ".join(map(name, start.before))
+        return f"prompts begin with {first!r}{more}" if first else f"prompts are tokens{more}"
     tags = tokenizer.languages
-    if tags is None:
-        before, after, begins = tokenizer.prefix_ids, tokenizer.suffix_ids, ()
-    else:
-        before, after, begins = tags.before, tags.after, tags.begins
+    before: tuple[str | int, ...] = tags.before if tags else tokenizer.prefix_ids
+    after: tuple[str | int, ...] = tags.after if tags else tokenizer.suffix_ids
+    begins = tags.begins if tags else ()
     sides = {"from": "<source language>", "to": "<target language>"}
     shown = lambda part: sides[part] if isinstance(part, str) else name(part)
     framed = " ".join([*map(shown, before), "…", *map(shown, after)])

@@ -207,6 +207,7 @@ def check_layers(run: Any, start: Initial) -> None:
     if adapters is not None and adapters.rank:
         _check_adapters(run, stack, own)
     _check_trainable_tokens(run, start)
+    _check_tokens_like(run, start)
     if own.reinit_head:
         _check_head(run, start)
     if stack == "encoder" or _has_labels(run):  # whose head is new, or beside it
@@ -237,6 +238,28 @@ def _check_trainable_tokens(run: Any, start: Initial) -> None:
             f"{setting} is {', '.join(own.trainable_tokens)}: the rows of all tokens are trained: "
             f"leave it out, or add --lora.rank 8 or --{own.prefix}freeze embeddings"
         )
+
+
+def _check_tokens_like(run: Any, start: Initial) -> None:
+    """Refuses rows that start as those of a token that does not exist, or of no new token."""
+    own = start_config(run)
+    setting = f"{own.prefix}tokens_like"
+    added = {*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens}
+    pairs = _pairs(own)
+    for pair, (new, old) in zip(own.tokens_like, pairs, strict=True):
+        if not new or not old:
+            raise ConfigError(f"{setting}: {pair!r} is no NEW=OLD, such as xxx_Latn=deu_Latn")
+        if not has_token(start.tokenizer, _token(start.tokenizer, old)):
+            raise ConfigError(f"{setting}: {own.init_from} has no token {old!r}")
+        if has_token(start.tokenizer, _token(start.tokenizer, new)):
+            raise ConfigError(f"{setting}: {own.init_from} has {new!r} already: leave it out")
+        if new not in added:
+            raise ConfigError(
+                f"{setting}: {new!r} is no new token of this run: add it with "
+                f"--tokenizer.add-tokens, or as a language of --data.pairs"
+            )
+        if [name for name, _ in pairs].count(new) > 1:
+            raise ConfigError(f"{setting}: {new!r} is given twice")
 
 
 def _has_labels(run: Any) -> bool:
@@ -287,10 +310,10 @@ def initial_of(
     """
     if start_config(run).init_from is None:
         return None
-    return functools.partial(_initial, run, families, tokenizer.vocab_size)
+    return functools.partial(_initial, run, families, tokenizer)
 
 
-def _initial(run: Any, families: tuple[str, ...], tokens: int, params: Any) -> Any:
+def _initial(run: Any, families: tuple[str, ...], tokenizer: Tokenizer, params: Any) -> Any:
     own = start_config(run)
     assert own.init_from is not None
     try:
@@ -306,4 +329,21 @@ def _initial(run: Any, families: tuple[str, ...], tokens: int, params: Any) -> A
     fresh = [f"{stack}/{inside}/{i}/" for i in range(layers - own.reinit_last, layers)]
     fresh += ["pooler/"] if own.reinit_last else []
     fresh += _HEADS if own.reinit_head else []
-    return start.given(params, lambda name: name.startswith(tuple(fresh)), tokens)
+    like = {
+        tokenizer.token_id(_token(tokenizer, new)): tokenizer.token_id(_token(tokenizer, old))
+        for new, old in _pairs(own)
+    }
+    anew = lambda name: name.startswith(tuple(fresh))
+    return start.given(params, anew, tokenizer.vocab_size, like)
+
+
+def _pairs(own: StartConfig) -> list[tuple[str, str]]:
+    """Returns the names of ``tokens_like``: a new token, and the one that it starts as."""
+    return [(new, old) for new, _, old in (pair.rpartition("=") for pair in own.tokens_like)]
+
+
+def _token(tokenizer: Tokenizer, name: str) -> str:
+    """Returns the token of a name, which may be a language."""
+    languages = tokenizer.languages
+    named = languages is not None and name in languages.tags
+    return tokenizer.name(languages.tags[name]) if languages and named else name

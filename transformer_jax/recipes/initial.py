@@ -186,6 +186,7 @@ class Initial:
         params: Any,
         anew: Callable[[str], bool] = lambda name: False,
         tokens: int = 0,
+        like: Mapping[int, int] | None = None,
     ) -> Any:
         """``params`` with its values for parameters of the same name, and a line about them.
 
@@ -196,6 +197,7 @@ class Initial:
             params: Nested dictionaries of arrays.
             anew: Whether a parameter, by path, stays newly initialized. Layers have numbers.
             tokens: Tokens of the run's tokenizer; those beyond the tokenizer here are new.
+            like: The tokens whose rows some new tokens start with, by new token.
 
         Raises:
             CheckpointError: No name matches, or one of the same name has another shape.
@@ -203,10 +205,11 @@ class Initial:
         path = self.directory.path
         known = _apart(flatten_dict(self.directory.load_params("best").params))
         taken, fresh = [], []
-        old = self.tokenizer.vocab_size
+        old, like = self.tokenizer.vocab_size, like or {}
         if tokens > old:
             for name in known.keys() & _BY_TOKEN:
                 known[name] = with_new_rows(np.asarray(known[name]), old, tokens, name)
+                known[name][[*like]] = known[name][[*like.values()]]
 
         def value(name: str, here: Any) -> Any:
             if name not in known or anew(name):
@@ -231,12 +234,13 @@ class Initial:
         values = [whole(w, leaf) for w, (_, leaf) in zip(words, leaves, strict=True)]
         if not taken:
             raise CheckpointError(f"{path}: has no parameter that this run could start from")
-        unused = known.keys() - {*taken, *fresh}
+        unused, mean = known.keys() - {*taken, *fresh}, tokens - old - len(like)
         log(
             f"loaded {len(taken)} of {plural(len(taken) + len(fresh), 'parameter')} from {path}; "
             f"newly initialized: {_parts(fresh) or 'none'}"
             + (f"; not used: {_parts(sorted(unused))}" if unused else "")
-            + (f"; {plural(tokens - old, 'new token')} near the mean" if tokens > old else "")
+            + (f"; {plural(mean, 'new token')} near the mean" if mean > 0 else "")
+            + (f"; {plural(len(like), 'new token')} like another" if like else "")
         )
         return jax.tree.unflatten(tree, values)
 

@@ -69,6 +69,9 @@ class StartConfig(Configuration, group=""):
     # Tokens whose rows are trained although their table is frozen, by freeze or beside adapters;
     # those that the run adds are among them.
     trainable_tokens: Annotated[tuple[str, ...], Flag("trainable-tokens")] = ()
+    # Added tokens whose rows start as those of other tokens, NEW=OLD, not near the mean of all: a
+    # new language from a relative, xxx_Latn=deu_Latn.
+    tokens_like: Annotated[tuple[str, ...], Flag("tokens-like")] = ()
     reinit_last: Annotated[Amount, Flag("reinit-last")] = 0  # top layers to reinitialize
     # Reinitialize the output layer, or the head of labels.
     reinit_head: Annotated[bool, Flag("reinit-head")] = False
@@ -88,6 +91,7 @@ class StartConfig(Configuration, group=""):
         given = {
             "freeze": self.freeze != "none",
             "trainable_tokens": self.trainable_tokens,
+            "tokens_like": self.tokens_like,
             "reinit_last": self.reinit_last,
             "reinit_head": self.reinit_head,
         }
