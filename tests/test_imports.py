@@ -13,7 +13,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     ("core",),
     ("functional",),
-    ("models.config", "models.config_groups", "models.lora_config", "models.presets",
+    ("models.config", "models.config_groups", "models.image_config", "models.lora_config",
+     "models.presets",
      "models.recurrent_config"),
     ("models.costs", "models.layers"),
     ("models",),

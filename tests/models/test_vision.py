@@ -254,15 +254,17 @@ def test_every_parameter_has_a_place_on_a_mesh():
         ({"patch_size": 0}, "image.patch_size is 0: at least 1"),
         ({"image_size": -12}, "image.image_size is -12: at least 0"),
         ({"num_channels": 0}, "image.num_channels is 0: at least 1"),
-        (
-            {"image_size": 16},
-            "positions.max_length is 10: an image of 16 × 16 in patches of 4 × 4 makes",
-        ),
+        ({"stem": "convolutions", "patch_size": 3}, "image.patch_size is 3: with image.stem"),
+        ({"pooling": "sequence", "distillation": "head"}, "image.distillation head is for"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(fields, said):
     with pytest.raises(ConfigError, match=said):
         change(image=dataclasses.replace(SMALL.image, **fields))
+
+
+def test_positions_follow_from_the_image():
+    assert change(image=dataclasses.replace(SMALL.image, image_size=16)).max_length == 17
 
 
 def test_patches_of_no_size_are_refused():

@@ -97,7 +97,7 @@ def test_runs_of_an_earlier_version_are_told_from_their_settings(tmp_path):
 def test_every_recipe_has_a_name_of_its_own_and_a_command():
     begun = [name for program in PROGRAMS for name in program.recipes]
     assert len(set(begun)) == len(begun)
-    assert {*begun} == {*RECIPES} - {"images", "captioning"}
+    assert {*begun} == {*RECIPES} - {"captioning"}
     for name in begun:
         recipe = get_recipe(name)
         assert (recipe.name, recipe.config.recipe) == (name, name)

@@ -11,7 +11,7 @@ PROGRAM = "transformer-jax"
 # Commands with a line about each.
 GROUPS: dict[str, dict[str, str]] = {
     "train": {
-        "train": "Train a translator or a language model on your own text.",
+        "train": "Train a translator, a language model or an image classifier.",
         "pretrain": "Pre-train an encoder or an encoder-decoder on any text.",
         "finetune": "Fine-tune an encoder on labeled examples, or a summarizer.",
         "train-speech": "Train a speech recognizer on recordings.",

@@ -1,17 +1,18 @@
-r"""Pre-train an encoder on any text, fine-tune it on labeled examples, resume a run.
+r"""Pre-train an encoder on any text, fine-tune it on labeled examples, train one of pictures.
 
     python -m experiments.encoder_only pretrain python-docs
     python -m experiments.encoder_only pretrain small --data.text corpus.txt
     python -m experiments.encoder_only finetune classify --task.init-from runs/small \
         --data.train reviews.tsv
     python -m experiments.encoder_only finetune tag --data.train train.conllu
+    python -m experiments.encoder_only train vit --data.images pictures --output runs/vit
     python -m experiments.encoder_only resume runs/small
     python -m experiments.encoder_only evaluate runs/classify --data more.tsv
     python -m experiments.encoder_only glue SST-2=runs/classify MRPC=runs/pair
 
-``pretrain NAME --help`` and ``finetune TASK --help`` list every setting. Pre-training ends with
-MLM and sentence-pair accuracy beside trivial baselines; fine-tuning with the scores of
-its task on validation and test examples.
+``COMMAND NAME --help`` lists every setting. Pre-training ends with MLM and sentence-pair accuracy
+beside trivial baselines; fine-tuning and image classifiers with the scores of their task on
+validation and test examples.
 """
 
 import dataclasses
@@ -46,7 +47,7 @@ def glue(arguments: Sequence[str], program: str) -> int:
 FAMILY = training.TrainingProgram(
     "python -m experiments.encoder_only",
     __doc__ or "",
-    {"pretrain": ("masked_lm",), "finetune": ("finetuning",)},
+    {"pretrain": ("masked_lm",), "train": ("images",), "finetune": ("finetuning",)},
     {"glue": glue},
 )
 

@@ -27,7 +27,7 @@ __all__ = ["COMMANDS", "flag_kinds", "main", "training_runs"]
 
 # Commands, with the families that have them.
 COMMANDS = {
-    "train": ("seq2seq", "decoder_only"),
+    "train": ("seq2seq", "decoder_only", "encoder_only"),
     "pretrain": ("encoder_only", "seq2seq"),
     "train-speech": ("seq2seq",),
     "finetune": ("encoder_only", "seq2seq"),

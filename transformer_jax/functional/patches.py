@@ -1,11 +1,12 @@
-"""Images as sequences of square patches."""
+"""Images as sequences: square patches, convolutions with pooling, and a sum over the sequence."""
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from transformer_jax.core.errors import ArgumentError
 
-__all__ = ["patchify"]
+__all__ = ["convolve", "max_pool", "patchify", "sequence_pool"]
 
 
 def patchify(
@@ -35,3 +36,64 @@ def patchify(
     rows, columns = height // size, width // size
     cut = images.reshape(B, rows, size, columns, size, channels)
     return jnp.swapaxes(cut, 2, 3).reshape(B, rows * columns, size * size * channels)
+
+
+def convolve(
+    images: Float[Array, "B height width I"], kernel: Float[Array, "9*I O"]
+) -> Float[Array, "B height width O"]:
+    """The convolution with a kernel of 3 × 3 pixels; beyond the border pixels are zero.
+
+    Args:
+        images: Channels last.
+        kernel: Rows of the kernel's pixels from the top left on, line by line, as of a patch.
+
+    Example:
+        >>> kernel = jnp.zeros((9, 1)).at[3].set(1)  # the pixel to the left
+        >>> convolve(jnp.arange(1.0, 5.0).reshape(1, 2, 2, 1), kernel)[0, ..., 0]
+        Array([[0., 1.],
+               [0., 3.]], dtype=float32)
+    """
+    weights = kernel.reshape(3, 3, images.shape[-1], kernel.shape[-1])
+    layout = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(images, weights, (1, 1), "SAME", dimension_numbers=layout)
+
+
+def max_pool(
+    images: Float[Array, "B height width C"],
+) -> Float[Array, "B height//2 width//2 C"]:
+    """The maxima of 3 × 3 pixels around every second pixel of every second line.
+
+    Both sides are even. XLA:CPU computes the gradient of these slices in a fraction of the time of
+    that of ``reduce_window``.
+
+    Example:
+        >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, ..., 0]
+        Array([[ 5.,  7.],
+               [13., 15.]], dtype=float32)
+    """
+    return _halved(_halved(images, 1), 2)
+
+
+def _halved(images: Float[Array, "B height width C"], axis: int) -> Float[Array, "B _ _ C"]:
+    """The maxima of three pixels around every second one along an axis."""
+    size, pad = images.shape[axis], [(0, 0)] * images.ndim
+    even = jax.lax.slice_in_dim(images, 0, size - 1, 2, axis)
+    odd = jax.lax.slice_in_dim(images, 1, size, 2, axis)
+    pad[axis] = (1, 0)  # the odd pixel before the first is outside
+    before = jnp.pad(
+        jax.lax.slice_in_dim(odd, 0, size // 2 - 1, 1, axis), pad, constant_values=-jnp.inf
+    )
+    return jnp.maximum(jnp.maximum(before, even), odd)
+
+
+def sequence_pool(
+    hidden: Float[Array, "B T D"], scores: Float[Array, "B T"]
+) -> Float[Array, "B D"]:
+    """The sum over a sequence, weighted by the softmax of its scores (Hassani et al. 2021).
+
+    Example:
+        >>> sequence_pool(jnp.array([[[2.0], [4.0]]]), jnp.zeros((1, 2)))
+        Array([[3.]], dtype=float32)
+    """
+    weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(hidden.dtype)
+    return jnp.einsum("BT,BTD->BD", weights, hidden)

@@ -1,5 +1,6 @@
-"""Image models as functions of arrays of pixels."""
+"""Image models as functions of pictures."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.data.images.sources import PictureFiles
+from transformer_jax.data.images.store import ImageStore, Pictures
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
@@ -18,14 +23,17 @@ from transformer_jax.inference.runs import open_directory
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.parallel.inference import MeshProgram
 
-__all__ = ["ImagePredictor", "pixels_of"]
+__all__ = ["ImagePredictor", "pictures_of", "pixels_of"]
+
+_BATCH = 64  # pictures at a time
 
 
 class ImagePredictor(Predictor):
-    """An image encoder or classifier as a function of arrays of pixels.
+    """An image encoder or classifier as a function of pictures: files, or arrays of pixels.
 
     Attributes:
         labels: Names of the classes; empty for an encoder without a classification head.
+        form: How pictures become the pixels that the model reads.
     """
 
     tokenizer = None
@@ -38,63 +46,112 @@ class ImagePredictor(Predictor):
         self.model = nnx.merge(*loaded)
         config = run.read_config()
         self.labels: tuple[str, ...] = tuple((config.get("task") or {}).get("labels", ()))
+        self.form = pictures_of(config, self.model.config.image)
         self._path = path
-        self._preprocessor: dict[str, Any] = config.get("published", {}).get("preprocessor") or {}
-        graph = loaded[0]
-        self._params = loaded[1]
-        self._hidden = MeshProgram(lambda p, x: VisionEncoder.__call__(nnx.merge(graph, p), x))
+        graph, self._params = loaded
+        self._vectors = MeshProgram(lambda p, x: _vectors(nnx.merge(graph, p), x))
         self._probabilities = MeshProgram(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
 
     def __call__(self, images: Any) -> Any:
-        """The label of an image and its probability, or a list with those of each image.
+        """The label of a picture and its probability, or a list with those of each picture.
 
         Args:
-            images: ``[height, width, channels]`` or ``[B, height, width, channels]``, an array or
-                nested lists. Integers are pixels from 0 to 255, normalized here as the checkpoint's
-                preprocessor does; floating-point images are normalized already. Images are not
-                resized.
+            images: The path of a file or a list of paths, which are resized as in training; or
+                pixels ``[height, width, channels]`` or ``[B, height, width, channels]``, an array
+                or nested lists. Integers are pixels from 0 to 255, normalized here as in training;
+                floating-point images are normalized already. Pixels are not resized.
 
         Raises:
             ConfigError: The model has no classification head; or images of another size.
-            ArgumentError: No array of pixels, see :func:`pixels_of`.
+            ArgumentError: No picture, see :func:`pixels_of`.
+            DataError: A file cannot be read as a picture.
             NumericsError: The model computed NaN or infinity.
         """
+        found = [classification(self.labels, row.tolist()) for row in self.probabilities(images)]
+        return found[0] if _is_single(images) else found
+
+    def probabilities(self, images: Any) -> Float[np.ndarray, "B V"]:
+        """Returns the probability of each label for each picture; see :meth:`__call__`."""
         if not self.labels:
             raise ConfigError(f"{self._path}: an image encoder without a classifier: use embed")
-        images = pixels_of(images)
-        pixels = self._normalized(images)
-        probabilities = np.asarray(self._probabilities(self._params, pixels))
-        refuse_nonfinite(probabilities)
-        found = [classification(self.labels, row.tolist()) for row in probabilities]
-        return found[0] if images.ndim == 3 else found
+        return self._run(self._probabilities, images)
+
+    def scores(self, pixels: Any) -> Any:
+        """Returns a score of each label for normalized pictures ``[B height width channels]``."""
+        return self._probabilities(self._params, pixels)
 
     def embed(self, images: Any) -> Float[np.ndarray, "*B D"]:
-        """The vector of the class token of an image, or an array with that of each image.
+        """The vector of the whole of a picture, or an array with that of each picture.
+
+        It is that of the class token, or of sequence pooling.
 
         Args:
             images: As in :meth:`__call__`.
 
         Raises:
             ConfigError: Images of another size.
-            ArgumentError: No array of pixels, see :func:`pixels_of`.
+            ArgumentError: No picture, see :func:`pixels_of`.
+            DataError: A file cannot be read as a picture.
             NumericsError: The model computed NaN or infinity.
         """
-        images = pixels_of(images)
-        hidden = np.asarray(self._hidden(self._params, self._normalized(images)))[:, 0]
-        refuse_nonfinite(hidden)
-        return np.asarray(hidden[0] if images.ndim == 3 else hidden)
+        found = self._run(self._vectors, images)
+        return np.asarray(found[0] if _is_single(images) else found)
+
+    def _run(self, program: Any, images: Any) -> np.ndarray:
+        parts: list[np.ndarray] = []
+        if (paths := _paths_of(images)) is not None:
+            store = ImageStore(PictureFiles(paths), self.form)
+            for start in range(0, len(paths), _BATCH):
+                rows = np.arange(start, start + _BATCH)
+                pixels = store.batch(np.where(rows < len(paths), rows, -1))  # one shape
+                parts.append(np.asarray(program(self._params, pixels))[: len(paths) - start])
+        else:
+            parts.append(np.asarray(program(self._params, self._normalized(pixels_of(images)))))
+        found = np.concatenate(parts)
+        refuse_nonfinite(found)
+        return found
 
     def _normalized(self, images: np.ndarray) -> jax.Array:
-        pixels = jnp.asarray(images if images.ndim == 4 else images[None], jnp.float32)
+        pixels = images if images.ndim == 4 else images[None]
         if np.issubdtype(images.dtype, np.integer):
-            prepare = self._preprocessor
-            if prepare.get("do_rescale", True):
-                pixels = pixels * prepare.get("rescale_factor", 1 / 255)
-            if prepare.get("do_normalize", True):
-                mean = jnp.asarray(prepare.get("image_mean", [0.5]), jnp.float32)
-                std = jnp.asarray(prepare.get("image_std", [0.5]), jnp.float32)
-                pixels = (pixels - mean[None, None, None]) / std[None, None, None]
-        return pixels
+            pixels = self.form.preprocessing.normalized(pixels.astype(np.uint8))
+        return jnp.asarray(pixels, jnp.float32)
+
+
+def _vectors(model: Any, images: Any) -> Any:
+    return model.summary(VisionEncoder.__call__(model, images))
+
+
+def pictures_of(fields: Any, image: Any) -> Pictures:
+    """Returns how the pictures of a stored model become pixels.
+
+    Args:
+        fields: Its ``config.json``: settings ``preprocessing``, or those of the Hugging Face folder
+            that it was converted from.
+        image: Sizes of images, as in its model.
+    """
+    size, stored = image.image_size, fields.get("preprocessing")
+    if stored is not None:
+        preprocessing = from_dict(Preprocessing, stored)
+    else:
+        published = fields.get("published", {}).get("preprocessor") or {}
+        preprocessing = Preprocessing.of(published, size)
+    return Pictures(size, image.num_channels, preprocessing)
+
+
+def _paths_of(images: Any) -> list[str] | None:
+    """The paths of pictures; None for pixels."""
+    several = images if isinstance(images, list | tuple) else [images]
+    if not several or not all(isinstance(one, str | os.PathLike) for one in several):
+        return None
+    return [os.fspath(one) for one in several]
+
+
+def _is_single(images: Any) -> bool:
+    """Returns whether images are one picture."""
+    if _paths_of(images) is not None:
+        return not isinstance(images, list | tuple)
+    return np.ndim(images) == 3
 
 
 def pixels_of(images: Any) -> np.ndarray:
@@ -104,14 +161,14 @@ def pixels_of(images: Any) -> np.ndarray:
         images: An array, or nested lists, of three or four axes.
 
     Raises:
-        ArgumentError: Something else, such as the path of a file; or numbers that are no pixels.
+        ArgumentError: Something else; or numbers that are no pixels.
         ConfigError: Another number of axes.
 
     Example:
-        >>> pixels_of("cat.png")
+        >>> pixels_of(3)
         Traceback (most recent call last):
         ...
-        transformer_jax.core.errors.ArgumentError: images is str: an array of pixels [B, height, ...
+        transformer_jax.core.errors.ArgumentError: images is int: paths of pictures, or an array ...
         >>> pixels_of(np.full((2, 2, 1), 256)).shape
         Traceback (most recent call last):
         ...
@@ -125,8 +182,8 @@ def pixels_of(images: Any) -> np.ndarray:
             raise ArgumentError(f"images are lists of several lengths: {form} is needed") from None
     if not hasattr(images, "dtype") or not hasattr(images, "shape"):
         raise ArgumentError(
-            f"images is {type(images).__name__}: an array of pixels {form} is needed: read a file "
-            f"first, such as numpy.asarray(PIL.Image.open(path))"
+            f"images is {type(images).__name__}: paths of pictures, or an array of pixels {form}, "
+            f"are needed"
         )
     found = np.asarray(images)
     whole, real = (np.issubdtype(found.dtype, kind) for kind in (np.integer, np.floating))

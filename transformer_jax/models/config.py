@@ -19,12 +19,12 @@ from transformer_jax.models.config_groups import (
     FeatureConfig,
     FeedForwardConfig,
     HeadConfig,
-    ImageConfig,
     MixerConfig,
     NormConfig,
     PositionConfig,
     ScoreConfig,
 )
+from transformer_jax.models.image_config import ImageConfig
 
 __all__ = [
     "Activation",
@@ -71,6 +71,10 @@ class TransformerConfig(Configuration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.image.image_size:  # positions follow from the image
+            length = self.image.sequence_length
+            positions = dataclasses.replace(self.positions, max_length=length)
+            object.__setattr__(self, "positions", positions)
         _check(self)
 
     @property
@@ -142,7 +146,7 @@ def _check(config: TransformerConfig) -> None:
     _check_mixer(config, config.mixer)
     _check_embedding(config)
     if config.image.image_size:
-        _check_image(config, config.image)
+        _check_image(config)
     config.features.check(config.embedding.share_encoder_decoder_embeddings)
     both = config.encoder_layers and config.decoder_layers
     if config.features.num_features and not both:
@@ -210,8 +214,7 @@ def _check_embedding(config: TransformerConfig) -> None:
         )
 
 
-def _check_image(config: TransformerConfig, image: ImageConfig) -> None:
-    size, patch = image.image_size, image.patch_size
+def _check_image(config: TransformerConfig) -> None:
     if config.decoder_layers:
         raise ConfigError(
             "image.image_size is for encoders, but there are decoder layers: give the encoder and "
@@ -220,9 +223,4 @@ def _check_image(config: TransformerConfig, image: ImageConfig) -> None:
     if config.vocab_size:
         raise ConfigError(
             f"vocab_size is {config.vocab_size}: an image model has no vocabulary: set it to 0"
-        )
-    if config.positions.max_length != image.sequence_length:
-        raise ConfigError(
-            f"positions.max_length is {config.positions.max_length}: an image of {size} × {size} "
-            f"in patches of {patch} × {patch} makes {image.sequence_length}"
         )

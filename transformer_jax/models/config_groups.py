@@ -23,7 +23,6 @@ __all__ = [
     "FeatureConfig",
     "FeedForwardConfig",
     "HeadConfig",
-    "ImageConfig",
     "MixerConfig",
     "NormConfig",
     "PositionConfig",
@@ -298,28 +297,6 @@ class HeadConfig(Configuration, group="head"):
     mlm_transform_activation: Activation | None = None  # None is feed_forward.activation
     pooler: bool = False  # dense layer on the first hidden state (BERT),
     pooler_activation: Activation = "tanh"  # followed by this (DistilBERT: relu)
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageConfig(Configuration, group="image"):
-    """Images as sequences of a class embedding and patch embeddings (ViT)."""
-
-    image_size: Annotated[int, Range(0, 1 << 16)] = 0  # pixels along each side; 0 is a text model
-    patch_size: Annotated[int, Range(1, 1 << 16)] = 16  # pixels along each side of a patch
-    num_channels: Annotated[int, Range(1, 1 << 16)] = 3  # of a pixel
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.image_size % self.patch_size:
-            raise ConfigError(
-                f"image.patch_size {self.patch_size} does not divide image.image_size "
-                f"{self.image_size}: choose a divisor"
-            )
-
-    @property
-    def sequence_length(self) -> int:
-        """Length of the sequence: the class embedding and all patches."""
-        return 1 + (self.image_size // self.patch_size) ** 2
 
 
 @dataclasses.dataclass(frozen=True)

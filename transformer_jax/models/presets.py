@@ -126,7 +126,7 @@ def vit(
         encoder_layers=num_layers,
         decoder_layers=0,
         embedding=EmbeddingConfig(scale=1.0, dropout=dropout),
-        positions=PositionConfig(kind="learned", max_length=image.sequence_length),
+        positions=PositionConfig(kind="learned"),
         attention=AttentionConfig(num_heads=max(1, d_model // 64)),
         feed_forward=FeedForwardConfig(
             d_ff=4 * d_model, activation="gelu", activation_dropout=dropout
@@ -180,9 +180,10 @@ PRESETS: Presets[TransformerConfig] = Presets(
         "bert_medium": bert(d_model=512, num_layers=8),
         "bert_base": bert(d_model=768, num_layers=12),
         "bert_large": bert(d_model=1024, num_layers=24),
-        # Dosovitskiy et al. 2021 and, tiny, Touvron et al. 2021; with 1,000 classes 5.7, 86.6 and
-        # 304.3 M parameters.
+        # Dosovitskiy et al. 2021 and, tiny and small, Touvron et al. 2021; with 1,000 classes 5.7,
+        # 22.1, 86.6 and 304.3 M parameters.
         "vit_tiny": vit(d_model=192, num_layers=12),
+        "vit_small": vit(d_model=384, num_layers=12),
         "vit_base": vit(d_model=768, num_layers=12),
         "vit_large": vit(d_model=1024, num_layers=24),
         # Radford et al. 2019: 124, 355, 774 and 1,558 M parameters.

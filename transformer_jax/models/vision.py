@@ -1,12 +1,13 @@
 """The Vision Transformer: reads an image as a sequence of patches."""
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Key
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import ACTIVATIONS
-from transformer_jax.functional.patches import patchify
+from transformer_jax.functional.patches import convolve, max_pool, patchify, sequence_pool
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.embedding import Embed
@@ -22,7 +23,11 @@ class VisionEncoder(Summarized):
 
     A linear map makes a vector of the pixels of each patch; a learned one, the same for all
     images, goes first. From there on it is an encoder like that of words, except that nothing is
-    padding. Dosovitskiy et al. 2021, equations 1 to 4.
+    padding. Dosovitskiy et al. 2021, equations 1 to 4. A second learned one is that of DeiT
+    (Touvron et al. 2021, section 4).
+
+    For small data the linear map may be convolutions, each halved by a maximum, and the vector of
+    the whole a weighted sum over patches (Hassani et al. 2021, section 3).
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -35,12 +40,22 @@ class VisionEncoder(Summarized):
         self.config = config
         D = config.d_model
         spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Linear(
-            image.patch_size**2 * image.num_channels, D, (None, "embed"), rngs=rngs
+        single = lambda use: Embed(1, D, scale=spread, rngs=rngs) if use else None
+        linear, axes = image.stem == "linear", (None, "embed")
+        pixels = image.patch_size**2 * image.num_channels
+        self.embedding = Linear(pixels, D, axes, rngs=rngs) if linear else None
+        self.convolutions = nnx.List(
+            Linear(9 * inputs, outputs or D, axes, bias=False, rngs=rngs)
+            for inputs, outputs in image.convolutions
         )
-        self.class_embedding = Embed(1, D, scale=spread, rngs=rngs)
-        at_depth(self.embedding, 0)
-        at_depth(self.class_embedding, 0)
+        self.class_embedding = single(image.pooling == "class")
+        self.distillation_embedding = single(image.distillation != "none")
+        pools = image.pooling == "sequence"
+        self.pool = Linear(D, 1, ("embed", None), rngs=rngs) if pools else None
+        learned = self.class_embedding, self.distillation_embedding
+        for part in (self.embedding, *self.convolutions, *learned):
+            if part is not None:
+                at_depth(part, 0)
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.pooler = Linear(D, D, ("embed", None), rngs=rngs) if config.head.pooler else None
 
@@ -80,14 +95,33 @@ class VisionEncoder(Summarized):
                 f"images of shape {list(images.shape[1:])}: this model reads {list(wanted)}, "
                 f"channels last: resize them"
             )
-        pieces = patchify(images, image.patch_size).astype(compute.dtype)
-        x = self.embedding(pieces).astype(jnp.float32)
-        first = jnp.broadcast_to(self.class_embedding.table[...], (len(x), 1, x.shape[-1]))
-        return jnp.concatenate([first, x], axis=1) * self.config.embedding_scale
+        if self.embedding is not None:
+            x = self.embedding(patchify(images, image.patch_size).astype(compute.dtype))
+        else:
+            x = images.astype(compute.dtype)
+            for layer in self.convolutions:
+                x = max_pool(jax.nn.relu(convolve(x, layer.kernel[...].astype(compute.dtype))))
+            x = x.reshape(len(x), -1, x.shape[-1])
+        x = x.astype(jnp.float32)
+        learned = [
+            jnp.broadcast_to(part.table[...], (len(x), 1, x.shape[-1]))
+            for part in (self.class_embedding, self.distillation_embedding)
+            if part is not None
+        ]
+        return jnp.concatenate([*learned, x], axis=1) * self.config.embedding_scale
+
+    def summary(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+        """Returns a vector for each image: ``h₁``, or the weighted sum of its patches."""
+        if self.pool is None:
+            return hidden[:, 0]
+        return sequence_pool(hidden, self.pool(hidden)[..., 0])
 
     def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """Returns a vector for each image: ``act(W h₁ + b)``, or ``h₁`` without a pooler."""
-        first = hidden[:, 0]
+        """Returns what heads read of each image: ``act(W h + b)``, or ``h`` without a pooler.
+
+        ``h`` is the :meth:`summary`.
+        """
+        first = self.summary(hidden)
         if self.pooler is None:
             return first
         return ACTIVATIONS[self.config.head.pooler_activation](self.pooler(first))
@@ -103,11 +137,16 @@ class VisionEncoder(Summarized):
 
 
 class ImageClassifier(VisionEncoder):
-    """Scores of classes for each image: a linear map of what stands for the whole of it."""
+    """Scores of classes for each image: a linear map of what stands for the whole of it.
+
+    With a second head, on the vector of DeiT's second embedding, they are the mean of both.
+    """
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
-        self.labels = Linear(config.d_model, labels, ("embed", "label"), rngs=rngs)
+        head = lambda: Linear(config.d_model, labels, ("embed", "label"), rngs=rngs)
+        self.labels = head()
+        self.distilled_labels = head() if config.image.distillation == "head" else None
 
     def __call__(  # type: ignore[override]
         self,
@@ -120,4 +159,8 @@ class ImageClassifier(VisionEncoder):
         Raises:
             ConfigError: The images have another size than the model's.
         """
-        return self.labels(self.pooled(super().__call__(images, key=key))).astype(jnp.float32)
+        hidden = super().__call__(images, key=key)
+        scores = self.labels(self.pooled(hidden)).astype(jnp.float32)
+        if self.distilled_labels is None:
+            return scores
+        return (scores + self.distilled_labels(hidden[:, 1]).astype(jnp.float32)) / 2

@@ -59,8 +59,8 @@ def no_record(run: Any) -> None:
 
 def begin(
     run: Any,
-    learn: Callable[[], Tokenizer],
-    resolve: Callable[[Any, Tokenizer], Any],
+    learn: Callable[[], Tokenizer | None],
+    resolve: Callable[[Any, Tokenizer | None], Any],
     *,
     vocab_given: bool,
     published: Callable[[Any], dict[str, Any] | None] = no_record,
@@ -71,7 +71,8 @@ def begin(
 
     Args:
         run: The settings.
-        learn: Function that trains the tokenizer, unless the run names one.
+        learn: Function that trains the tokenizer, unless the run names one; it returns None for a
+            run without texts.
         resolve: Function that fills in settings that follow from the tokenizer and the texts, such
             as the vocabulary size of the model.
         vocab_given: Whether the user set the vocabulary size of the model too.
@@ -83,35 +84,51 @@ def begin(
     """
     output = run.output
     assert output is not None
-    if run.tokenizer.path is not None:
+    tokenizer: Tokenizer | None = None
+    if run.tokenizer is not None and run.tokenizer.path is not None:
         tokenizer = load_tokenizer(run.tokenizer.path)
     elif is_main_process():
         tokenizer = learn()
     if is_main_process():
-        before, tokenizer = tokenizer, _grown(tokenizer, run.tokenizer)
-        run = with_new_tokens(run, before, tokenizer)
-        model = run.model
-        wanted = model.vocab_size if isinstance(model, ModelConfig) else None
-        if vocab_given and wanted != tokenizer.vocab_size:
-            raise ConfigError(
-                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but "
-                f"model.vocab_size is {wanted}: leave model.vocab_size out, and it "
-                f"follows the tokenizer"
-            )
-        run = for_device(resolve(run, tokenizer), devices_of(run.distributed)[0])
-        if run.tokenizer.vocab_size is None:
-            size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
-            run = dataclasses.replace(run, tokenizer=size)
-        if isinstance(run.model, ModelConfig) and run.model.embedding.init is not None:
-            vectors_of_tokens(run.model.embedding.init, tokenizer)  # refused before work starts
+        device = devices_of(run.distributed)[0]
+        if tokenizer is None:
+            run = for_device(resolve(run, None), device)
+        else:
+            run, tokenizer = _with_tokenizer(run, tokenizer, vocab_given)
+            run = for_device(resolve(run, tokenizer), device)
+            if run.tokenizer.vocab_size is None:
+                size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
+                run = dataclasses.replace(run, tokenizer=size)
+            if isinstance(run.model, ModelConfig) and run.model.embedding.init is not None:
+                vectors_of_tokens(run.model.embedding.init, tokenizer)  # refused before work starts
         directory = RunDirectory.create(output, overwrite=run.overwrite)
         # In this order: a run that is killed in between counts as empty.
-        kept = {"special": tokenizer.special or None, "published": published(run)}
+        special = None if tokenizer is None else tokenizer.special or None
+        kept = {"special": special, "published": published(run)}
         known = {name: value for name, value in kept.items() if value is not None}
         directory.write(directory.config, describe_run(run) | known)
-        tokenizer.save(directory.tokenizer)
+        if tokenizer is not None:
+            tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
     return RunDirectory.open(output)
+
+
+def _with_tokenizer(run: Any, tokenizer: Tokenizer, vocab_given: bool) -> tuple[Any, Tokenizer]:
+    """The run and its tokenizer with the tokens that settings add.
+
+    Raises:
+        ConfigError: The user set another vocabulary size of the model.
+    """
+    before, tokenizer = tokenizer, _grown(tokenizer, run.tokenizer)
+    run = with_new_tokens(run, before, tokenizer)
+    wanted = run.model.vocab_size if isinstance(run.model, ModelConfig) else None
+    if vocab_given and wanted != tokenizer.vocab_size:
+        raise ConfigError(
+            f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but "
+            f"model.vocab_size is {wanted}: leave model.vocab_size out, and it "
+            f"follows the tokenizer"
+        )
+    return run, tokenizer
 
 
 def _grown(tokenizer: Tokenizer, settings: Any) -> Tokenizer:

@@ -116,7 +116,7 @@ def with_loaded_tokenizer(run: Any) -> Any:
     Raises:
         DataError: The tokenizer cannot be loaded.
     """
-    if run.tokenizer.path is None:
+    if run.tokenizer is None or run.tokenizer.path is None:
         return run
     return with_normalization(run, load_tokenizer(run.tokenizer.path).normalization)
 

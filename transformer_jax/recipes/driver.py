@@ -19,7 +19,7 @@ from transformer_jax.recipes.freezing import check_layers, initial_of, partition
 from transformer_jax.recipes.initial import load_pretrained
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe, recipe_of
-from transformer_jax.recipes.settings import RowBatches, Trained, start_config
+from transformer_jax.recipes.settings import ExampleBatches, TokenizerConfig, Trained, start_config
 from transformer_jax.recipes.sizing import changed_settings, from_size
 from transformer_jax.recipes.tasks.fit import allowing
 from transformer_jax.runs.config_guard import latest_manifest
@@ -68,16 +68,22 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
     data = recipe.open_data(run)
     run = recipe.with_data(run, data, named, start)
 
-    def learn() -> Tokenizer:
+    def learn() -> Tokenizer | None:
+        if not recipe.reads_text:
+            return None
         if start is not None:
             return start.tokenizer
         texts = recipe.tokenizer_texts(run, data)
         return beginning.learn_tokenizer(run, texts, recipe.special_tokens(run))
 
-    def resolve(run: Any, tokenizer: Tokenizer) -> Any:
+    def resolve(run: Any, tokenizer: Tokenizer | None) -> Any:
+        if isinstance(run, Trained):
+            run = checks.with_batch_multiple(run)
+        if tokenizer is None:
+            return run
         if isinstance(run, Trained):
             sized = checks.with_vocab if start is None else checks.with_rows_for
-            run = sized(checks.with_batch_multiple(run), tokenizer)
+            run = sized(run, tokenizer)
         return recipe.with_tokenizer(run, data, tokenizer, start)
 
     same_model = recipe.keeps_publication and start is not None and start.family == recipe.family
@@ -95,7 +101,9 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
 
 def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
     """Returns the run with the settings that follow from its start, and the start."""
-    if isinstance(run.training, RowBatches):  # the number of rows is the user's, and is not rounded
+    if isinstance(
+        run.training, ExampleBatches
+    ):  # the number of rows is the user's, and is not rounded
         checks.check_rows(run)
     group, start = start_config(run), None
     if group.init_from is not None:
@@ -145,12 +153,14 @@ def reset_derived(run: Any) -> Any:
     return get_recipe(run.recipe).reset_derived(run)
 
 
-def load_tokenizer(run: Any, directory: RunDirectory) -> Tokenizer:
-    """Returns the tokenizer of a run.
+def load_tokenizer(run: Any, directory: RunDirectory) -> Any:
+    """Returns the tokenizer of a run; None if its recipe reads no text.
 
     Raises:
         CheckpointError: It has more tokens than the model's vocabulary.
     """
+    if not get_recipe(run.recipe).reads_text:
+        return None
     tokenizer = directory.load_tokenizer()
     if tokenizer.vocab_size > run.model.vocab_size:
         raise CheckpointError(
@@ -169,13 +179,13 @@ def train(run: Any, directory: RunDirectory, data: Any) -> int:
     return recipe.train(run, directory, data, functools.partial(fit, recipe))
 
 
-def make_task(run: Any, directory: RunDirectory, tokenizer: Tokenizer, data: Any) -> Task:
+def make_task(run: Any, directory: RunDirectory, tokenizer: Any, data: Any) -> Task:
     """Returns the task of a run, with its start, its trained parameters and its settings."""
     recipe = get_recipe(run.recipe)
     return with_start(recipe.make_task(run, directory, tokenizer, data), run, tokenizer)
 
 
-def with_start(task: Task, run: Any, tokenizer: Tokenizer) -> Task:
+def with_start(task: Task, run: Any, tokenizer: Any) -> Task:
     """Returns a task with the start of a run, its trained parameters and its settings."""
     recipe = get_recipe(run.recipe)
     has_partition = task.partition is not EVERYTHING  # such as with a frozen reference
@@ -220,9 +230,10 @@ def fit(recipe: Recipe, run: Any, directory: RunDirectory, data: Any) -> int:
     """
     tokenizer = load_tokenizer(run, directory)
     checks.check_rows(run)
-    settings = run.tokenizer
+    settings = run.tokenizer or TokenizerConfig()
     allowed = allowing(unknown=settings.allow_unknown, lossy=settings.allow_lossy)
-    with show_progress("reading and tokenizing the training data"), allowed:
+    reading = "reading and tokenizing" if recipe.reads_text else "reading"
+    with show_progress(f"{reading} the training data"), allowed:
         task = make_task(run, directory, tokenizer, data)
     per_epoch = task.train.plan.steps_per_epoch
     unsized, run = run, from_size(recipe.with_task(run, task), per_epoch)

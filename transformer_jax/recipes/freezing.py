@@ -29,11 +29,17 @@ _ENTRANCE = ("positions", "segments", "embedding_norm", "projection")
 # What comes after the last block: of language models and translators, of labels, of masked tokens.
 # The last is that of recurrent translators.
 _HEADS = [
-    "head/", "labels/", "transform/", "transform_norm/", "next_sentence/", "decoder/table/",
+    "head/", "labels/", "distilled_labels/", "transform/", "transform_norm/", "next_sentence/",
+    "decoder/table/",
 ]  # fmt: skip
 
 # Parameters that are trained in addition to adapters.
 _NEW_HEADS = ("labels/", "pooler/", "value/")
+
+# What stands before the first block of an encoder, beside the entrance of the stack.
+_TABLES = (
+    "embedding/", "class_embedding/", "distillation_embedding/", "convolutions/",
+)  # fmt: skip
 
 
 def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
@@ -60,7 +66,8 @@ def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
         frozen = _recurrent_parts(freeze, model)
         return where(lambda path: not path.startswith(frozen) or path.startswith("decoder/table/"))
     if freeze == "encoder":
-        return where(lambda path: not path.startswith(("encoder/", "embedding/", "pooler/")))
+        parts = ("encoder/", *_TABLES, "pooler/", "pool/")
+        return where(lambda path: not path.startswith(parts))
     if freeze == "decoder":
         alone = model is not None and model.encoder_layers and not _shares_tables(model)
         table = "decoder_embedding/" if alone else "embedding/"
@@ -68,7 +75,7 @@ def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
     layers = 0 if freeze == "embeddings" else int(freeze)
     stacks = ("encoder", "decoder")
     entrance = (f"{stack}/{part}/" for stack in stacks for part in _ENTRANCE)
-    tables = ("embedding/", "decoder_embedding/", *entrance)
+    tables = (*_TABLES, "decoder_embedding/", *entrance)
 
     def trained(path: str) -> bool:
         parts = path.split("/")
@@ -96,7 +103,7 @@ def _layer_names(i: int) -> tuple[str, ...]:
     return tuple(f"{way}/{i}/" for way in ways)
 
 
-def partition_for(run: Any, tokenizer: Tokenizer) -> Partition:
+def partition_for(run: Any, tokenizer: Any) -> Partition:
     """The partition of a run, by its settings: adapters, or the parameters that are not frozen.
 
     A new head, of labels with its pooler or of values, is trained in addition to adapters, and so
@@ -206,8 +213,12 @@ def check_layers(run: Any, start: Initial) -> None:
     adapters = getattr(run, "lora", None)
     if adapters is not None and adapters.rank:
         _check_adapters(run, stack, own)
-    _check_trainable_tokens(run, start)
-    _check_tokens_like(run, start)
+    if run.tokenizer is not None:
+        _check_trainable_tokens(run, start)
+        _check_tokens_like(run, start)
+    elif own.trainable_tokens or own.tokens_like:
+        given = "trainable_tokens" if own.trainable_tokens else "tokens_like"
+        raise ConfigError(f"{prefix}{given} is given, and this run reads no text: leave it out")
     if own.reinit_head:
         _check_head(run, start)
     if stack == "encoder" or _has_labels(run):  # whose head is new, or beside it
@@ -264,7 +275,7 @@ def _check_tokens_like(run: Any, start: Initial) -> None:
 
 def _has_labels(run: Any) -> bool:
     """Returns whether a run trains a head of labels or of a reward."""
-    return get_recipe(run.recipe).family in FINE_TUNED
+    return get_recipe(run.recipe).family in (*FINE_TUNED, "image")
 
 
 def _check_head(run: Any, start: Initial) -> None:
@@ -295,25 +306,25 @@ def _check_anything_is_trained(model: ModelConfig, own: StartConfig) -> None:
 
 def _top_stack(start: Initial) -> str:
     """The stack whose last layers are those next to the output, of what a run starts from."""
-    return "encoder" if start.family in ENCODERS else "decoder"
+    return "encoder" if start.family in (*ENCODERS, "image") else "decoder"
 
 
 def initial_of(
-    run: Any, families: tuple[str, ...], tokenizer: Tokenizer
+    run: Any, families: tuple[str, ...], tokenizer: Tokenizer | None
 ) -> Callable[[Any], Any] | None:
     """The parameters of step 0 from newly initialized ones; None where a run starts from nothing.
 
     Args:
         run: The settings.
         families: Those that it can start from.
-        tokenizer: Of the run; it may have more tokens than that of the start.
+        tokenizer: Of the run; it may have more tokens than that of the start. None reads no text.
     """
     if start_config(run).init_from is None:
         return None
     return functools.partial(_initial, run, families, tokenizer)
 
 
-def _initial(run: Any, families: tuple[str, ...], tokenizer: Tokenizer, params: Any) -> Any:
+def _initial(run: Any, families: tuple[str, ...], tokenizer: Tokenizer | None, params: Any) -> Any:
     own = start_config(run)
     assert own.init_from is not None
     try:
@@ -329,11 +340,13 @@ def _initial(run: Any, families: tuple[str, ...], tokenizer: Tokenizer, params: 
     fresh = [f"{stack}/{inside}/{i}/" for i in range(layers - own.reinit_last, layers)]
     fresh += ["pooler/"] if own.reinit_last else []
     fresh += _HEADS if own.reinit_head else []
+    anew = lambda name: name.startswith(tuple(fresh))
+    if tokenizer is None:
+        return start.given(params, anew, model=run.model)
     like = {
         tokenizer.token_id(_token(tokenizer, new)): tokenizer.token_id(_token(tokenizer, old))
         for new, old in _pairs(own)
     }
-    anew = lambda name: name.startswith(tuple(fresh))
     return start.given(params, anew, tokenizer.vocab_size, like)
 
 

@@ -1,12 +1,61 @@
-"""Image models, which come as Hugging Face folders: a recipe to use them, not to train them."""
+"""Image classifiers, which are Vision Transformers: ``train vit``."""
 
+import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from transformer_jax.recipes.recipe import Recipe
+from transformer_jax.core.config_fields import Configuration, Count, Flag, Rate
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.data.images.augmentation import Augmentation
+from transformer_jax.data.images.data import ImageData, ImageSplits, open_images, open_table
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.presets import PRESETS, vit
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig
+from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.tasks.settings import ImageTask
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
-__all__ = ["Images"]
+if TYPE_CHECKING:
+    from transformer_jax.runs.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["ImageRun", "Images"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageBatches(ExampleBatches):
+    """Training settings: duration, batches of so many pictures, seed."""
+
+    batch_size: Count = 128  # pictures of a batch, over all devices
+    label_smoothing: Rate = 0.0  # probability that is spread over all labels
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageRun(Cached, RunConfig):
+    """One training run of an image classifier."""
+
+    tokenizer: ClassVar[None] = None  # type: ignore[misc]
+    model: TransformerConfig = PRESETS["vit_tiny"]
+    data: ImageData = ImageData()
+    preprocessing: Preprocessing = Preprocessing()
+    augmentation: Augmentation = Augmentation()
+    task: ImageTask = ImageTask()
+    training: ImageBatches = ImageBatches()
+
+    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateImages(Configuration, group="--"):
+    """Print accuracy, top-5 accuracy and macro-F1 of labeled pictures."""
+
+    data: Annotated[str | None, Flag("data.images", also=("data.test",))] = None
+    """A folder, table or array of labeled pictures; None is the test (or else validation) pictures
+    of the run."""
 
 
 class Images(Recipe):
@@ -14,10 +63,130 @@ class Images(Recipe):
 
     name = "images"
     title = "an image model"
+    config = ImageRun
     family = "image"
+    starts = ("image",)
+    metrics = ("valid_accuracy", "valid_top5_accuracy")
+    reads_text = False
+    evaluation = EvaluateImages
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        return with_defaults(_NAMED)
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run that reads pictures as its start does."""
+        from transformer_jax.recipes.given import was_given
+
+        if run.task.labels:
+            raise ConfigError("task.labels are read from the training pictures: leave them out")
+        if was_given("model.positions.max_length"):
+            raise ConfigError(
+                "model.positions.max_length follows from the image: leave it out, and give "
+                "--model.image.image-size or --model.image.patch-size"
+            )
+        if start is None or run.preprocessing != named.preprocessing:
+            return run
+        from transformer_jax.inference.images import pictures_of
+
+        before = start.model.image
+        kept = pictures_of(start.directory.read_config(), before).preprocessing
+        if kept.resize is not None:  # the same margin around what is cropped
+            scaled = round(kept.resize * run.model.image.image_size / before.image_size)
+            kept = dataclasses.replace(kept, resize=scaled)
+        return dataclasses.replace(run, preprocessing=kept)
+
+    def check(self, run: Any, start: Any) -> None:
+        """Refuses settings of pictures that do not fit the model."""
+        image, prepare = run.model.image, run.preprocessing
+        if not image.image_size:
+            raise ConfigError("model.image.image_size is 0: an image model needs a size")
+        if image.num_channels not in (1, 3):
+            raise ConfigError(
+                f"model.image.num_channels is {image.num_channels}: pictures have 3, or 1 if they "
+                f"are grey"
+            )
+        for name, values in (("mean", prepare.mean), ("std", prepare.std)):
+            if len(values) not in (1, image.num_channels):
+                raise ConfigError(
+                    f"preprocessing.{name} has {plural(len(values), 'value')}: one is needed, or "
+                    f"one for each of {plural(image.num_channels, 'channel')}"
+                )
+        if prepare.resize is not None and prepare.resize < image.image_size:
+            raise ConfigError(
+                f"preprocessing.resize is {prepare.resize}: the model reads {image.image_size} "
+                f"pixels a side, so it must be at least that"
+            )
+
+    def open_data(self, run: Any) -> ImageSplits:
+        """Returns the pictures, of which none is decoded yet."""
+        return open_images(run.data)
+
+    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
+        """Returns the run with the labels of its pictures, which fit the head of its start."""
+        from transformer_jax.recipes.tasks.image_task import label_numbers, picture_labels
+
+        labels = picture_labels(data)
+        for part in data.parts:
+            label_numbers(part, labels)  # refuses unknown ones
+        if start is not None and not run.reinit_head:
+            labels = _as_in_start(run, start, labels)
+        return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
+
+    def make_task(self, run: Any, directory: "RunDirectory", tokenizer: Any, data: Any) -> "Task":
+        """Returns the task of labels."""
+        from transformer_jax.recipes.tasks.image_task import ImageBatching, image_classification
+
+        return image_classification(
+            data,
+            run.model,
+            labels=run.task.labels,
+            preprocessing=run.preprocessing,
+            augmentation=run.augmentation,
+            batching=ImageBatching(run.training.batch_size, run.training.seed),
+            label_smoothing=run.training.label_smoothing,
+            cache=_cache(run, directory),
+        )
+
+    def reset_derived(self, run: Any) -> Any:
+        """Returns the run without labels, which come from the training pictures."""
+        return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
+
+    def batch_tokens(self, run: Any) -> int:
+        """Returns the patches of a batch, with the embeddings before them."""
+        return int(run.training.batch_size * run.model.max_length)
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints the scores of labeled pictures, or of those of the run."""
+        from transformer_jax.inference.images import ImagePredictor
+        from transformer_jax.recipes.driver import read
+        from transformer_jax.recipes.tasks.image_task import image_scores, open_stores
+        from transformer_jax.recipes.tasks.scores import table, write_scores
+
+        predictor = ImagePredictor(directory.path, request.checkpoint)
+        if request.data is not None:
+            options = _stored_data(directory).read
+            splits = ImageSplits(open_table(request.data, options, "--data.images"), read=options)
+            parts = {"data": splits.train}
+        else:
+            splits = self.open_data(read(directory))
+            parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
+        if not parts:
+            raise ConfigError(
+                f"{request.run}: has no test or validation pictures: give --data.images"
+            )
+        stores = open_stores(splits, predictor.form)
+        scores = {
+            name: image_scores(predictor.scores, stores[id(part.pictures)], part, predictor.labels)
+            for name, part in parts.items()
+        }
+        print(table(scores), flush=True)
+        write_scores(request.output, scores)
+        return 0
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
-        """Returns a function of images."""
+        """Returns a function of pictures."""
         from transformer_jax.inference.images import ImagePredictor
 
         return ImagePredictor(path, checkpoint)
@@ -31,3 +200,94 @@ class Images(Recipe):
             return make_model("image", config, rngs=rngs)
         labels = len(task.get("labels", []))
         return make_model("image", config, task="classify", labels=labels, rngs=rngs)
+
+
+def _as_in_start(run: Any, start: Any, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The labels in the order of the head of a start, which is kept.
+
+    Raises:
+        ConfigError: The head has another number of labels.
+    """
+    there = tuple((start.directory.read_config().get("task") or {}).get("labels", ()))
+    if not there or sorted(there) == sorted(labels):
+        return there or labels
+    if len(there) == len(labels):
+        return labels
+    raise ConfigError(
+        f"init_from: {run.init_from} has a head of {plural(len(there), 'label')}, and this run "
+        f"needs {len(labels)}: add --reinit-head"
+    )
+
+
+def _cache(run: Any, directory: "RunDirectory") -> Path:
+    """The folder of decoded pictures."""
+    return directory.path / "store" if run.cache is None else Path(run.cache)
+
+
+def _stored_data(directory: "RunDirectory") -> ImageData:
+    """The settings of the data of a run; those of a Hugging Face folder are the usual ones."""
+    from transformer_jax.recipes.driver import read
+
+    fields = directory.read_config()
+    data: ImageData = read(directory).data if "preprocessing" in fields else ImageData()
+    return data
+
+
+def _run(
+    model: TransformerConfig, augmentation: Augmentation, learning_rate: float, **training: Any
+) -> ImageRun:
+    return ImageRun(
+        model=model,
+        augmentation=augmentation,
+        optimizer=OptimizerConfig(
+            name="adamw",
+            learning_rate=learning_rate,
+            beta2=0.999,
+            eps=1e-8,
+            weight_decay=0.05,
+            schedule=ScheduleConfig("cosine", warmup_steps=None),
+        ),
+        training=ImageBatches(**training),
+        loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+    )
+
+
+def _compact(size: int, channels: int = 3, layers: int = 4, width: int = 128) -> TransformerConfig:
+    """A compact Transformer: two convolutions, sequence pooling, ``d_ff = 2 d_model``."""
+    plain = vit(width, layers, image_size=size, patch_size=4, num_channels=channels)
+    image = dataclasses.replace(plain.image, stem="convolutions", pooling="sequence")
+    feed_forward = dataclasses.replace(plain.feed_forward, d_ff=2 * width)
+    return dataclasses.replace(plain, image=image, feed_forward=feed_forward)
+
+
+_CROPPED = Augmentation(crop="resized", area=(0.25, 1.0), flip=True)
+_SHIFTED = Augmentation(crop="shift", padding=4, flip=True)
+
+_NAMED: dict[str, tuple[str, ImageRun]] = {
+    "vit": (
+        "ViT-Ti/16 at 224 x 224 pixels, 5.5 M parameters.",
+        _run(PRESETS["vit_tiny"], _CROPPED, 5e-4, epochs=None, label_smoothing=0.1),
+    ),
+    "vit-small": (
+        "ViT-S/16 at 224 x 224 pixels, 21.7 M parameters.",
+        _run(PRESETS["vit_small"], _CROPPED, 5e-4, epochs=None, label_smoothing=0.1),
+    ),
+    "vit-base": (
+        "ViT-B/16 at 224 x 224 pixels, 85.8 M parameters.",
+        _run(PRESETS["vit_base"], _CROPPED, 3e-4, epochs=None, label_smoothing=0.1),
+    ),
+    "cct": (
+        "Compact Transformer for small data, at 32 x 32 pixels, 0.6 M parameters.",
+        _run(_compact(32), _SHIFTED, 1e-3, epochs=None, label_smoothing=0.1),
+    ),
+    "digits": (
+        "Compact Transformer for grey pictures of 8 x 8 pixels.",
+        _run(
+            _compact(8, channels=1, layers=2, width=64),
+            Augmentation(crop="shift", padding=1),
+            3e-3,
+            epochs=40,
+            batch_size=64,
+        ),
+    ),
+}

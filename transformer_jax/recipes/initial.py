@@ -39,6 +39,7 @@ from transformer_jax.inference.runs import (
     run_title,
 )
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.image_positions import image_positions, resized_positions
 from transformer_jax.models.making import Kind, make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.checks import check_room
@@ -127,18 +128,8 @@ class Initial:
         """
         own = start_config(run)
         flag = f"{own.prefix}init_from"
-        if run.tokenizer.learnt != named.tokenizer.learnt:
-            raise ConfigError(
-                f"tokenizer: a run with {flag} reads text as that run does: leave it out, or add "
-                f"to it with --tokenizer.add-tokens"
-            )
-        if run.data.read.lowercase and not self.lowercase:
-            raise ConfigError(
-                f"data.read.lowercase: {own.init_from} was trained on text with capitals: leave "
-                f"it out"
-            )
-        if self.lowercase and not run.data.read.lowercase:
-            log(f"{own.init_from} reads lower-cased text, and so does this run")
+        if run.tokenizer is not None:
+            self._check_text(run, named, own.init_from, flag)
         base = self.model if base is None else base
         # A configuration of a run with the same start has the settings given then already.
         if own.init_from == start_config(named).init_from:
@@ -149,18 +140,38 @@ class Initial:
         else:
             model = _changed(base, run.model, named.model)
         self._check_sizes(base, model, flag)
-        read = dataclasses.replace(run.data.read, lowercase=self.lowercase)
-        run = dataclasses.replace(
-            run,
-            # The tokenizer is that of the start; a configuration may name the file of another.
-            tokenizer=dataclasses.replace(run.tokenizer, path=None),
-            # How it is computed depends on this machine, not on the other run.
-            model=dataclasses.replace(model, compute=run.model.compute),
-            data=dataclasses.replace(run.data, read=read),
-        )
-        run = with_normalization(run, self.tokenizer.normalization)
+        # How it is computed depends on this machine, not on the other run.
+        model = dataclasses.replace(model, compute=run.model.compute)
+        run = dataclasses.replace(run, model=model)
+        if run.tokenizer is not None:
+            read = dataclasses.replace(run.data.read, lowercase=self.lowercase)
+            run = dataclasses.replace(
+                run,
+                # The tokenizer is that of the start; a configuration may name the file of another.
+                tokenizer=dataclasses.replace(run.tokenizer, path=None),
+                data=dataclasses.replace(run.data, read=read),
+            )
+            run = with_normalization(run, self.tokenizer.normalization)
         check_room(run)
         return run
+
+    def _check_text(self, run: Any, named: Any, path: str | None, flag: str) -> None:
+        """Refuses settings of a tokenizer or of text that differ from those of the start.
+
+        Raises:
+            ConfigError: It names the setting.
+        """
+        if run.tokenizer.learnt != named.tokenizer.learnt:
+            raise ConfigError(
+                f"tokenizer: a run with {flag} reads text as that run does: leave it out, or add "
+                f"to it with --tokenizer.add-tokens"
+            )
+        if run.data.read.lowercase and not self.lowercase:
+            raise ConfigError(
+                f"data.read.lowercase: {path} was trained on text with capitals: leave it out"
+            )
+        if self.lowercase and not run.data.read.lowercase:
+            log(f"{path} reads lower-cased text, and so does this run")
 
     def _check_sizes(self, base: ModelConfig, model: ModelConfig, flag: str) -> None:
         """Refuses settings that change the shape of a parameter.
@@ -171,8 +182,9 @@ class Initial:
         if model == base:
             return
         old, new = parameter_shapes(base), parameter_shapes(model)
+        resized = image_positions(model)  # they fit images of any size
         for name in old.keys() & new.keys():
-            if old[name] != new[name]:
+            if old[name] != new[name] and name not in resized:
                 before, after = (leaves(dataclasses.asdict(config)) for config in (base, model))
                 given = [f"model.{key}" for key in after if after[key] != before.get(key)]
                 raise ConfigError(
@@ -187,17 +199,21 @@ class Initial:
         anew: Callable[[str], bool] = lambda name: False,
         tokens: int = 0,
         like: Mapping[int, int] | None = None,
+        model: Any = None,
     ) -> Any:
         """``params`` with its values for parameters of the same name, and a line about them.
 
         Layers that are scanned here and apart there, or the other way round, are the same ones.
-        Rows of new tokens are those of :func:`with_new_rows`.
+        Rows of new tokens are those of :func:`with_new_rows`; positions of images of another size
+        are interpolated.
 
         Args:
             params: Nested dictionaries of arrays.
             anew: Whether a parameter, by path, stays newly initialized. Layers have numbers.
-            tokens: Tokens of the run's tokenizer; those beyond the tokenizer here are new.
+            tokens: Tokens of the run's tokenizer; those beyond the tokenizer here are new. 0 is a
+                run without texts.
             like: The tokens whose rows some new tokens start with, by new token.
+            model: Configuration of the run's model, if it reads images.
 
         Raises:
             CheckpointError: No name matches, or one of the same name has another shape.
@@ -205,7 +221,9 @@ class Initial:
         path = self.directory.path
         known = _apart(flatten_dict(self.directory.load_params("best").params))
         taken, fresh = [], []
-        old, like = self.tokenizer.vocab_size, like or {}
+        old, like = self.tokenizer.vocab_size if tokens else 0, like or {}
+        for name in known.keys() & image_positions(model):
+            known[name] = resized_positions(known[name], self.model.image, model.image)
         if tokens > old:
             for name in known.keys() & _BY_TOKEN:
                 known[name] = with_new_rows(np.asarray(known[name]), old, tokens, name)
@@ -325,6 +343,7 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         return _shapes("encoder-decoder", dataclasses.replace(config, compute=compute))
     kind: Kind = "decoder" if config.decoder_layers else "encoder"
     kind = "encoder-decoder" if config.encoder_layers and config.decoder_layers else kind
+    kind = "image" if config.image.image_size else kind
     few = dataclasses.replace(
         config,
         encoder_layers=min(1, config.encoder_layers),

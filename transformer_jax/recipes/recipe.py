@@ -59,6 +59,8 @@ class Recipe:
         needs_start: Whether a run has to start from one.
         metrics: Names of metrics that rank checkpoints, besides ``valid_loss``.
         reads_features: Whether its model reads features instead of tokens.
+        reads_text: Whether its runs have a tokenizer. The settings of other runs have none:
+            ``tokenizer: ClassVar[None] = None``.
         keeps_publication: Whether a run that starts from a published model of its family keeps the
             record of its origin.
         evaluation: The dataclass of the flags of ``evaluate``; None if there is no evaluation.
@@ -77,6 +79,7 @@ class Recipe:
     needs_start: ClassVar[bool] = False
     metrics: ClassVar[tuple[str, ...]] = ()
     reads_features: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = True
     keeps_publication: ClassVar[bool] = False
     evaluation: ClassVar[type | None] = None
     has_plan: ClassVar[bool] = False

@@ -14,6 +14,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig
 __all__ = [
     "Adapted",
     "Cached",
+    "ExampleBatches",
     "RowBatches",
     "RunConfig",
     "StartConfig",
@@ -155,16 +156,27 @@ class TokenBatches(TrainingConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class RowBatches(TrainingConfig):
-    """Training settings: duration, batches of so many rows, seed."""
+class ExampleBatches(TrainingConfig):
+    """Training settings: duration, batches of so many examples, seed."""
 
     batch_size: Count = 32  # of a batch, over all devices
-    sequence_length: Count = 256  # tokens of a row
 
     @property
     def row_unit(self) -> int:
         """The divisor of the rows of every batch."""
         return self.batch_size
+
+    @property
+    def size(self) -> str:
+        """The size of a batch, for messages."""
+        return plural(self.batch_size, "example")
+
+
+@dataclasses.dataclass(frozen=True)
+class RowBatches(ExampleBatches):
+    """Training settings: duration, batches of so many rows, seed."""
+
+    sequence_length: Count = 256  # tokens of a row
 
     @property
     def tokens(self) -> int:
@@ -211,10 +223,13 @@ class Adapted(Configuration):
 class Cached(Configuration):
     """A part of the settings of runs on long texts."""
 
-    cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
+    # Where tokenized text or decoded pictures are kept, for several runs; None is the run.
+    cache: str | None = None
 
 
 def start_config(run: Any) -> StartConfig:
     """Returns the settings of a run about its start; n-gram models have no start."""
-    own = getattr(run, "task", run)
-    return own if isinstance(own, StartConfig) else StartConfig()
+    for own in (getattr(run, "task", None), run):
+        if isinstance(own, StartConfig):
+            return own
+    return StartConfig()

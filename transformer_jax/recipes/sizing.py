@@ -137,7 +137,7 @@ def with_defaults(
         if not isinstance(run.model, ModelConfig):
             return run  # an n-gram model has no such settings
         compute = dataclasses.replace(run.model.compute, dtype="auto")
-        vocab = run.tokenizer.vocab_size or VOCABULARY
+        vocab = 0 if run.tokenizer is None else run.tokenizer.vocab_size or VOCABULARY
         sized: Any = dataclasses.replace(run.model, vocab_size=vocab, compute=compute)
         return dataclasses.replace(run, model=sized)
 

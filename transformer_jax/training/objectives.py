@@ -11,11 +11,13 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
+from transformer_jax.functional.mixing import mix_images
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.training.step import Objective, Sums
 
 __all__ = [
     "encoder_inputs",
+    "image_classification",
     "language_model",
     "length_weights",
     "masked_lm",
@@ -205,6 +207,46 @@ def _class_sums(logits: Array, labels: Array) -> Sums:
     weights = (labels >= 0).astype(jnp.float32)
     total, weight = cross_entropy(logits, jnp.maximum(labels, 0), weights)
     return {"loss": (total, weight), "accuracy": (_correct(logits, labels, weights), weight)}
+
+
+def image_classification(
+    label_smoothing: float = 0.0, mixup: float = 0.0, cutmix: float = 0.0
+) -> Objective:
+    """Cross-entropy of the class of each image, in nats, with ``accuracy`` and ``top5_accuracy``.
+
+    The batch holds ``images`` float ``[B height width C]`` and ``labels`` int32 ``[B]``, -1 for a
+    row without. With a key, images are mixed as :func:`.mix_images` says, within each micro-batch;
+    there is no accuracy then.
+
+    Args:
+        label_smoothing: Probability that is spread over all classes.
+        mixup: Parameter of the Beta distribution of MixUp.
+        cutmix: That of CutMix.
+    """
+
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+        images, labels = jnp.asarray(batch["images"]), jnp.asarray(batch["labels"])
+        weights = (labels >= 0).astype(jnp.float32)
+        targets = jnp.maximum(labels, 0)
+        if key is None or not (mixup or cutmix):
+            logits = model(images, key=key)
+            total, weight = cross_entropy(logits, targets, weights, label_smoothing)
+            _, best = jax.lax.top_k(logits, min(5, logits.shape[-1]))
+            among = ((best == labels[:, None]).any(-1) * weights).sum()
+            correct = _correct(logits, labels, weights)
+            return {
+                "loss": (total, weight),
+                "accuracy": (correct, weight),
+                "top5_accuracy": (among, weight),
+            }
+        key, how = jax.random.split(key)
+        mixed = mix_images(images, labels >= 0, how, mixup, cutmix)
+        logits = model(mixed.images, key=key)
+        loss = lambda targets: cross_entropy(logits, targets, weights, label_smoothing)
+        (first, weight), (second, _) = loss(targets), loss(targets[mixed.partners])
+        return {"loss": (mixed.weight * first + (1 - mixed.weight) * second, weight)}
+
+    return objective
 
 
 def regression() -> Objective:

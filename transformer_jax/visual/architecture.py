@@ -105,9 +105,14 @@ def _entrance(config: TransformerConfig, norm: str) -> list[str]:
     times = "" if scale == 1.0 else f", times {scale:.4g}"
     image = config.image
     if image.image_size:
-        lines.append(f"a vector for the whole first  1 × {D}{times}")
+        if image.num_prefixes:
+            lines.append(f"a vector for the whole first  {image.num_prefixes} × {D}{times}")
+        if image.stem == "convolutions":
+            widths = " → ".join(str(outputs or D) for _, outputs in image.convolutions)
+            stem = f"convolutions  {image.num_channels} → {widths}"
+            return [*lines, f"{stem}, each halved, {image.num_patches} patches{times}"]
         inputs = f"{image.patch_size} × {image.patch_size} × {image.num_channels}"
-        return [*lines, f"linear  {inputs} → {D}, {image.sequence_length - 1} patches{times}"]
+        return [*lines, f"linear  {inputs} → {D}, {image.num_patches} patches{times}"]
     if config.features.num_features:
         return [*lines, f"linear  {config.features.width} → {D}{times}"]
     return [*lines, f"embedding  {config.vocab_size} × {D}{times}"]

@@ -15,7 +15,7 @@ from transformer_jax.data.images.tables import ImageTable, read_images
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.text import local_data
 
-__all__ = ["ImageData", "ImageReadOptions", "ImageSplits", "check_headers", "open_images"]
+__all__ = ["ImageData", "ImageReadOptions", "ImageSplits", "open_images", "open_table"]
 
 _SPLITS = {"valid": ("valid", "validation", "val"), "test": ("test",)}  # folders beside `train`
 
@@ -67,11 +67,12 @@ class ImageData(Configuration, group="data"):
 
 @dataclasses.dataclass(frozen=True)
 class ImageSplits:
-    """All pictures of a run; ``tests`` by name."""
+    """All pictures of a run; ``tests`` by name, and the options of reading them."""
 
     train: ImageTable
     valid: ImageTable | None = None
     tests: dict[str, ImageTable] = dataclasses.field(default_factory=dict)
+    read: ImageReadOptions = ImageReadOptions()
 
     @property
     def parts(self) -> list[ImageTable]:
@@ -97,39 +98,40 @@ def open_images(data: ImageData) -> ImageSplits:
         train, valid, tests = _prepared(data)
     elif data.images is not None:
         found = _split_folders(data.images)
-        train = read_table(found["train"], read, "data.images")
-        valid = read_table(found["valid"], read, "data.images") if "valid" in found else None
+        train = _read(found["train"], read, "data.images")
+        valid = _read(found["valid"], read, "data.images") if "valid" in found else None
         if "test" in found and data.test is None:
-            tests["test"] = read_table(found["test"], read, "data.images")
+            tests["test"] = _read(found["test"], read, "data.images")
     else:
         raise ConfigError(
             "no training pictures: give data.images, a folder with a folder for each class, a "
             "table or an array; or data.tfds"
         )
     if data.valid is not None:
-        valid = read_table(data.valid, read, "data.valid")
+        valid = _read(data.valid, read, "data.valid")
     elif valid is None and read.validation_size > 0:
         train, valid = _hold_out(train, read.validation_size)
     if data.test is not None:
-        tests["test"] = read_table(data.test, read, "data.test")
-    splits = ImageSplits(train, valid, tests)
-    check_headers(splits, read.max_pixels)
+        tests["test"] = _read(data.test, read, "data.test")
+    splits = ImageSplits(train, valid, tests, read)
+    for source in {id(part.pictures): part.pictures for part in splits.parts}.values():
+        source.check(read.max_pixels)
     return splits
 
 
-def read_table(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
-    """Returns the pictures of one folder or file; see :func:`.read_images`."""
-    return read_images(path, read.image, read.text, flag, Preparation.of(read))
-
-
-def check_headers(splits: ImageSplits, max_pixels: int) -> None:
-    """Refuses pictures that are missing, of no known format or too large, without decoding them.
+def open_table(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
+    """Returns the pictures of one folder or file, whose headers are checked.
 
     Raises:
-        DataError: It names the picture, and the line of the table that lists it.
+        DataError: It cannot be read; or a picture is missing, of no known format or too large.
     """
-    for source in {id(part.pictures): part.pictures for part in splits.parts}.values():
-        source.check(max_pixels)
+    table = _read(path, read, flag)
+    table.pictures.check(read.max_pixels)
+    return table
+
+
+def _read(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
+    return read_images(path, read.image, read.text, flag, Preparation.of(read))
 
 
 def _split_folders(path: str) -> dict[str, str]:

@@ -29,8 +29,9 @@ class Preprocessing(Configuration, group="preprocessing"):
     resize: Count | None = None
     fit: Fit = "crop"  # the short side is resized and the middle kept, or both sides are resized
     filter: Filter = "bilinear"  # of resizing
-    # Mean and standard deviation of each channel, of pixels from 0 to 1; one value is for all.
+    # Mean of each channel, of pixels from 0 to 1; one value is for all.
     mean: tuple[float, ...] = (0.5,)
+    # Standard deviation of each channel, likewise.
     std: tuple[Positive, ...] = (0.5,)
     scale: Annotated[float, Range(above=0)] = 1 / 255  # factor of pixels before that
 

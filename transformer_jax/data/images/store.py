@@ -81,6 +81,11 @@ class ImageStore:
     def __init__(self, source: PictureSource, form: Pictures, array: Any = None):
         self.form, self._source, self._array = form, source, array
 
+    @property
+    def decoded(self) -> bool:
+        """True if all pictures are decoded."""
+        return self._array is not None
+
     def __len__(self) -> int:
         return len(self._source)
 

@@ -18,7 +18,7 @@ from transformer_jax.interop.family import (
     norm_mappings,
 )
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
-from transformer_jax.models.config import ImageConfig, TransformerConfig
+from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["FAMILIES"]
 
@@ -49,17 +49,11 @@ def config_of(fields: ConfigReader, pooler: bool) -> TransformerConfig:
     table = _POOLED if pooler else _TABLE
     if pooler:
         fields.only(pooler_output_size=fields.whole("hidden_size"))
-    sizes = {
-        path.removeprefix("image."): value
-        for path, value in table.settings(fields).items()
-        if path.startswith("image.")
-    }
     settings = {
         "vocab_size": 0,
         "decoder_layers": 0,
         "embedding.scale": 1.0,
         "positions.kind": "learned",
-        "positions.max_length": ImageConfig(**sizes).sequence_length,
         "norm.placement": "pre",
         "head.bias": True,
         "head.pooler": pooler,

@@ -131,11 +131,24 @@ def _table(config: TransformerConfig, path: str, tokens: int) -> Component:
 
 
 def _patches(config: TransformerConfig, B: int) -> Iterator[Component]:
-    """Vectors of the patches of images, scaled, and the one that goes before them."""
+    """Vectors of the patches of images, scaled, those that go before them, and a weighted sum."""
     D, item, image = config.d_model, itemsize(config), config.image
     inputs, scaled = image.patch_size**2 * image.num_channels, int(config.embedding_scale != 1.0)
-    yield _linear("embedding", 1, B * (image.sequence_length - 1), inputs, D, True, item, scaled)
-    yield Component("class_embedding", 1, ((1, D),), scaled * B * D, B * D, item * (1 + B) * D, B)
+    if image.stem == "linear":
+        yield _linear("embedding", 1, B * image.num_patches, inputs, D, True, item, scaled)
+    pixels = B * image.image_size**2
+    for i, (channels, outputs) in enumerate(image.convolutions):
+        path = f"convolutions/{i}"
+        yield _linear(path, 1, pixels, 9 * channels, outputs or D, False, item)
+        pixels //= 4
+    names = ("class_embedding", "distillation_embedding")
+    for name, use in zip(
+        names, (image.pooling == "class", image.distillation != "none"), strict=True
+    ):
+        if use:
+            yield Component(name, 1, ((1, D),), scaled * B * D, B * D, item * (1 + B) * D, B)
+    if image.pooling == "sequence":
+        yield _linear("pool", 1, B * image.num_patches, D, 1, True, item)
 
 
 def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Component]:

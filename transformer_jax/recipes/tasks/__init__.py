@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformer_jax.recipes.tasks.denoising_task import denoising
+    from transformer_jax.recipes.tasks.image_task import image_classification
     from transformer_jax.recipes.tasks.labeled import (
         question_answering,
         regression,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "denoising",
+    "image_classification",
     "language_model",
     "masked_lm",
     "question_answering",
@@ -38,6 +40,7 @@ __all__ = [
 # Modules of tasks; a module of the same name as its function would hide it.
 _MODULES = {
     "denoising": "denoising_task",
+    "image_classification": "image_task",
     "language_model": "language_model_task",
     "masked_lm": "masked_lm_task",
     "speech_recognition": "speech_task",

@@ -8,10 +8,18 @@ from transformer_jax.core.config_fields import Amount, Configuration, Count, Not
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.evaluation.words import Tokenize, choose_tokenize
 
-__all__ = ["RECURRENT", "EvaluationConfig", "LengthSettings", "SummaryEvaluation"]
+__all__ = ["RECURRENT", "EvaluationConfig", "ImageTask", "LengthSettings", "SummaryEvaluation"]
 
 
 RECURRENT = "recurrent_"  # before the name of the recipe of a Transformer
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTask(Configuration, group="task"):
+    """The task of labeled pictures."""
+
+    kind: Literal["classify"] = "classify"  # what labels are of
+    labels: tuple[str, ...] = ()  # their names, in order; filled in from the training pictures
 
 
 @dataclasses.dataclass(frozen=True)

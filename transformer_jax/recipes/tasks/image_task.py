@@ -1,0 +1,264 @@
+"""Classes of pictures, by a Vision Transformer."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from flax import nnx
+from jaxtyping import Int
+
+from transformer_jax.core.config_fields import Amount, Configuration, Count
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
+from transformer_jax.data.images.data import ImageSplits
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.data.images.store import ImageStore, Pictures, build_image_store
+from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.data.plan import Batching, BucketPlan
+from transformer_jax.evaluation.classification import accuracy, macro_f1
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.costs.accounting import training_flops
+from transformer_jax.models.vision import ImageClassifier
+from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.scores import table
+from transformer_jax.recipes.tasks.settings import ImageTask
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.training import objectives
+from transformer_jax.training.state import split
+from transformer_jax.training.task import Data, Task, fingerprint
+
+__all__ = [
+    "ImageBatching",
+    "image_classification",
+    "image_scores",
+    "label_numbers",
+    "open_stores",
+    "picture_labels",
+]
+
+_SCORED = 64  # pictures at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageBatching(Configuration, group="batching"):
+    """Batches of pictures."""
+
+    batch_size: Count = 128  # pictures of a batch, over all devices
+    seed: Amount = 1  # of the order, and of random changes
+
+    def plan(self, count: int, shuffle: bool = True) -> BucketPlan:
+        """Returns batches of so many pictures; the last one of an epoch is filled up with -1.
+
+        Example:
+            >>> plan = ImageBatching(batch_size=2).plan(3, shuffle=False)
+            >>> [batch.indices.tolist() for batch in plan.epoch(0)]
+            [[0, 1], [2, -1]]
+        """
+        rows = self.batch_size
+        return Batching(rows, 1, rows, self.seed, 1).plan(np.ones(count, np.int64), shuffle=shuffle)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSettings:
+    """A trained image classifier."""
+
+    model: TransformerConfig
+    task: ImageTask
+    preprocessing: Preprocessing
+
+    recipe: ClassVar[str] = "images"
+
+
+def image_classification(
+    data: ImageSplits | ImageTable,
+    config: TransformerConfig,
+    *,
+    labels: tuple[str, ...] = (),
+    preprocessing: Preprocessing = Preprocessing(),
+    augmentation: Augmentation = Augmentation(),
+    batching: ImageBatching = ImageBatching(),
+    label_smoothing: float = 0.0,
+    cache: Path | None = None,
+) -> Task:
+    """Classes of pictures, by a Vision Transformer (Dosovitskiy et al. 2021).
+
+    Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_top5_accuracy``; the best
+    checkpoint is measured on validation and test pictures, with macro-F1.
+
+    Args:
+        data: Pictures with labels; a single table is for training alone.
+        config: Of the model.
+        labels: Names of classes, in order; without any, those of the training pictures.
+        preprocessing: How pictures become the pixels of the model.
+        augmentation: Random changes in training.
+        batching: Pictures of a batch, and the seed of the order and of random changes.
+        label_smoothing: Probability that is spread over all classes.
+        cache: A folder that keeps decoded pictures; None keeps them in memory.
+
+    Raises:
+        DataError: A picture cannot be read, or a label is unknown.
+    """
+    splits = data if isinstance(data, ImageSplits) else ImageSplits(data)
+    labels = labels or picture_labels(splits)
+    image = config.image
+    form = Pictures(image.image_size, image.num_channels, preprocessing, splits.read.max_pixels)
+    stores = open_stores(splits, form, cache)
+    batches = functools.partial(_data, labels=labels, batching=batching)
+    valid = {}
+    if splits.valid is not None:
+        valid["valid"] = batches(splits.valid, stores)
+    mixed = {"mixup": augmentation.mixup, "cutmix": augmentation.cutmix}
+    terms = {"dropout": has_dropout(config), "augmentation": augmentation != Augmentation(),
+             "label smoothing": label_smoothing}  # fmt: skip
+    higher = ("valid_accuracy", "valid_top5_accuracy")
+    return Task(
+        model=lambda rngs: ImageClassifier(config, labels=len(labels), rngs=rngs),
+        train=batches(splits.train, stores, change=augmentation),
+        objective=objectives.image_classification(label_smoothing, **mixed),
+        valid=valid,
+        metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in higher)),
+        eval_objective=objectives.image_classification(),
+        test=functools.partial(_test, splits, stores, labels),
+        flops=lambda batch: training_flops(config, len(batch["images"]), config.max_length),
+        counts="pictures",
+        regularization=tuple(name for name, used in terms.items() if used),
+        settings=ImageSettings(config, ImageTask(labels=labels), preprocessing),
+    )
+
+
+def picture_labels(splits: ImageSplits) -> tuple[str, ...]:
+    """Returns the labels of the training pictures: sorted, numbers by their size.
+
+    Raises:
+        DataError: There is only one.
+    """
+    found = set(splits.train.texts)
+    if len(found) < 2:
+        raise DataError(
+            f"{splits.train.name}: all pictures have the label {found.pop()!r}: at least two are "
+            f"needed; is data.read.text the right column?"
+        )
+    try:
+        return tuple(sorted(found, key=lambda name: (float(name), name)))
+    except ValueError:
+        return tuple(sorted(found))
+
+
+def label_numbers(part: ImageTable, labels: Sequence[str]) -> Int[np.ndarray, " count"]:
+    """Returns the number of the label of each picture.
+
+    Raises:
+        DataError: A label is not among them; the message names the picture.
+    """
+    numbers = {label: i for i, label in enumerate(labels)}
+    for index, text in enumerate(part.texts):
+        if text not in numbers:
+            shown = ", ".join(map(repr, labels[:20])) + (", ..." if len(labels) > 20 else "")
+            raise DataError(
+                f"{part.where(index)}: the label {text!r} is not among those of training "
+                f"({shown}): mend it, or add such pictures to training"
+            )
+    return np.array([numbers[text] for text in part.texts], np.int32)
+
+
+def open_stores(
+    splits: ImageSplits, form: Pictures, cache: Path | None = None
+) -> dict[int, ImageStore]:
+    """Returns the pictures of each source of the splits, by the identity of the source.
+
+    Raises:
+        DataError: A picture that is decoded now cannot be read.
+    """
+    stores: dict[int, ImageStore] = {}
+    for part in splits.parts:
+        source = part.pictures
+        if id(source) not in stores:
+            stores[id(source)] = build_image_store(
+                source, form, name=part.name, cache=cache, decode=splits.read.decode_first
+            )
+    return stores
+
+
+def _data(
+    part: ImageTable,
+    stores: Mapping[int, ImageStore],
+    *,
+    labels: Sequence[str],
+    batching: ImageBatching,
+    change: Augmentation | None = None,
+) -> Data:
+    """The batches of pictures and their labels, changed at random in training."""
+    store, numbers = stores[id(part.pictures)], label_numbers(part, labels)
+    log(f"{part.name}: {plural(len(part), 'picture')}, {plural(len(labels), 'label')}")
+    plan: Any = batching.plan(len(part), shuffle=change is not None)
+    if change is not None:
+        plan = KeyedPlan(plan, batching.seed)
+
+    def make(items: Any) -> dict[str, Any]:
+        indices, images = store.of_items(items, part.rows, change)
+        return {"images": images, "labels": np.where(indices < 0, -1, numbers[indices])}
+
+    sum_of = fingerprint(plan.fingerprint, [numbers, part.rows, *store.parts()])
+    threads = 1 if store.decoded and not (change and change.operations) else os.cpu_count() or 1
+    return Data(plan, make, sum_of, min(8, threads))
+
+
+def _test(
+    splits: ImageSplits,
+    stores: Mapping[int, ImageStore],
+    labels: Sequence[str],
+    model: Any,
+    step: int,
+) -> dict[str, Any]:
+    """Prints and returns the scores of validation and test pictures."""
+    del step
+    graph, params = split(model)
+    program = MeshProgram(lambda params, images: nnx.merge(graph, params)(images))
+    parts = ({} if splits.valid is None else {"valid": splits.valid}) | splits.tests
+    if not parts:
+        return {}
+    scores = {
+        name: image_scores(lambda x: program(params, x), stores[id(part.pictures)], part, labels)
+        for name, part in parts.items()
+    }
+    print(table(scores), flush=True)
+    return {"scores": scores}
+
+
+def image_scores(
+    classify: Callable[[Any], Any], store: ImageStore, part: ImageTable, labels: Sequence[str]
+) -> dict[str, float]:
+    """Returns accuracy, top-5 accuracy and macro-F1 of labeled pictures, 0 to 1.
+
+    Args:
+        classify: Function from normalized pictures to a score of each label.
+        store: Of the pictures.
+        part: Pictures and their labels.
+        labels: Names of classes, in order.
+
+    Raises:
+        DataError: A label is unknown, or a picture cannot be read.
+        ConfigError: There are no pictures.
+    """
+    wanted = label_numbers(part, labels)
+    if not len(wanted):
+        raise ConfigError(f"{part.name}: no pictures to score")
+    best = []
+    for start in range(0, len(part), _SCORED):
+        places = np.arange(start, start + _SCORED)
+        inside = places < len(part)
+        rows = np.where(inside, part.rows[np.minimum(places, len(part) - 1)], -1)
+        scores = np.asarray(classify(store.batch(rows)))[inside]
+        best.append(np.argsort(-scores, axis=-1, kind="stable")[:, :5])
+    ranked = np.concatenate(best)
+    return {
+        "accuracy": accuracy(ranked[:, 0], wanted),
+        "top5_accuracy": float((ranked == wanted[:, None]).any(-1).mean()),
+        "macro_f1": macro_f1(ranked[:, 0], wanted),
+    }
