@@ -67,14 +67,14 @@ def test_a_folder_becomes_a_run_and_goes_back_bit_by_bit(published, run_command,
 
 @pytest.mark.parametrize(
     "command",
-    ["embed", "generate", "translate", "classify", "score", "fill-mask", "attention"],
+    ["generate", "translate", "score", "fill-mask", "attention"],
 )
-def test_no_command_reads_images(published, run_command, tmp_path, command):
+def test_commands_of_texts_name_the_one_of_images(published, run_command, tmp_path, command):
     (tmp_path / "text").write_text("a\n")
     more = [] if command == "translate" else [tmp_path / "text"]
     code, _, err = run_command(command, published("vit"), *more)
     assert code == 2
-    assert re.search(r"an image model, and no command reads images: .*transformer_jax.load\(", err)
+    assert re.search(r"an image model, which this command does not use: try .* classify ", err)
     assert len(err.strip().splitlines()) == 1
 
 

@@ -146,6 +146,11 @@ MODELS = {
         hf.ViTModel,
         hf.ViTConfig(**VIT, num_channels=1, qkv_bias=False, hidden_act="gelu_new"),
     ),
+    "deit": (hf.DeiTForImageClassificationWithTeacher, hf.DeiTConfig(**VIT, num_labels=5)),
+    "deit_one_head": (
+        hf.DeiTForImageClassification, hf.DeiTConfig(**VIT, num_labels=3, qkv_bias=False)
+    ),
+    "deit_bare": (hf.DeiTModel, hf.DeiTConfig(**VIT, num_channels=1, pooler_act="relu")),
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA)),
     "llama3": (
         hf.LlamaForCausalLM,

@@ -41,7 +41,7 @@ LAYOUTS = list(layouts.LAYOUTS)
 QUICK = (
     "bert_mlm", "bert_qa", "roberta", "camembert_tag", "distilbert_cls", "electra", "gpt2",
     "gpt2_multi", "llama_yarn", "qwen3_number", "gemma2", "phi3_short", "stablelm", "opt_post",
-    "bart", "marian_unshared", "t5_gated", "vit",
+    "bart", "marian_unshared", "t5_gated", "vit", "deit",
 )  # fmt: skip
 # Of each kind of model, with the mechanisms in which they differ.
 QUICK_OUTPUTS = (
@@ -227,6 +227,10 @@ CHANGES = [
     ("norm.eps", "vit", 1e-5),
     ("norm.final", "vit", False),
     ("norm.placement", "vit", "post"),
+    ("image.distillation", "vit", "embedding"),
+    ("image.distillation", "deit", "none"),
+    ("image.stem", "vit", "convolutions"),
+    ("image.pooling", "vit", "sequence"),
 ]
 # What no published family sets, or what changes no result.
 OTHERS = {
@@ -367,6 +371,8 @@ KEYS = {
             "attention_probs_dropout_prob": 0.2, "id2label": {"0": "a", "1": "b"},
             "problem_type": "multi_label_classification", "model_type": "bert"},
     "vit_bare": {"pooler_act": "relu", "pooler_output_size": 16, "qkv_bias": True},
+    "deit": {"image_size": 64, "hidden_act": "relu", "id2label": {"0": "a", "1": "b"}},
+    "deit_bare": {"pooler_act": "tanh", "pooler_output_size": 16, "qkv_bias": False},
 }  # fmt: skip
 
 

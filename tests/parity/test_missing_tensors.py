@@ -33,9 +33,10 @@ COPIES = (
 HEADS = {  # what reads the folder of a model without head
     "bert": "BertModel", "roberta": "RobertaModel", "camembert": "CamembertModel",
     "distilbert": "DistilBertModel", "electra": "ElectraModel", "vit": "ViTModel",
+    "deit": "DeiTModel",
 }  # fmt: skip
 HEADLESS = re.compile(
-    r"(cls|lm_head|vocab_.*|generator_.*|discriminator_predictions|classifier|pre_classifier|"
+    r"(cls|lm_head|vocab_.*|generator_.*|discriminator_predictions|(cls_|distillation_)?classifier|pre_classifier|"
     r"qa_outputs|score)\..*|final_logits_bias"
 )
 
@@ -72,7 +73,7 @@ def bare(tensors):
     """The tensors of the body alone, as a model without head is saved."""
     body = {name: value for name, value in tensors.items() if not HEADLESS.fullmatch(name)}
     return {
-        re.sub(r"^(bert|roberta|distilbert|electra|transformer|model|vit)\.", "", name): value
+        re.sub(r"^(bert|roberta|distilbert|electra|transformer|model|vit|deit)\.", "", name): value
         for name, value in body.items()
     }
 

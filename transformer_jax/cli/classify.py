@@ -28,18 +28,19 @@ _COMPLETION = frozenset(("prompt", "completion", "chosen", "rejected"))
 
 @dataclasses.dataclass(frozen=True)
 class Classify(PredictionCommand):
-    """Classify texts with a fine-tuned model: one line with label and probability per text.
+    """Classify texts or pictures: one line with label and probability for each.
 
     A multi-label model prints all labels above a threshold; a reward model prints the reward of
     each text, or of the last message of each conversation.
     """
 
     run: tyro.conf.Positional[Path]
-    """Run directory or Hugging Face folder of the task classify, pair or regress."""
+    """Run directory or Hugging Face folder of the task classify, pair or regress, or of an image
+    classifier."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Texts; without any, the lines of standard input. A tab separates the two texts of a pair. Of
-    a reward model a text may be {"prompt": "...", "completion": "..."}, or a conversation that ends
-    with an answer, {"messages": [...]}."""
+    an image classifier the paths of pictures. Of a reward model a text may be {"prompt": "...",
+    "completion": "..."}, or a conversation that ends with an answer, {"messages": [...]}."""
     all: bool = False
     """Print the probability of every class, after a header line."""
     threshold: Share | None = None
@@ -54,6 +55,10 @@ class Classify(PredictionCommand):
     def __call__(self) -> int:
         """Classifies lines until the input ends."""
         self.check()
+        from transformer_jax.cli.pictures import classify_pictures, reads_pictures
+
+        if reads_pictures(self.run):
+            return classify_pictures(self)
         from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.inference.encoders import load_task
         from transformer_jax.inference.encoding.rewards import RewardRunner

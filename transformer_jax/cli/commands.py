@@ -26,11 +26,11 @@ GROUPS: dict[str, dict[str, str]] = {
         "generate": "Continue prompts with a language model.",
         "chat": "Talk with a language model trained on conversations.",
         "transcribe": "Transcribe recordings with a speech recognizer.",
-        "classify": "Label texts with a fine-tuned model, or reward them.",
+        "classify": "Label texts or pictures, or reward texts.",
         "tag": "Tag the words of each line with a fine-tuned encoder.",
         "answer": "Extract answers to questions from a text.",
         "fill-mask": "Predict the tokens at [MASK].",
-        "embed": "Write embeddings of lines, or of their tokens.",
+        "embed": "Write embeddings of lines, of their tokens or of pictures.",
         "semantic-search": "Find the lines of a file that are closest to a query.",
     },
     "look inside": {

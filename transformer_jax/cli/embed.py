@@ -16,12 +16,13 @@ __all__ = ["Embed"]
 
 @dataclasses.dataclass(frozen=True)
 class Embed(PredictionCommand):
-    """Write embeddings of the lines of a text, or of their tokens, as .npz or .safetensors."""
+    """Write embeddings of lines of text, of their tokens or of pictures: .npz or .safetensors."""
 
     run: tyro.conf.Positional[Path]
-    """Run directory or Hugging Face folder of an encoder or a translator."""
+    """Run directory or Hugging Face folder of an encoder, a translator or an image model."""
     file: tyro.conf.Positional[Path]
-    """Text file of any size; - is standard input."""
+    """Text file of any size; - is standard input. For an image model a folder of pictures, or a
+    file with the path of a picture in each line."""
     output: OutputPath = Path("vectors.npz")
     """Output file with "vectors", and without pooling "offsets" of lines and token "ids"."""
     layers: str = "last"
@@ -45,9 +46,12 @@ class Embed(PredictionCommand):
     def __call__(self) -> int:
         """Writes the file, and prints a line about its content."""
         from transformer_jax.cli.encoders import file_lines, layers_of
+        from transformer_jax.cli.pictures import embed_pictures, reads_pictures
         from transformer_jax.inference.encoders import load_vectors, pool_of, prompt_of, skip_of
         from transformer_jax.inference.runs import open_directory
 
+        if reads_pictures(self.run):
+            return embed_pictures(self)
         layers = layers_of(self.layers)
         import numpy as np
 

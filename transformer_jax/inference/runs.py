@@ -65,7 +65,7 @@ _USE = {
     "encoder": ("a pre-trained encoder", "fill-mask"),
     "encoder-task": ("a fine-tuned encoder", "embed"),
     "decoder-task": ("a fine-tuned decoder", "classify"),
-    "image": ("an image model", "describe"),
+    "image": ("an image model", "embed"),
 }
 FAMILY_NAMES = {found: name for found, (name, _) in _USE.items()}  # for messages
 
@@ -202,11 +202,8 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
             f"Python {loaded} uses it"
         )
     name, name_of_command = _USE[found]
-    if found == "image":
-        raise ConfigError(
-            f"{run.path}: the run of {name}, and no command reads images: in Python "
-            f"{loaded} is a function of images"
-        )
+    if found == "image" and run.read_config().get("task"):
+        name_of_command = "classify"
     if found in FINE_TUNED:
         name_of_command = TASKS[task_of(run)["kind"]]
     if found in ENCODERS and not set(ENCODERS) & set(kinds):

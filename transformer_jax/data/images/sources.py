@@ -12,9 +12,16 @@ from jaxtyping import UInt8
 from transformer_jax.core.errors import DataError
 from transformer_jax.core.storage.copies import local_file
 from transformer_jax.data.files import open_file, read_file
-from transformer_jax.data.images.decoding import decode, read_header
+from transformer_jax.data.images.decoding import SUFFIXES, decode, read_header
 
-__all__ = ["ArrayPictures", "PictureFiles", "PictureSource", "load_arrays", "pixels_of"]
+__all__ = [
+    "ArrayPictures",
+    "PictureFiles",
+    "PictureSource",
+    "find_pictures",
+    "load_arrays",
+    "pixels_of",
+]
 
 _LARGEST_FILE = 1 << 29  # bytes
 
@@ -187,6 +194,23 @@ def in_channels(
     # ITU-R 601-2, by Pillow's whole numbers.
     weights = np.array([19_595, 38_470, 7_471], np.uint32)
     return ((pixels.astype(np.uint32) @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]
+
+
+def find_pictures(folder: str) -> list[str]:
+    """Returns the pictures in a folder and the folders within it, in the order of their paths.
+
+    Raises:
+        DataError: There is none.
+    """
+    found = sorted(
+        os.path.join(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if not name.startswith(".") and name.lower().endswith(SUFFIXES)
+    )
+    if not found:
+        raise DataError(f"{folder}: no pictures: their names end in {', '.join(SUFFIXES)}")
+    return found
 
 
 def load_arrays(path: str, flag: str = "") -> dict[str, np.ndarray]:

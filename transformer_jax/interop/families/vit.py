@@ -1,9 +1,12 @@
-"""The Vision Transformer, with a classifier or without.
+"""The Vision Transformer and DeiT, with a classifier or without.
 
-Dosovitskiy et al. 2021. Layout: https://huggingface.co/docs/transformers/model_doc/vit.
+Dosovitskiy et al. 2021; Touvron et al. 2021. Layouts:
+https://huggingface.co/docs/transformers/model_doc/vit,
+https://huggingface.co/docs/transformers/model_doc/deit.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 from transformer_jax.interop.config_reader import ConfigReader
@@ -44,7 +47,7 @@ _POOLED = KeyTable(
 )
 
 
-def config_of(fields: ConfigReader, pooler: bool) -> TransformerConfig:
+def config_of(fields: ConfigReader, pooler: bool, distillation: str = "none") -> TransformerConfig:
     """Returns the encoder that a configuration describes."""
     table = _POOLED if pooler else _TABLE
     if pooler:
@@ -57,22 +60,30 @@ def config_of(fields: ConfigReader, pooler: bool) -> TransformerConfig:
         "norm.placement": "pre",
         "head.bias": True,
         "head.pooler": pooler,
+        "image.distillation": distillation,
     }
     return table.config(fields, settings)
 
 
-def model(fields: ConfigReader, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors, name: str = "vit") -> Model:
     """An encoder of images with the heads that are there."""
-    prefix = "vit." if tensors.has("vit.embeddings.cls_token") else ""
-    labeled = tensors.has("classifier.weight")
+    prefix = f"{name}." if tensors.has(f"{name}.embeddings.cls_token") else ""
+    distilled = name == "deit"
+    # A model that learns from a teacher has two heads.
+    heads = ("classifier.weight", *("cls_classifier.weight",) * distilled)
+    labeled = any(map(tensors.has, heads))
     if not labeled:
-        refuse_headless(fields, "ForImageClassification", ("classifier.weight",))
+        refuse_headless(fields, "ForImageClassification", heads)
+        if distilled:
+            refuse_headless(fields, "ForImageClassificationWithTeacher", heads)
     if labeled:
         fields.only(problem_type="single_label_classification")
+    second = "head" if tensors.has("cls_classifier.weight") else "embedding"
+    pooler = not labeled and tensors.has(f"{prefix}pooler.dense.weight")
     return Model(
         kind="image",
         # A classifier reads the first vector as it is, whatever pooler it was saved with.
-        config=config_of(fields, not labeled and tensors.has(f"{prefix}pooler.dense.weight")),
+        config=config_of(fields, pooler, second if distilled else "none"),
         prefix=prefix,
         task="classify" if labeled else None,
         labels=labels_of(fields) if labeled else (),
@@ -91,6 +102,9 @@ def mappings(model: Model) -> list[TensorMapping]:
         TensorMapping("class_embedding/table", f"{at}cls_token", "leading_axis"),
         TensorMapping("encoder/positions/table", f"{at}position_embeddings", "leading_axis"),
     ]
+    if config.image.distillation != "none":
+        second = f"{at}distillation_token"
+        found.append(TensorMapping("distillation_embedding/table", second, "leading_axis"))
     bias = config.attention.bias
     for i in range(config.encoder_layers):
         ours, theirs = f"encoder/blocks/{i}", f"{model.prefix}encoder.layer.{i}"
@@ -105,45 +119,52 @@ def mappings(model: Model) -> list[TensorMapping]:
     found += norm_mappings("encoder/final_norm", f"{model.prefix}layernorm")
     if config.head.pooler:
         found += linear_mappings("pooler", f"{model.prefix}pooler.dense")
-    return [*found, *linear_mappings("labels", "classifier")] if model.task else found
+    if not model.task:
+        return found
+    if config.image.distillation != "head":
+        return [*found, *linear_mappings("labels", "classifier")]
+    second = linear_mappings("distilled_labels", "distillation_classifier")
+    return [*found, *linear_mappings("labels", "cls_classifier"), *second]
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model, name: str = "vit") -> dict[str, Any]:
     """The configuration of a model."""
     table = _POOLED if model.config.head.pooler else _TABLE
+    teacher = "WithTeacher" if model.config.image.distillation == "head" else ""
+    head = f"ForImageClassification{teacher}" if model.task else "Model"
     return {
-        "model_type": "vit",
-        "architectures": ["ViTForImageClassification" if model.task else "ViTModel"],
+        "model_type": name,
+        "architectures": [f"{'DeiT' if name == 'deit' else 'ViT'}{head}"],
         **table.fields(model.config),
         **label_fields(model),
     }
 
 
-def named(model: Model) -> Model:
+def named(model: Model, name: str = "vit") -> Model:
     """A model of ours with the prefix that its names have once published."""
-    return dataclasses.replace(model, prefix="vit." if model.task else "")
+    return dataclasses.replace(model, prefix=f"{name}." if model.task else "")
 
 
-FAMILIES = (
-    ModelFamily(
-        types=("vit",),
-        model=model,
+def _family(name: str) -> ModelFamily:
+    return ModelFamily(
+        types=(name,),
+        model=functools.partial(model, name=name),
         mappings=mappings,
-        fields=fields,
-        unused=lambda model: (r"(vit\.)?pooler\..*",) if model.task else (),
-        named=named,
-        module_names=(
-            (
-                r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)",
-                r"layers.\1.attention.\2",
-            ),
-            (r"(layers\.\d+\.attention)\.query", r"\1.q_proj"),
-            (r"(layers\.\d+\.attention)\.key", r"\1.k_proj"),
-            (r"(layers\.\d+\.attention)\.value", r"\1.v_proj"),
-            (r"encoder\.layer\.(\d+)\.attention\.output\.dense", r"layers.\1.attention.o_proj"),
-            (r"encoder\.layer\.(\d+)\.intermediate\.dense", r"layers.\1.mlp.fc1"),
-            (r"encoder\.layer\.(\d+)\.output\.dense", r"layers.\1.mlp.fc2"),
-            (r"encoder\.layer\.(\d+)\.layernorm", r"layers.\1.layernorm"),
-        ),
-    ),
+        fields=functools.partial(fields, name=name),
+        unused=lambda model: (rf"({name}\.)?pooler\..*",) if model.task else (),
+        named=functools.partial(named, name=name),
+        module_names=_MODULE_NAMES,
+    )
+
+
+_MODULE_NAMES = (
+    (r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)", r"layers.\1.attention.\2"),
+    (r"(layers\.\d+\.attention)\.query", r"\1.q_proj"),
+    (r"(layers\.\d+\.attention)\.key", r"\1.k_proj"),
+    (r"(layers\.\d+\.attention)\.value", r"\1.v_proj"),
+    (r"encoder\.layer\.(\d+)\.attention\.output\.dense", r"layers.\1.attention.o_proj"),
+    (r"encoder\.layer\.(\d+)\.intermediate\.dense", r"layers.\1.mlp.fc1"),
+    (r"encoder\.layer\.(\d+)\.output\.dense", r"layers.\1.mlp.fc2"),
+    (r"encoder\.layer\.(\d+)\.layernorm", r"layers.\1.layernorm"),
 )
+FAMILIES = tuple(_family(name) for name in ("vit", "deit"))

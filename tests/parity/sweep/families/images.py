@@ -1,4 +1,6 @@
-"""The Vision Transformer, with a classifier and without."""
+"""The Vision Transformer and DeiT, with classifiers and without."""
+
+from typing import Any
 
 from tests.parity.sweep.drawing import Case, Draw, family
 
@@ -7,6 +9,18 @@ from tests.parity.sweep.drawing import Case, Draw, family
 def vit(draw: Draw) -> Case:
     heads, size = draw.heads()
     head = draw.turn(["ForImageClassification", "Model"])
+    return Case(f"ViT{head}", images(draw, head, heads, size))
+
+
+@family("deit")
+def deit(draw: Draw) -> Case:
+    heads, size = draw.heads()
+    classifier = "ForImageClassification"
+    head = draw.turn([f"{classifier}WithTeacher", classifier, "Model"])
+    return Case(f"DeiT{head}", images(draw, head, heads, size))
+
+
+def images(draw: Draw, head: str, heads: int, size: int) -> dict[str, Any]:
     patch = draw.choice([3, 4, 8])
     config = {
         "hidden_size": heads * size,
@@ -24,4 +38,4 @@ def vit(draw: Draw) -> Case:
         config["pooler_act"] = draw.choice(["tanh", "relu", "gelu"])
     else:
         config["num_labels"] = draw.choice([2, 3, 7])
-    return Case(f"ViT{head}", config)
+    return config
