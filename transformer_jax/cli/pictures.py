@@ -3,13 +3,9 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformer_jax.core.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from transformer_jax.cli.classify import Classify
-    from transformer_jax.cli.embed import Embed
 
 __all__ = ["classify_pictures", "embed_pictures", "reads_pictures"]
 
@@ -27,8 +23,12 @@ def reads_pictures(run: Path) -> bool:
     return family(open_directory(run)) == "image"
 
 
-def classify_pictures(command: "Classify") -> int:
-    """Prints a line with the label and its probability for each picture."""
+def classify_pictures(command: Any) -> int:
+    """Prints a line with the label and its probability for each picture.
+
+    Args:
+        command: The flags of ``classify``.
+    """
     from transformer_jax.cli.encoders import given_lines, windows, write
     from transformer_jax.inference.images import ImagePredictor
 
@@ -50,8 +50,11 @@ def _named(name: str, path: str) -> str:
     return path.strip()
 
 
-def embed_pictures(command: "Embed") -> int:
+def embed_pictures(command: Any) -> int:
     """Writes the vector of each picture, and prints a line about them.
+
+    Args:
+        command: The flags of ``embed``.
 
     Raises:
         ConfigError: A flag for texts is given.

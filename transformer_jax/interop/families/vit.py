@@ -103,8 +103,8 @@ def mappings(model: Model) -> list[TensorMapping]:
         TensorMapping("encoder/positions/table", f"{at}position_embeddings", "leading_axis"),
     ]
     if config.image.distillation != "none":
-        second = f"{at}distillation_token"
-        found.append(TensorMapping("distillation_embedding/table", second, "leading_axis"))
+        token = f"{at}distillation_token"
+        found.append(TensorMapping("distillation_embedding/table", token, "leading_axis"))
     bias = config.attention.bias
     for i in range(config.encoder_layers):
         ours, theirs = f"encoder/blocks/{i}", f"{model.prefix}encoder.layer.{i}"
