@@ -1,7 +1,7 @@
 """Hugging Face model configurations by name."""
 
 import dataclasses
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from transformer_jax.core.config_fields import nearest
 from transformer_jax.core.errors import ArgumentError, ConfigError
@@ -108,8 +108,11 @@ def vit(
     patch_size: int = 16,
     num_channels: int = 3,
     dropout: float = 0.0,
+    **form: Any,
 ) -> TransformerConfig:
     """The Vision Transformer of any size: head size 64, ``d_ff = 4 d_model``.
+
+    Further settings are those of :class:`.ImageConfig`, such as ``pooling``.
 
     Source: Dosovitskiy et al. 2021, table 1.
 
@@ -119,7 +122,7 @@ def vit(
     """
     if patch_size < 1:
         raise ConfigError(f"patch is {patch_size}: at least 1")
-    image = ImageConfig(image_size=image_size, patch_size=patch_size, num_channels=num_channels)
+    image = ImageConfig(image_size, patch_size, num_channels, **form)
     return TransformerConfig(
         vocab_size=0,
         d_model=d_model,
