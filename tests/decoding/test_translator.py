@@ -503,7 +503,7 @@ PLACEMENTS = {
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_lines_of_one_batch_go_to_a_language_each(lines, placement, num_beams):
-    """As each alone, by tokens alone: no language is compiled, and none is in a text."""
+    """Each is translated as it is alone; no language is compiled, and no tag is in a text."""
     tokenizer = Letters()
     tokenizer.languages = LanguageTags({"x": 17, "y": 18, "z": 19}, *PLACEMENTS[placement])
     search = dataclasses.replace(SEARCH, num_beams=num_beams, num_return_sequences=1)

@@ -11,7 +11,7 @@ from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.recipes.generation_flags import generation_flags
+from transformer_jax.recipes.generation_flags import LanguageFlags, generation_flags
 
 if TYPE_CHECKING:
     from transformer_jax.inference.attention import TextAttention
@@ -23,7 +23,7 @@ AttentionFlags: Any = generation_flags(TRANSLATION, "num_beams")
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention(AttentionFlags, RunCommand):
+class Attention(AttentionFlags, LanguageFlags, RunCommand):
     """Write an HTML page with the attention of every layer and head, and a PNG of one layer."""
 
     run: tyro.conf.Positional[Path]
@@ -113,7 +113,11 @@ class Attention(AttentionFlags, RunCommand):
         elif found in ENCODERS:  # a tab separates the texts of a pair
             attention = predictor.attention(*self.sentence.split("\t", 1))
         else:
-            attention = predictor.attention(self.sentence, self.target, **self.given())
+            languages = {"from_": self.from_language, "to": self.to}
+            if found == "speech":
+                self.check_languages("a speech recognizer")
+                languages = {}
+            attention = predictor.attention(self.sentence, self.target, **languages, **self.given())
         return attention  # type: ignore[no-any-return]
 
     def check_alone(self, kind: str, name: str) -> None:
@@ -127,9 +131,20 @@ class Attention(AttentionFlags, RunCommand):
             "num_beams": self.num_beams is not None,
         }
         theirs["picture"] = self.picture not in (None, kind)
+        self.check_languages(name)
         for setting, given in theirs.items():
             if given:
                 flag = setting.replace("_", "-")
+                raise ConfigError(f"--{flag} is for translators: {self.run} is {name}")
+
+    def check_languages(self, name: str) -> None:
+        """Refuses languages of a model that does not translate.
+
+        Raises:
+            ConfigError: It names the flag.
+        """
+        for flag, given in (("from", self.from_language), ("to", self.to)):
+            if given is not None:
                 raise ConfigError(f"--{flag} is for translators: {self.run} is {name}")
 
     def check(self) -> None:

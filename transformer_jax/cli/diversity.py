@@ -12,6 +12,7 @@ from transformer_jax.cli.output import check_file, escaped, note, write_json, wr
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Amount, Count, Fraction, OutputPath, Range, Seed
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.recipes.generation_flags import LanguageFlags
 
 if TYPE_CHECKING:
     from transformer_jax.evaluation.diversity import Diversity
@@ -20,7 +21,7 @@ __all__ = ["DiversityCommand"]
 
 
 @dataclasses.dataclass(frozen=True)
-class DiversityCommand(PredictionCommand):
+class DiversityCommand(LanguageFlags, PredictionCommand):
     """Compare how much the texts of a model differ: greedy, beam search and sampling."""
 
     run: tyro.conf.Positional[Path]
@@ -76,7 +77,7 @@ class DiversityCommand(PredictionCommand):
 
         found = write_varieties(
             self.run, lines, self.ways(), checkpoint=self.checkpoint,
-            max_new_tokens=self.max_new_tokens, seed=self.seed,
+            max_new_tokens=self.max_new_tokens, seed=self.seed, direction=self.direction,
         )  # fmt: skip
         every = [text for texts in found.values() for row in texts for text in row]
         tokenize = self.tokenize or choose_tokenize(every)

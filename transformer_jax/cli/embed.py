@@ -10,12 +10,13 @@ from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.recipes.generation_flags import LanguageFlags
 
 __all__ = ["Embed"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Embed(PredictionCommand):
+class Embed(LanguageFlags, PredictionCommand):
     """Write embeddings of lines of text, of their tokens or of pictures: .npz or .safetensors."""
 
     run: tyro.conf.Positional[Path]
@@ -66,7 +67,12 @@ class Embed(PredictionCommand):
         run, own = open_directory(self.run), self.pool is None
         prompt = prompt_of(run, self.prompt_name, text=self.prompt, usual=own)
         vectors, prepare = load_vectors(
-            self.run, self.checkpoint, tokens=self.max_tokens, sentences=own, prompt=prompt
+            self.run,
+            self.checkpoint,
+            tokens=self.max_tokens,
+            sentences=own,
+            prompt=prompt,
+            direction=self.direction,
         )
         skip = skip_of(run, vectors, prompt) if own else 0
         vectors.check(layers, pool)

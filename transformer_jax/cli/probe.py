@@ -11,6 +11,7 @@ from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Flag, Range
 from transformer_jax.core.errors import DataError, UserError, plural
+from transformer_jax.recipes.generation_flags import LanguageFlags
 
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled
@@ -22,7 +23,7 @@ __all__ = ["Probe"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Probe(PredictionCommand):
+class Probe(LanguageFlags, PredictionCommand):
     """Linear probing of each layer's frozen embeddings on the labels of a file."""
 
     run: tyro.conf.Positional[Path]
@@ -56,7 +57,7 @@ class Probe(PredictionCommand):
         train, valid = self.examples(dataclasses.replace(prepare, lowercase=lower))
         # Tagging uses one vector per word, without pooling.
         pool = "mean" if self.tagged else pool_of(self.run, self.pool)
-        vectors, _ = load_vectors(self.run, self.checkpoint)
+        vectors, _ = load_vectors(self.run, self.checkpoint, direction=self.direction)
         from transformer_jax.inference.encoding.probing import majority, probe_layers
 
         (items, given), (others, wanted) = self.items(train), self.items(valid)

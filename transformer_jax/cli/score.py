@@ -12,6 +12,7 @@ from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.requests import TextScore, perplexity
+from transformer_jax.recipes.generation_flags import LanguageFlags
 
 __all__ = ["Score", "row"]
 
@@ -19,7 +20,7 @@ HEADER = ("line", "log_prob", "tokens", "log_prob_per_token", "perplexity")
 
 
 @dataclasses.dataclass(frozen=True)
-class Score(PredictionCommand):
+class Score(LanguageFlags, PredictionCommand):
     """Print the log-probability of each line of a text, or of each translation, as TSV."""
 
     run: tyro.conf.Positional[Path]
@@ -47,6 +48,8 @@ class Score(PredictionCommand):
         readers = ("encoder-decoder", "decoder", "ngram")
         kind = refuse_others(open_directory(self.run), readers)
         pair = self.source is not None and self.target is not None
+        if kind != "encoder-decoder" and (self.from_language or self.to):
+            raise ConfigError(f"{self.run} is a language model: leave --from and --to out")
         if kind == "encoder-decoder" and (self.text is not None or self.as_one_text or not pair):
             raise ConfigError(f"{self.run} is a translator: give --source and --target")
         if kind != "encoder-decoder" and (
@@ -91,7 +94,12 @@ class Score(PredictionCommand):
         from transformer_jax.data.text import check_readable
         from transformer_jax.decoding.translator import Translator
         from transformer_jax.inference.load_run import load
-        from transformer_jax.inference.runs import as_trained, source_as_trained
+        from transformer_jax.inference.runs import (
+            as_trained,
+            direction_of,
+            open_directory,
+            source_as_trained,
+        )
 
         assert self.source is not None
         assert self.target is not None
@@ -99,9 +107,12 @@ class Score(PredictionCommand):
             check_readable(getattr(self, flag), f"--{flag}")
         pairs = read_aligned(self.source, self.target, "score")
         translator = Translator(*load(self.run, self.checkpoint))
+        tokenizer: Any = translator.tokenizer
+        direction = direction_of(open_directory(self.run), tokenizer, self.direction)
         write = _writer(HEADER, self.tokens)
         source, target = source_as_trained(self.run), as_trained(self.run)
-        scores = translator.score([source(s) for s, _ in pairs], [target(t) for _, t in pairs])
+        sources, targets = [source(s) for s, _ in pairs], [target(t) for _, t in pairs]
+        scores = translator.score(sources, targets, direction)
         for number, score in enumerate(scores, 1):
             told = row(str(number), score.log_prob, len(score.tokens))
             write(told, translator.tokenizer, score)

@@ -11,12 +11,13 @@ from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.recipes.generation_flags import LanguageFlags
 
 __all__ = ["SemanticSearch"]
 
 
 @dataclasses.dataclass(frozen=True)
-class SemanticSearch(PredictionCommand):
+class SemanticSearch(LanguageFlags, PredictionCommand):
     """Print the lines of a file with the highest cosine similarity to a query, as TSV.
 
     A sentence encoder puts its prompt "query" before the query and "document" before the lines, if
@@ -64,7 +65,9 @@ class SemanticSearch(PredictionCommand):
             check_readable(self.file, "semantic-search")
         pool, run, own = pool_of(self.run, self.pool), open_directory(self.run), self.pool is None
         name, compare = similarity_of(run) if own else ("cosine", cosine)
-        vectors, plain = load_vectors(self.run, self.checkpoint, sentences=own)
+        vectors, plain = load_vectors(
+            self.run, self.checkpoint, sentences=own, direction=self.direction
+        )
         before = [prompt_of(run, kind) if own else "" for kind in ("query", "document")]
         ask, prepare = (prompted(run, plain, prompt) for prompt in before)
         skips = [skip_of(run, vectors, prompt) for prompt in before]

@@ -15,9 +15,10 @@ from transformer_jax.cli.output import TextOutput, note, tsv, waiting
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.recipes.generation_flags import generation_flags
+from transformer_jax.recipes.generation_flags import LanguageFlags, generation_flags
 
 if TYPE_CHECKING:
+    from transformer_jax.data.languages import Direction
     from transformer_jax.decoding.forced import TraceStep
     from transformer_jax.decoding.line_translator import LineTranslator
     from transformer_jax.decoding.options import TranslationBatching
@@ -40,7 +41,7 @@ TranslationFlags: Any = generation_flags(
 
 
 @dataclasses.dataclass(frozen=True)
-class Translate(TranslationFlags, EngineCommand):
+class Translate(TranslationFlags, LanguageFlags, EngineCommand):
     """Translate lines of standard input, or of a file."""
 
     run: tyro.conf.Positional[Path]
@@ -77,14 +78,16 @@ class Translate(TranslationFlags, EngineCommand):
         if self.generation_config == "hf":
             return self.by_generation_config()
         search, batching = self.options()
-        from transformer_jax.inference.runs import source_as_trained
+        from transformer_jax.inference.runs import direction_of, open_directory, source_as_trained
 
         with self.destination() as out:
             translator = self.translator(search, batching)
+            run: Any = open_directory(self.run)
+            direction = direction_of(run, translator.tokenizer, self.direction)
             lines = map(source_as_trained(self.run), self.lines())
             out.write(self.header())
             with Counter(self) as counter:
-                for i, translation in enumerate(self.translations(translator, lines), 1):
+                for i, translation in enumerate(self.translations(translator, lines, direction), 1):
                     out.write(self.written(i, translation))
                     if i % batching.window == 0 or self.trace:
                         out.flush()
@@ -141,9 +144,11 @@ class Translate(TranslationFlags, EngineCommand):
         from transformer_jax.decoding.requests import Translation
         from transformer_jax.inference.hf_generation import HFTextGenerator
         from transformer_jax.inference.load_run import load
+        from transformer_jax.inference.runs import direction_of, open_directory
 
         destination = self.destination()
         loaded = load(self.run, self.checkpoint, kind="encoder-decoder")
+        direction = direction_of(open_directory(self.run), loaded[1], self.direction)
         write = HFTextGenerator(
             self.run, "encoder-decoder", loaded, batch=self.batch_size or 32, changes=self.given()
         )
@@ -153,7 +158,7 @@ class Translate(TranslationFlags, EngineCommand):
         limited = lines = 0
         with destination as out:
             out.write(self.header())
-            for lines, texts in enumerate(write(self.lines()), 1):
+            for lines, texts in enumerate(write(self.lines(), None, direction), 1):
                 out.write(shown.written(lines, Translation("", tuple(texts))))
                 out.flush()
                 limited += texts[0].finish_reason == "length"
@@ -174,7 +179,7 @@ class Translate(TranslationFlags, EngineCommand):
             from transformer_jax.cli.flags import refuse_flags
 
             taken = ("num_beams", "num_return_sequences", "scores", "tsv", "input", "output",
-                     "checkpoint", "batch_size")  # fmt: skip
+                     "checkpoint", "batch_size", "from_language", "to")  # fmt: skip
             refuse_flags(self, taken)
         if self.tsv and self.scores:
             raise ConfigError("--scores is a column of --tsv already: leave it out")
@@ -212,17 +217,19 @@ class Translate(TranslationFlags, EngineCommand):
         return search, TranslationBatching(rows=rows, window=window, too_long=self.too_long)
 
     def translations(
-        self, translator: "LineTranslator", lines: Iterable[str]
+        self, translator: "LineTranslator", lines: Iterable[str], direction: "Direction"
     ) -> "Iterator[Translation]":
         """Translations by the flags, or with their steps."""
         if self.trace:
-            return self.traces(translator, lines)
-        return translator.stream(lines)
+            return self.traces(translator, lines, direction)
+        return translator.stream(lines, directions=direction)
 
-    def traces(self, translator: Any, lines: Iterable[str]) -> "Iterator[Translation]":
+    def traces(
+        self, translator: Any, lines: Iterable[str], direction: "Direction"
+    ) -> "Iterator[Translation]":
         """Translations; the steps of each are printed on standard error first."""
         for line in lines:
-            translation, steps = translator.trace(line)
+            translation, steps = translator.trace(line, direction=direction)
             print(traced(line, steps), file=sys.stderr, flush=True)
             yield translation
 

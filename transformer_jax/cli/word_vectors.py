@@ -10,6 +10,7 @@ from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.recipes.generation_flags import LanguageFlags
 
 if TYPE_CHECKING:
     from transformer_jax.visual.words import WordVectors
@@ -18,7 +19,7 @@ __all__ = ["WordVectorsCommand"]
 
 
 @dataclasses.dataclass(frozen=True)
-class WordVectorsCommand(PredictionCommand):
+class WordVectorsCommand(LanguageFlags, PredictionCommand):
     """Compare the contextual vectors of a word in several sentences, layer by layer."""
 
     run: tyro.conf.Positional[Path]
@@ -46,7 +47,7 @@ class WordVectorsCommand(PredictionCommand):
         from transformer_jax.inference.encoders import load_vectors
         from transformer_jax.inference.runs import open_directory, preparation
 
-        vectors, prepare = load_vectors(self.run, self.checkpoint)
+        vectors, prepare = load_vectors(self.run, self.checkpoint, direction=self.direction)
         word = preparation(open_directory(self.run)).line(self.word)
         found = [one for text in self.sentences for one in vectors.word(prepare(text), word)]
         if len(found) < 2:

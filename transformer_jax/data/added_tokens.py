@@ -1,13 +1,16 @@
 """Tokens that are added to a tokenizer that was learnt before."""
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.languages import Direction, LanguageTags
 from transformer_jax.data.tokenizer import Tokenizer
 
-__all__ = ["add_tokens", "has_token"]
+__all__ = ["Tags", "add_tokens", "has_token", "tag_languages"]
+
+Tags = Literal["source", "target", "none"]
 
 
 def add_tokens(
@@ -51,6 +54,57 @@ def add_tokens(
         if not right or not (kind or grown.decode(grown.encode(token)).strip() == token.strip()):
             raise ConfigError(f"the token {token!r} cannot be added to this tokenizer exactly")
     return grown
+
+
+def tag_languages(
+    tokenizer: Tokenizer, directions: Iterable[Direction], tags: Tags | None = None
+) -> Tokenizer:
+    """The tokenizer of a translator of several directions: it knows their languages.
+
+    Each language has a tag, a special token such as ``<2de>`` that no text becomes. Languages that
+    the tokenizer knows already keep theirs.
+
+    Args:
+        tokenizer: Any tokenizer.
+        directions: The directions that are trained.
+        tags: The place of the tag of the target language: first in the source (Johnson et al.
+            2017), the first token of the target, or no place. None is that of the languages that
+            the tokenizer knows, or ``source``.
+
+    Raises:
+        ConfigError: The tokenizer puts tags in another place.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> both = [Direction("de", "en"), Direction("en", "de")]
+        >>> tokenizer = tag_languages(train_tokenizer("bytes", []), both)
+        >>> frame = tokenizer.languages.frame(Direction(target="de"))
+        >>> tokenizer.convert_ids_to_tokens([*frame.before, *frame.after])
+        ['<2de>', '<eos>']
+    """
+    directions, known = list(directions), tokenizer.languages
+    before, after, begins = tokenizer.prefix_ids, tokenizer.suffix_ids, tokenizer.target_prefix_ids
+    template = tuple[str | int, ...]
+    templates: dict[Tags, tuple[template, template, template]] = {
+        "source": (("to", *before), after, begins),
+        "target": (before, after, (*begins, "to")),
+        "none": (before, after, begins),
+    }
+    if known is None:
+        known = LanguageTags({}, *templates[tags or "source"], (), (), frozenset())
+    elif tags is not None and (known.before, known.after, known.begins) != templates[tags]:
+        raise ConfigError(
+            f"data.languages.tags is {tags}: the model that this run starts from has its tags in "
+            f"another place: leave it out"
+        )
+    new = [one for one in dict.fromkeys(one for way in directions for one in way if one)
+           if one not in known.tags]  # fmt: skip
+    grown = add_tokens(tokenizer, special=[known.token(one) for one in new])
+    own = {one: grown.token_id(known.token(one)) for one in new}
+    stored = known.trained_on(directions, {**known.tags, **own})
+    special = grown.special | {"languages": stored.to_dict(grown.name)}
+    targets = [] if grown.targets is grown else [grown.targets.text]
+    return Tokenizer(grown.text, special, *targets)
 
 
 def _with_tokens(text: str, first: int, new: Sequence[tuple[str, bool]]) -> str:

@@ -90,6 +90,7 @@ class LanguageTags:
         targets: Languages of targets; None is all of them.
         directions: The directions that were trained; None if this is not known.
         default: The languages of a call that names none.
+        form: The name of the token of a language, ``<2de>`` for ``de``.
 
     Sources: Johnson et al. 2017 (the tag on the source), Fan et al. 2021 (M2M100).
 
@@ -107,6 +108,7 @@ class LanguageTags:
     targets: tuple[str, ...] | None = None
     directions: frozenset[Direction] | None = None
     default: Direction = DEFAULT_DIRECTION
+    form: str = "<2{}>"
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -127,6 +129,35 @@ class LanguageTags:
     def size_of_sides(self) -> int:
         """The number of tokens around a source, the same for all directions."""
         return len(self.before) + len(self.after)
+
+    def token(self, language: str) -> str:
+        """Returns the name of the token of a language, known or new."""
+        return self.form.format(language)
+
+    def trained_on(
+        self, directions: Iterable[Direction], tags: Mapping[str, int]
+    ) -> "LanguageTags":
+        """Returns the languages after training on further directions.
+
+        Args:
+            directions: The directions.
+            tags: The ids of the tags of all languages.
+
+        Example:
+            >>> tags = LanguageTags({"de": 7}, ("to",), (2,), (), ("de",), ("de",), frozenset())
+            >>> grown = tags.trained_on([Direction("de", "en")], {"de": 7, "en": 8})
+            >>> grown.targets, [str(direction) for direction in grown.directions]
+            (('de', 'en'), ['de-en'])
+        """
+        ways = list(directions)
+        more = lambda old, new: None if old is None else tuple(dict.fromkeys((*old, *new)))
+        return dataclasses.replace(
+            self,
+            tags=dict(tags),
+            sources=more(self.sources, (way.source for way in ways if way.source)),
+            targets=more(self.targets, (way.target for way in ways if way.target)),
+            directions=None if self.directions is None else self.directions.union(ways),
+        )
 
     def complete(self, direction: Direction) -> Direction:
         """Returns a direction with its defaults; a language that needs no name may stay None.
@@ -178,7 +209,7 @@ class LanguageTags:
             rest["directions"] = sorted(map(str, self.directions))
         if self.default != DEFAULT_DIRECTION:
             rest["default"] = list(self.default)
-        return {"tags": tags, **templates, **rest}
+        return {"tags": tags, **templates, **rest, "form": self.form}
 
     @classmethod
     def of(cls, fields: Any, token_id: Callable[[str], int]) -> "LanguageTags":
@@ -219,6 +250,7 @@ class LanguageTags:
                 targets=names("targets"),
                 directions=None if trained is None else frozenset(map(Direction.parse, trained)),
                 default=Direction(*fields.get("default", ())),
+                form=str(fields.get("form", cls.form)),
             )
         except (AttributeError, ConfigError, KeyError, TypeError, ValueError):
             raise DataError("the stored languages of the tokenizer are damaged") from None

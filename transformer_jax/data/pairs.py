@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, SupportsIndex
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.data.languages import Direction
 from transformer_jax.data.preparation import Preparation
 
 __all__ = [
@@ -24,12 +25,21 @@ Grouping = Literal["both", "source"]
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Sentences and their translations, with counts of dropped pairs."""
+    """Sentences and their translations, with counts of dropped pairs.
+
+    Attributes:
+        sources: Sentences.
+        targets: Their translations.
+        name: For messages.
+        counts: Dropped pairs by reason.
+        directions: The languages of each pair; None where all are of one direction without a name.
+    """
 
     sources: list[str]
     targets: list[str]
     name: str
-    counts: dict[str, int] = dataclasses.field(default_factory=dict)  # dropped pairs by reason
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    directions: list[Direction] | None = None
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -53,13 +63,38 @@ class Pairs:
         """The pairs with text on both sides; the others are counted as dropped.
 
         Example:
-            >>> Pairs(["um", ""], ["one", "two"], "example").without_empty()
-            Pairs(sources=['um'], targets=['one'], name='example', counts={'empty': 1})
+            >>> Pairs(["um", ""], ["one", "two"], "example").without_empty().counts
+            {'empty': 1}
         """
         keep = [bool(s and t) for s, t in zip(self.sources, self.targets, strict=True)]
         empty = len(keep) - sum(keep)
         counts = self.counts | {"empty": self.counts.get("empty", 0) + empty}
         return _select(self, keep, self.name, counts) if empty else self
+
+    def first(self, count: int) -> "Pairs":
+        """The first ``count`` pairs.
+
+        Example:
+            >>> Pairs(["um", "dois"], ["one", "two"], "example").first(1).targets
+            ['one']
+        """
+        inside = [i < count for i in range(len(self))]
+        return self if count >= len(self) else _select(self, inside, self.name, self.counts)
+
+    def by_direction(self) -> "dict[Direction, Pairs]":
+        """The pairs of each direction, in the order in which the directions come first.
+
+        Example:
+            >>> both = [Direction("pt", "en"), Direction("en", "pt")]
+            >>> pairs = Pairs(["um", "two"], ["one", "dois"], "example", {}, both)
+            >>> {str(direction): part.sources for direction, part in pairs.by_direction().items()}
+            {'pt-en': ['um'], 'en-pt': ['two']}
+        """
+        directions = self.directions or []
+        return {
+            one: _select(self, [own == one for own in directions], f"{self.name} {one}", {})
+            for one in dict.fromkeys(directions)
+        }
 
 
 def collect(
@@ -82,8 +117,9 @@ def collect(
         DataError: No pair has text on both sides.
 
     Example:
-        >>> collect([("Um", "One "), ("dois", "")], "example", Preparation(lowercase=True))
-        Pairs(sources=['um'], targets=['one'], name='example', counts={'empty': 1})
+        >>> pairs = collect([("Um", "One "), ("dois", "")], "example", Preparation(lowercase=True))
+        >>> pairs.sources, pairs.targets, pairs.counts
+        (['um'], ['one'], {'empty': 1})
         >>> collect([("Um", "One "), ("dois", " ")], "example", every=True).targets
         ['One', '']
     """
@@ -101,13 +137,13 @@ def hold_out(pairs: Pairs, count: int, grouped_by: Grouping = "both") -> tuple[P
     """Returns training and validation pairs: about ``count``, at most a tenth, go to validation.
 
     Pairs that share a side stay together, and so do those that others connect: no sentence of
-    validation is trained on. The choice depends on the sentences alone, not on their order. Where
-    so many are connected that none could be held out, as with targets that are classes, sources
-    alone keep pairs together.
+    validation is trained on, in any direction. The choice depends on the sentences alone, not on
+    their order. Where so many are connected that none could be held out, as with targets that are
+    classes, sources alone keep pairs together.
 
     Args:
         pairs: The pairs.
-        count: The number of pairs to hold out.
+        count: The number of pairs to hold out, of each direction on average.
         grouped_by: ``both`` sides keep pairs together, or the ``source`` alone.
 
     Example:
@@ -116,7 +152,11 @@ def hold_out(pairs: Pairs, count: int, grouped_by: Grouping = "both") -> tuple[P
         >>> len(train), len(valid)
         (95, 5)
     """
-    inside = choose_held(pairs.sources, pairs.targets if grouped_by == "both" else None, count)
+    if pairs.directions is not None:
+        inside = _held_of_directions(pairs, pairs.directions, count, grouped_by)
+    else:
+        targets = pairs.targets if grouped_by == "both" else None
+        inside = choose_held(pairs.sources, targets, count)
     if not any(inside):
         return pairs, None
     return (
@@ -145,6 +185,25 @@ def choose_held(sources: Sequence[str], targets: Sequence[str] | None, count: in
         if any(inside):
             return inside
     return _choose(keys, count)
+
+
+def _held_of_directions(
+    pairs: Pairs, directions: Sequence[Direction], count: int, grouped_by: Grouping
+) -> list[bool]:
+    """Returns whether each pair of several directions is held out.
+
+    A sentence is the same one as a source and as a target of its language.
+    """
+    both = list(zip(directions, pairs.sources, pairs.targets, strict=True))
+    keys = [_digest(f"{way.source}\0{source}") for way, source, _ in both]
+    most = min(count * len(set(directions)), len(keys) // 10)
+    if grouped_by == "both":
+        targets = [_digest(f"{way.target}\0{target}") for way, _, target in both]
+        every = [*keys, *targets]  # each sentence beside itself: its two nodes are connected
+        inside = _choose(_connected([*keys, *every], [*targets, *every])[: len(keys)], most)
+        if any(inside):
+            return inside
+    return _choose(keys, most)
 
 
 def _choose(keys: Sequence[bytes], rest: int) -> list[bool]:
@@ -225,9 +284,6 @@ def describe_held(train: Pairs, valid: Pairs | None) -> tuple[str, ...]:
 
 
 def _select(pairs: Pairs, keep: list[bool], name: str, counts: dict[str, int]) -> Pairs:
-    return Pairs(
-        [text for text, kept in zip(pairs.sources, keep, strict=True) if kept],
-        [text for text, kept in zip(pairs.targets, keep, strict=True) if kept],
-        name,
-        counts,
-    )
+    chosen = lambda items: [item for item, kept in zip(items, keep, strict=True) if kept]
+    ways = None if pairs.directions is None else chosen(pairs.directions)
+    return Pairs(chosen(pairs.sources), chosen(pairs.targets), name, counts, ways)

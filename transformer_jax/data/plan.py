@@ -1,8 +1,9 @@
 """The examples of each batch, as a pure function of the lengths, the seed and the step."""
 
+import copy
 import dataclasses
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int, UInt64
@@ -167,17 +168,30 @@ class BucketPlan:
             BatchShape(rows_within(max_tokens, max(size), rows), *size) for size in sizes
         ]
         self._seed, self._shuffle = seed, shuffle
+        self._chosen = (max_tokens, num_buckets, pad_to_multiple_of, rows, seed, shuffle)
+        self._fill(source_lengths, target_lengths)
+
+    def _fill(
+        self, source_lengths: Int[np.ndarray, " count"], target_lengths: Int[np.ndarray, " count"]
+    ) -> None:
         self._lengths = source_lengths + target_lengths
-        fits = [(source_lengths <= S) & (target_lengths <= T) for S, T in sizes]
+        fits = [(source_lengths <= one.S) & (target_lengths <= one.T) for one in self.shapes]
         self._bucket = np.argmax(fits, axis=0)
-        self._moves = _moves(np.bincount(self._bucket, minlength=len(sizes)), self.shapes)
-        chosen = (max_tokens, num_buckets, pad_to_multiple_of, rows, seed, shuffle)
-        digest = hashlib.sha256(repr(chosen).encode())
+        self._moves = _moves(np.bincount(self._bucket, minlength=len(fits)), self.shapes)
+        digest = hashlib.sha256(repr(self._chosen).encode())
         digest.update(source_lengths.astype("<i8").tobytes())
         digest.update(target_lengths.astype("<i8").tobytes())
         self.fingerprint = digest.hexdigest()[:16]
         self._cached: tuple[int, list[BatchPlan]] = (0, self._epoch(0))
         self.steps_per_epoch = len(self._cached[1])
+
+    def with_lengths(
+        self, source_lengths: Int[np.ndarray, " count"], target_lengths: Int[np.ndarray, " count"]
+    ) -> "BucketPlan":
+        """The plan of other examples, none longer than these, in batches of the same shapes."""
+        other = copy.copy(self)
+        other._fill(source_lengths, target_lengths)
+        return other
 
     def __repr__(self) -> str:
         return (
@@ -256,6 +270,15 @@ class Batching(Configuration, group="batching"):
     # Padded lengths are multiples of it, or of 8 where below it; None follows from the task.
     pad_to_multiple_of: Count | None = None
 
+    def settings(self, usual: int = 4) -> dict[str, Any]:
+        """The arguments of a :class:`.BucketPlan`.
+
+        Args:
+            usual: ``pad_to_multiple_of``, where that is None.
+        """
+        multiple = self.pad_to_multiple_of or usual
+        return dataclasses.asdict(self) | {"pad_to_multiple_of": multiple}
+
     def plan(
         self,
         source_lengths: Int[np.ndarray, " count"],
@@ -278,12 +301,7 @@ class Batching(Configuration, group="batching"):
             2
         """
         target_lengths = source_lengths if target_lengths is None else target_lengths
-        return BucketPlan(
-            source_lengths,
-            target_lengths,
-            **dataclasses.asdict(self) | {"pad_to_multiple_of": self.pad_to_multiple_of or usual},
-            shuffle=shuffle,
-        )
+        return BucketPlan(source_lengths, target_lengths, **self.settings(usual), shuffle=shuffle)
 
 
 def rows_within(max_tokens: int, length: int, multiple: int) -> int:

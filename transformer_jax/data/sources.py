@@ -2,11 +2,18 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import aligned, tables
+from transformer_jax.data.pair_files import (
+    is_table,
+    named_files,
+    one_or_several,
+    read_named,
+    read_table,
+)
 from transformer_jax.data.pairs import (
     Grouping,
     Pairs,
@@ -19,6 +26,7 @@ from transformer_jax.data.preparation import Preparation, TextNormalization
 
 __all__ = [
     "Files",
+    "LanguageSettings",
     "PairData",
     "Pairs",
     "ReadOptions",
@@ -36,7 +44,8 @@ class Files:
 
     source: str | None = None  # text file, a sentence a line (.gz is unpacked)
     target: str | None = None  # its translations, line by line
-    pairs: str | None = None  # instead: one file of both, .tsv or .jsonl (.gz is unpacked)
+    # Instead: one file of both, .tsv or .jsonl (.gz is unpacked); or de-en=FILE for each pair.
+    pairs: str | tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,32 +67,63 @@ class ReadOptions(Configuration, group="data.read"):
 
 
 @dataclasses.dataclass(frozen=True)
+class LanguageSettings(Configuration, group="data.languages"):
+    """Options of several pairs of languages."""
+
+    # The place of the tag of the target language: first in the source, the first token of the
+    # target, or no tag. None is that of init_from, or source.
+    tags: Literal["source", "target", "none"] | None = None
+    # A pair of n sentences is drawn in proportion to n^(1/T), each sentence at least once in an
+    # epoch: 1 leaves the sizes as they are; the larger, the more alike.
+    temperature: Annotated[float, Range(1)] = 5.0
+    # The same for the texts that the tokenizer is learned from.
+    tokenizer_temperature: Annotated[float, Range(1)] = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
 class PairData(Configuration, group="data"):
     """The source of sentence pairs; give one of corpus, source and target, pairs, tfds."""
 
     corpus: Literal["phrasebook"] | None = None  # built-in: Portuguese-English, made on the spot
     source: str | None = None  # training text, a sentence a line (.gz is unpacked)
     target: str | None = None  # its translations, line by line
-    pairs: str | None = None  # one file of both, .tsv or .jsonl (.gz is unpacked)
+    # One file of both, .tsv or .jsonl (.gz is unpacked). For several pairs of languages de-en=FILE
+    # en-cs=FILE ..., with two aligned files as de-en=FILE,FILE; or a .json table of them.
+    pairs: str | tuple[str, ...] | None = None
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. ted_hrlr_translate/pt_to_en
     tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
     valid: Files = Files()  # validation pairs; without them a part of training is held out
     test: Files = Files()  # test pairs
+    languages: LanguageSettings = LanguageSettings()
     read: ReadOptions = ReadOptions()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "pairs", one_or_several(self.pairs, "data.pairs"))
+        for split in ("valid", "test"):
+            files = getattr(self, split)
+            pairs = one_or_several(files.pairs, f"data.{split}.pairs")
+            object.__setattr__(self, split, dataclasses.replace(files, pairs=pairs))
         check(self)
+
+    @property
+    def several(self) -> bool:
+        """Returns whether the pairs of languages have names."""
+        return isinstance(self.pairs, tuple)
 
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """All pairs of a run; ``tests`` by name, and a line about each given file that overlaps."""
+    """All pairs of a run; ``tests`` by name, and a line about each given file that overlaps.
+
+    Named pairs of languages know their directions; each direction is a test set of its own.
+    """
 
     train: Pairs
     valid: Pairs | None
     tests: dict[str, Pairs]
     overlaps: tuple[str, ...] = ()
+    languages: LanguageSettings = LanguageSettings()  # of pairs of several directions
 
 
 def check(data: PairData) -> None:
@@ -104,10 +144,28 @@ def check(data: PairData) -> None:
         _check_files(group, where)
     if data.tfds_dir is not None and data.tfds is None:
         raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
+    _check_names(data)
     read = data.read
     if read.columns is not None and read.columns[0] == read.columns[1]:
         raise ConfigError(
             f"data.read.columns {read.columns[0]} {read.columns[1]}: two different numbers from 1"
+        )
+
+
+def _check_names(data: PairData) -> None:
+    """Refuses files with names of languages beside files without."""
+    if is_table(data.pairs):
+        return  # it is read when the run begins
+    for where in ("valid", "test"):
+        files = getattr(data, where)
+        if files == Files() or isinstance(files.pairs, tuple) == data.several:
+            continue
+        wanted = "names of pairs, de-en=FILE" if data.several else "no names, as training has none"
+        raise ConfigError(f"data.{where}: its files need {wanted}")
+    if not data.several and data.languages != LanguageSettings():
+        raise ConfigError(
+            "data.languages is for several pairs of languages: give --data.pairs de-en=FILE ..., "
+            "or leave it out"
         )
 
 
@@ -123,17 +181,34 @@ def with_languages(data: PairData) -> PairData:
     """Returns the settings with the languages of the training file, if it names them.
 
     Validation and test files may list the languages of their translations in another order, so
-    the order of the training file is kept in ``read.fields``.
+    the order of the training file is kept in ``read.fields``. A table of named pairs is replaced
+    by its pairs.
 
     Raises:
+        ConfigError: A name of a pair is malformed or comes twice.
         DataError: The file cannot be read, or its first line does not hold two languages.
     """
-    if data.pairs is None or data.read.fields is not None:
+    if is_table(data.pairs):
+        return _with_table(data)
+    if not isinstance(data.pairs, str) or data.read.fields is not None:
         return data
     if tables.table_format(data.pairs, data.read.format, "data.pairs") == "tsv":
         return data
     fields = tables.translation_languages(data.pairs, "data.pairs")
     return dataclasses.replace(data, read=dataclasses.replace(data.read, fields=fields))
+
+
+def _with_table(data: PairData) -> PairData:
+    """Returns the settings with the pairs of a table; each split is given in one place."""
+    assert isinstance(data.pairs, str)
+    table = read_table(data.pairs, "data.pairs")
+    changes: dict[str, Any] = {"pairs": table.get("train", ())}
+    for split in ("valid", "test"):
+        if split in table:
+            if getattr(data, split) != Files():
+                raise ConfigError(f"data.{split} is given, and in {data.pairs} too: leave one out")
+            changes[split] = Files(pairs=table[split])
+    return dataclasses.replace(data, **changes)
 
 
 def load_splits(data: PairData) -> Splits:
@@ -167,11 +242,14 @@ def load_splits(data: PairData) -> Splits:
     elif valid is None:
         train, valid = hold_out(train, data.read.validation_size, data.read.grouped_by)
         lines = describe_held(train, valid) if data.read.grouped_by == "both" else ()
+    given = [] if data.valid == Files() or valid is None else [valid]
     if data.test != Files():
-        tests["test"] = read_pairs(data.test, data.read, "data.test", every=True)
-    given = [valid] * (data.valid != Files()) + [tests.get("test")] * (data.test != Files())
-    overlaps = lines + tuple(describe_overlap(train, pairs) for pairs in given if pairs is not None)
-    return Splits(train, valid, tests, overlaps)
+        test = read_pairs(data.test, data.read, "data.test", every=True)
+        parts = {f"test {way}": part for way, part in test.by_direction().items()}
+        tests |= parts or {"test": test}
+        given += parts.values() or [test]
+    overlaps = lines + tuple(describe_overlap(train, pairs) for pairs in given)
+    return Splits(train, valid, tests, overlaps, data.languages)
 
 
 def read_pairs(
@@ -196,6 +274,9 @@ def read_pairs(
             left.
     """
     _check_files(files, where)
+    if isinstance(files.pairs, tuple):
+        named = named_files(files.pairs, f"{where}.pairs")
+        return read_named(named, read, f"{where}.pairs", every=every)
     if files.source is not None and files.target is not None:
         rows: Iterable[tuple[str, str]] = aligned.read_aligned(files.source, files.target, where)
         name = f"{files.source} {files.target}"

@@ -2,20 +2,23 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import mmap
 import operator
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
-from typing import Literal, SupportsIndex, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 from jaxtyping import Int, Integer
 
-from transformer_jax.core.errors import DataError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.output_files import draft_folder
 from transformer_jax.data.files import open_file, read_file
+from transformer_jax.data.languages import DEFAULT_DIRECTION
+from transformer_jax.data.languages import Frame as DirectionFrame
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.tokenizer import Tokenizer
@@ -100,6 +103,7 @@ def build_store(
 
     A source has all special tokens of its tokenizer's template, such as BART's ``<s>``, as when it
     is translated; a target has the token that every target of its tokenizer begins with, if any.
+    Pairs of several directions have the tags of their languages.
 
     Args:
         pairs: Sentences and their translations.
@@ -119,8 +123,12 @@ def build_store(
         return _encode_pairs(pairs, tokenizer, target_tokenizer, max_length, too_long)
     how = "cut" if too_long == "truncate" else too_long  # as earlier versions named their caches
     settings = [tokenizer.sha256, target_tokenizer.sha256, str(max_length), how]
-    settings += ["template"] if _frame(tokenizer) != ((), (tokenizer.eos,)) else []
-    settings += [f"target {id}" for id in target_tokenizer.target_prefix_ids]
+    if pairs.directions is None:
+        settings += ["template"] if _frame(tokenizer) != ((), (tokenizer.eos,)) else []
+        settings += [f"target {id}" for id in _frame_of_targets(target_tokenizer)[0]]
+    else:
+        frames = itertools.groupby(_frames(pairs, tokenizer))
+        settings += [f"{frame} {sum(1 for _ in same)}" for frame, same in frames]
     key = _key(pairs, *settings)
     folder = pathlib.Path(cache) / key
     store = _open(folder)
@@ -139,8 +147,13 @@ def id_dtype(tokenizer: Tokenizer) -> np.dtype:
 def _encode_pairs(
     pairs: Pairs, first: Tokenizer, second: Tokenizer, max_length: int, too_long: str
 ) -> PairStore:
-    source = encode_texts(pairs.sources, first, _frame(first))
-    target = encode_targets(pairs.targets, second)
+    if pairs.directions is None:
+        source = encode_texts(pairs.sources, first, _frame(first))
+        target = encode_targets(pairs.targets, second)
+    else:
+        frames, end = _frames(pairs, first), (first.eos,)
+        source = encode_texts(pairs.sources, first, [(one.before, one.after) for one in frames])
+        target = encode_texts(pairs.targets, second.targets, [(one.begins, end) for one in frames])
     long = (source.lengths > max_length) | (target.lengths > max_length)
     counts = {}
     kept = np.arange(len(long))
@@ -157,10 +170,23 @@ Frame: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # ids before a text,
 
 
 def _frame(tokenizer: Tokenizer) -> Frame:
+    if tokenizer.languages is not None:
+        return tokenizer.languages.frame(DEFAULT_DIRECTION)[:2]
     return tokenizer.prefix_ids, tokenizer.suffix_ids
 
 
+def _frames(pairs: Pairs, tokenizer: Tokenizer) -> list[DirectionFrame]:
+    """Returns the special tokens of each pair of several directions."""
+    if tokenizer.languages is None:
+        raise ConfigError("the tokenizer knows no languages: add them with tag_languages")
+    directions = pairs.directions or []
+    known = {way: tokenizer.languages.frame(way) for way in dict.fromkeys(directions)}
+    return [known[way] for way in directions]
+
+
 def _frame_of_targets(tokenizer: Tokenizer) -> Frame:
+    if tokenizer.languages is not None:
+        return tokenizer.languages.frame(DEFAULT_DIRECTION).begins, (tokenizer.eos,)
     return tokenizer.target_prefix_ids, (tokenizer.eos,)
 
 
@@ -169,22 +195,26 @@ def encode_targets(texts: Sequence[str], tokenizer: Tokenizer) -> TokenStore:
     return encode_texts(texts, tokenizer.targets, _frame_of_targets(tokenizer))
 
 
-def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, frame: Frame) -> TokenStore:
+def encode_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, frame: Frame | list[Frame]
+) -> TokenStore:
     """The ids of texts.
 
     Args:
         texts: The texts.
         tokenizer: Of the texts.
-        frame: Ids before and after each text.
+        frame: Ids before and after every text, or those of each in a list.
     """
-    dtype, (before, after) = id_dtype(tokenizer), frame
+    dtype = id_dtype(tokenizer)
+    frames: Iterator[Any] = iter(frame) if isinstance(frame, list) else itertools.repeat(frame)
     parts: list[np.ndarray] = []
     lengths: list[int] = []
     for start in range(0, len(texts), _CHUNK):
-        rows = tokenizer.encode_batch(texts[start : start + _CHUNK])
-        lengths.extend(len(before) + len(row) + len(after) for row in rows)
-        flat = [id for row in rows for id in (*before, *row, *after)]
-        parts.append(np.array(flat, dtype))
+        encoded = tokenizer.encode_batch(texts[start : start + _CHUNK])
+        framed = zip(encoded, frames, strict=False)
+        rows = [(*before, *row, *after) for row, (before, after) in framed]
+        lengths.extend(map(len, rows))
+        parts.append(np.array([id for row in rows for id in row], dtype))
     ids = np.concatenate(parts) if parts else np.zeros(0, dtype)
     return TokenStore(ids, row_offsets(np.array(lengths, np.int64)))
 

@@ -75,8 +75,11 @@ class Translator(LineTranslator):
     def params(self, params: Any) -> None:
         self._params = prepared(self._given, params)[1]
 
-    def encode_targets(self, targets: Sequence[str], frames: Sequence[Frame]) -> list[list[int]]:
+    def encode_targets(
+        self, targets: Sequence[str], frames: Sequence[Frame] | None = None
+    ) -> list[list[int]]:
         """The tokens of targets, with those that training puts before and behind them."""
+        frames = self.frames(DEFAULT_DIRECTION, len(targets)) if frames is None else frames
         last, encoder = self.tokenizer.eos, getattr(self.tokenizer, "targets", self.tokenizer)
         encoded = zip(frames, encoder.encode_batch(targets), strict=True)
         return [[*frame.begins, *ids, last] for frame, ids in encoded]

@@ -230,16 +230,27 @@ class TranslatorAttention:
     _usual: Any
     _prepare: Any
     _prepare_target: Any
+    _direction: Any
 
     def _refuse_engine(self) -> Translator:
         raise NotImplementedError
 
-    def attention(self, text: str, target: str | None = None, **settings: Any) -> TextAttention:
+    def attention(
+        self,
+        text: str,
+        target: str | None = None,
+        *,
+        from_: str | None = None,
+        to: str | None = None,
+        **settings: Any,
+    ) -> TextAttention:
         """Returns the attention weights of every layer and head over a sentence.
 
         Args:
             text: The sentence.
             target: Its translation; None is that of beam search.
+            from_: Language of the sentence, for a translator of several languages.
+            to: Language of the translation, for a translator of several languages.
             **settings: Settings of the search, as of a call.
 
         Raises:
@@ -250,7 +261,7 @@ class TranslatorAttention:
         translator, source = self._refuse_engine(), self._prepare(one_text(text))
         given = None if target is None else self._prepare_target(one_text(target, "target"))
         search = TRANSLATION.changed(**self._usual | changes_of(None, settings))
-        return translation_attention(translator, source, given, search)
+        return translation_attention(translator, source, given, search, self._direction(from_, to))
 
 
 class DecoderAttention:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.inference.attention import TextAttention, encoder_attention, one_text
 from transformer_jax.inference.base import listed, truncation
 from transformer_jax.inference.encoders import load_vectors, pool_of, prompt_of, prompted, skip_of
@@ -23,10 +24,13 @@ class Embedding:
     Args:
         path: The run directory or Hugging Face checkpoint.
         loaded: Pair of graph and parameters, and the tokenizer.
+        direction: The languages, for the encoder of a translator of several.
     """
 
-    def __init__(self, path: Path, loaded: Any):
-        self._vectors, self._line = load_vectors(path, sentences=True, loaded=loaded)
+    def __init__(self, path: Path, loaded: Any, direction: Direction = DEFAULT_DIRECTION):
+        self._vectors, self._line = load_vectors(
+            path, sentences=True, loaded=loaded, direction=direction
+        )
         self._encoder = open_directory(path)
         # Applied below, for some calls only.
         self._dense, self._vectors.dense = self._vectors.dense, None

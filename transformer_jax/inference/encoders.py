@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, command
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.runs import (
     ENCODERS,
     FINE_TUNED,
     TASKS,
     as_trained,
+    direction_of,
     family,
     first_token,
     model_config,
@@ -95,6 +97,7 @@ def load_vectors(
     sentences: bool = False,
     prompt: str = "",
     loaded: Any = None,
+    direction: Direction = DEFAULT_DIRECTION,
 ) -> "tuple[Embedder, Callable[[str], str]]":
     """The embedder of a run's encoder, and a function that preprocesses lines.
 
@@ -107,9 +110,10 @@ def load_vectors(
         sentences: Whether to apply what a sentence encoder does with pooled vectors.
         prompt: A text that goes before each line.
         loaded: The model and the tokenizer, if they were loaded already.
+        direction: The languages, for a translator of several, whose tags are read with texts.
 
     Raises:
-        ConfigError: The run has no encoder.
+        ConfigError: The run has no encoder; a language is unknown or missing.
         CheckpointError: The run does not exist, or is damaged.
     """
     run = open_directory(path)
@@ -121,7 +125,11 @@ def load_vectors(
     model, tokenizer = loaded or load(path, checkpoint, kind=kinds)
     sentence = sentence_of(run)
     length = min(read_length(run), sentence.get("length", _NO_END))
-    template = template_of(run, tokenizer)
+    direction = direction_of(run, tokenizer, direction)
+    template: Any = template_of(run, tokenizer)
+    if tokenizer.languages is not None:
+        before, after, _ = tokenizer.languages.frame(direction)
+        template = SpecialTokensTemplate(before, (tokenizer.eos,), after)
     vectors = Embedder(model, tokenizer, length=length, tokens=tokens, template=template)
     if sentences:
         from transformer_jax.interop.dense import read_head

@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.line_translator import LineTranslator
 from transformer_jax.decoding.requests import (
@@ -22,6 +23,7 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import DecoderAttention, TranslatorAttention
 from transformer_jax.inference.base import Predictor, listed, truncation
+from transformer_jax.inference.directions import DirectedPredictor, Languages
 from transformer_jax.inference.generation_settings import (
     ConfigChoice,
     changes_of,
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["LanguageModelPredictor", "TranslationPredictor", "generated"]
 
 
-class TranslationPredictor(TranslatorAttention, Predictor):
+class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
     """A trained encoder-decoder as a function from sentences to translations.
 
     With ``engine`` CTranslate2 computes it: ``model`` is None then, and it translates only. A
@@ -82,16 +84,30 @@ class TranslationPredictor(TranslatorAttention, Predictor):
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, texts: str, *, generation_config: ConfigChoice = ..., **settings: Any
+        self,
+        texts: str,
+        *,
+        to: str | None = ...,
+        from_: str | None = ...,
+        generation_config: ConfigChoice = ...,
+        **settings: Any,
     ) -> GeneratedText: ...
     @overload
     def __call__(
-        self, texts: Iterable[str], *, generation_config: ConfigChoice = ..., **settings: Any
+        self,
+        texts: Iterable[str],
+        *,
+        to: Languages = ...,
+        from_: Languages = ...,
+        generation_config: ConfigChoice = ...,
+        **settings: Any,
     ) -> list[GeneratedText]: ...
     def __call__(
         self,
         texts: str | Iterable[str],
         *,
+        to: Languages = None,
+        from_: Languages = None,
         generation_config: ConfigChoice = None,
         **settings: Any,
     ) -> GeneratedText | list[GeneratedText]:
@@ -102,6 +118,9 @@ class TranslationPredictor(TranslatorAttention, Predictor):
 
         Args:
             texts: One sentence or many.
+            to: The language of the translations, for a translator of several languages; a list has
+                one for each sentence.
+            from_: The language of the sentences, likewise.
             generation_config: Settings of the search; None is beam search with 4 beams, scores
                 normalized for length (Wu et al. 2016), with the length limit and the length penalty
                 of the run. ``"hf"`` searches as Hugging Face ``transformers`` does, by the
@@ -111,22 +130,20 @@ class TranslationPredictor(TranslatorAttention, Predictor):
                 ``length_penalty``, ``max_len_a`` and ``max_len_b``; None leaves one as it is.
 
         Raises:
-            ConfigError: A setting is unknown or out of range.
+            ConfigError: A setting is unknown or out of range, or a language is unknown or missing.
             NumericsError: The model computed NaN or infinity.
         """
-        changes = changes_of(generation_config, settings)
+        changes, given = changes_of(generation_config, settings), listed(texts)
+        directions = self._directions(from_, to, len(given))
         if is_hf(generation_config):
-            return _first(texts, self._by_hf_config(listed(texts), changes))
+            if self._hf is None:
+                raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
+            return _first(texts, [*map(generated, self._hf(given, changes, directions))])
         search = TRANSLATION.changed(**self._usual | changes)
-        lines, translator = map(self._prepare, listed(texts)), self._translator
+        lines, translator = map(self._prepare, given), self._translator
         with truncation(lambda: translator.counts["cut"]), warn_if_limited(translator, search):
-            translations = translator.translate(lines, search)
+            translations = translator.translate(lines, search, directions)
         return _first(texts, [generated(one.hypotheses) for one in translations])
-
-    def _by_hf_config(self, lines: list[str], changes: dict[str, Any]) -> list[GeneratedText]:
-        if self._hf is None:
-            raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
-        return [*map(generated, self._hf(lines, changes))]
 
     def embed(
         self,
@@ -136,20 +153,24 @@ class TranslationPredictor(TranslatorAttention, Predictor):
         pooling: "Pool | None" = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        to: str | None = None,
+        from_: str | None = None,
     ) -> Float[np.ndarray, "*B_and_layers D"]:
         """The vectors of texts by the encoder, see :meth:`.Embedding.embed`.
 
+        A translator of several languages reads them as for a translation from ``from_`` to ``to``.
+
         Raises:
             ConfigError: CTranslate2 computes the model, or it is recurrent; or there is no such
-                layer, pooling or prompt.
+                layer, pooling or prompt; or a language is unknown or missing.
         """
         self._refuse_engine()
-        return self._sentences.embed(
+        return self._sentences(self._direction(from_, to)).embed(
             texts, layers=layers, pooling=pooling, prompt_name=prompt_name, prompt=prompt
         )
 
-    @functools.cached_property
-    def _sentences(self) -> "Embedding":
+    @functools.cache  # noqa: B019  (one for each direction of one model)
+    def _sentences(self, direction: Direction) -> "Embedding":
         """The encoder as a function from texts to vectors."""
         from transformer_jax.inference.embedding import Embedding
 
@@ -158,21 +179,34 @@ class TranslationPredictor(TranslatorAttention, Predictor):
                 f"{self._path}: a recurrent translator, which has no sentence vectors: use a "
                 f"Transformer"
             )
-        return Embedding(self._path, self._loaded)
+        return Embedding(self._path, self._loaded, direction)
 
     def score(
-        self, sources: str | Sequence[str], targets: str | Sequence[str]
+        self,
+        sources: str | Sequence[str],
+        targets: str | Sequence[str],
+        *,
+        to: Languages = None,
+        from_: Languages = None,
     ) -> float | list[float]:
         """The log-probability of a target conditional on its source, in nats, or a list of them.
 
+        Args:
+            sources: One sentence or many.
+            targets: Their translations.
+            to: The language of the targets, for a translator of several languages; a list has one
+                for each.
+            from_: The language of the sources, likewise.
+
         Raises:
             DataError: The numbers of sources and targets differ, or a target is too long.
-            ConfigError: CTranslate2 computes the model.
+            ConfigError: CTranslate2 computes the model; a language is unknown or missing.
         """
         scorer = self._refuse_engine()
         read = list(map(self._prepare, listed(sources)))
         written = list(map(self._prepare_target, listed(targets)))
-        found = [score.log_prob for score in scorer.score(read, written)]
+        directions = self._directions(from_, to, len(read))
+        found = [score.log_prob for score in scorer.score(read, written, directions)]
         return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
 
     def _refuse_engine(self) -> Translator:

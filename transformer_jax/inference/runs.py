@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, command
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
@@ -16,6 +18,7 @@ from transformer_jax.recipes.registry import recipe_name, recipe_of
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.decoding.context import TextStart
+    from transformer_jax.decoding.text_tokenizer import TextTokenizer
     from transformer_jax.recipes.recipe import TextFormat
     from transformer_jax.runs.run_directory import RunDirectory
 
@@ -26,6 +29,7 @@ __all__ = [
     "TASKS",
     "abstract_model",
     "as_trained",
+    "direction_of",
     "family",
     "first_token",
     "is_ngram_run",
@@ -137,6 +141,40 @@ def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
 def source_as_trained(path: Path) -> Callable[[str], str]:
     """Returns the function that prepares a source line of an encoder, behind its prefix."""
     return preparation(open_directory(path)).source
+
+
+def direction_of(
+    run: "RunDirectory", tokenizer: "TextTokenizer", direction: Direction
+) -> Direction:
+    """Returns the direction that a call names, with the languages that follow from the run.
+
+    A note says that a direction was not trained.
+
+    Args:
+        run: The run of a translator.
+        tokenizer: Its tokenizer.
+        direction: The languages that are named.
+
+    Raises:
+        ConfigError: A language is unknown, or missing where the translator needs it.
+    """
+    if tokenizer.languages is not None:
+        complete = tokenizer.languages.complete(direction)
+        if not tokenizer.languages.is_trained(complete):
+            log(f"{complete} is zero-shot: no training pair has this direction")
+        return complete
+    data = run.read_config().get("data")
+    read = data.get("read") if isinstance(data, dict) else None
+    fields = read.get("fields") if isinstance(read, dict) else None
+    known = fields if isinstance(fields, list) and len(fields) == 2 else [None, None]
+    for flag, given, own in zip(("from", "to"), direction, known, strict=True):
+        if given is not None and (found := family(run)) != "encoder-decoder":
+            name = FAMILY_NAMES.get(found) or run_title(run)
+            raise ConfigError(f"--{flag} is for translators: {run.path} is the run of {name}")
+        if given is not None and given != own:
+            only = f"allowed is {own}" if own else "its languages have no names: leave it out"
+            raise ConfigError(f"--{flag}: {run.path} translates in one direction: {only}")
+    return DEFAULT_DIRECTION
 
 
 def family(run: "RunDirectory") -> str:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.core.errors import plural
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.requests import (
     Continuation,
@@ -15,7 +16,7 @@ from transformer_jax.decoding.requests import (
 )
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.load_run import load, load_language
-from transformer_jax.inference.runs import open_directory, refuse_others
+from transformer_jax.inference.runs import direction_of, open_directory, refuse_others
 
 __all__ = ["write_varieties"]
 
@@ -30,6 +31,7 @@ def write_varieties(
     checkpoint: str = "best",
     max_new_tokens: int = 64,
     seed: int = 0,
+    direction: Direction = DEFAULT_DIRECTION,
 ) -> dict[str, list[list[str]]]:
     """The texts of each line, by the name of the way.
 
@@ -40,15 +42,22 @@ def write_varieties(
         checkpoint: As in :func:`.chosen_checkpoint`.
         max_new_tokens: Most tokens of a text.
         seed: Of samples.
+        direction: The languages, for a translator of several.
 
     Raises:
-        ConfigError: The run is of another family, or a setting is out of its range.
+        ConfigError: The run is of another family, or a setting is out of its range; a language is
+            unknown or missing.
     """
     found = {}
     write: Callable[[Mapping[str, Any]], list[list[Continuation]]]
     if refuse_others(open_directory(run), _FAMILIES) == "encoder-decoder":
         translator = Translator(*load(run, checkpoint))
-        write = lambda way: _translations(translator, lines, way, max_new_tokens, seed)
+        tokenizer: Any = translator.tokenizer
+        each = [direction_of(open_directory(run), tokenizer, direction)] * len(lines)
+        placed = list(zip(lines, each, strict=True))
+        write = lambda way: _translations(translator, placed, way, max_new_tokens, seed)
+    elif direction != DEFAULT_DIRECTION:
+        raise ConfigError(f"--from and --to are for translators: {run} is none: leave them out")
     else:
         model = load_language(run, checkpoint)
         write = lambda way: _continuations(model, lines, way, max_new_tokens, seed)
@@ -73,18 +82,24 @@ def _continuations(
 
 
 def _translations(
-    translator: Translator, lines: Sequence[str], way: Mapping[str, Any], most: int, seed: int
+    translator: Translator,
+    placed: Sequence[tuple[str, Direction]],
+    way: Mapping[str, Any],
+    most: int,
+    seed: int,
 ) -> list[list[Continuation]]:
+    lines, directions = [line for line, _ in placed], [direction for _, direction in placed]
     settings = {"max_len_a": 0.0, "max_len_b": most, "num_beams": 1, "seed": seed, **way}
     drawn = settings["num_beams"] == 1 and settings.get("temperature", 1) > 0
     search = TRANSLATION.changed(do_sample=drawn, **settings)
     if not drawn:
-        return [list(done.hypotheses) for done in translator.stream(lines, search)]
+        return [list(done.hypotheses) for done in translator.stream(lines, search, directions)]
     # Each sample of a line is a line of its own, whose number its tokens are drawn from.
     samples = search.num_return_sequences
     search = search.changed(num_return_sequences=1)
     repeated = [line for line in lines for _ in range(samples)]
+    directions = [direction for direction in directions for _ in range(samples)]
     found: list[list[Continuation]] = [[] for _ in lines]
-    for i, done in enumerate(translator.stream(repeated, search)):
+    for i, done in enumerate(translator.stream(repeated, search, directions)):
         found[i // samples] += done.hypotheses
     return found

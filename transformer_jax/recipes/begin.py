@@ -63,6 +63,7 @@ def begin(
     resolve: Callable[[Any, Tokenizer | None], Any],
     *,
     vocab_given: bool,
+    complete: Callable[[Any, Tokenizer], Tokenizer],
     published: Callable[[Any], dict[str, Any] | None] = no_record,
 ) -> RunDirectory:
     """Creates a run directory with everything but the training state.
@@ -76,6 +77,7 @@ def begin(
         resolve: Function that fills in settings that follow from the tokenizer and the texts, such
             as the vocabulary size of the model.
         vocab_given: Whether the user set the vocabulary size of the model too.
+        complete: Function that adds to the tokenizer what the recipe needs.
         published: What the run keeps of the published model that it starts from; None is nothing.
 
     Raises:
@@ -94,7 +96,8 @@ def begin(
         if tokenizer is None:
             run = for_device(resolve(run, None), device)
         else:
-            run, tokenizer = _with_tokenizer(run, tokenizer, vocab_given)
+            start, tokenizer = tokenizer, complete(run, _grown(tokenizer, run.tokenizer))
+            run = _with_tokenizer(run, start, tokenizer, vocab_given)
             run = for_device(resolve(run, tokenizer), device)
             if run.tokenizer.vocab_size is None:
                 size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
@@ -113,14 +116,13 @@ def begin(
     return RunDirectory.open(output)
 
 
-def _with_tokenizer(run: Any, tokenizer: Tokenizer, vocab_given: bool) -> tuple[Any, Tokenizer]:
-    """The run and its tokenizer with the tokens that settings add.
+def _with_tokenizer(run: Any, start: Tokenizer, tokenizer: Tokenizer, vocab_given: bool) -> Any:
+    """The run with its tokenizer, which has tokens that ``start`` lacks.
 
     Raises:
         ConfigError: The user set another vocabulary size of the model.
     """
-    before, tokenizer = tokenizer, _grown(tokenizer, run.tokenizer)
-    run = with_new_tokens(run, before, tokenizer)
+    run = with_new_tokens(run, start, tokenizer)
     wanted = run.model.vocab_size if isinstance(run.model, ModelConfig) else None
     if vocab_given and wanted != tokenizer.vocab_size:
         raise ConfigError(
@@ -128,7 +130,7 @@ def _with_tokenizer(run: Any, tokenizer: Tokenizer, vocab_given: bool) -> tuple[
             f"model.vocab_size is {wanted}: leave model.vocab_size out, and it "
             f"follows the tokenizer"
         )
-    return run, tokenizer
+    return run
 
 
 def _grown(tokenizer: Tokenizer, settings: Any) -> Tokenizer:

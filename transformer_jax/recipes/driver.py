@@ -92,6 +92,7 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
         learn,
         resolve,
         vocab_given=vocab_given,
+        complete=recipe.complete_tokenizer,
         published=start.published if start is not None and same_model else beginning.no_record,
     )
     recipe.write_files(run, directory, data, start)

@@ -6,11 +6,27 @@ import types
 import typing
 from typing import Annotated, Any
 
-from transformer_jax.core.config_fields import Configuration, field_types
+from transformer_jax.core.config_fields import Configuration, Flag, field_types
 from transformer_jax.core.config_help import field_help
+from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.generation_config import GenerationConfig
 
-__all__ = ["generation_flags"]
+__all__ = ["LanguageFlags", "generation_flags"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageFlags(Configuration, group="--"):
+    """The flags of commands that use a translator of several languages."""
+
+    from_language: Annotated[str | None, Flag("from")] = None
+    """Language of the text, for a translator of several languages."""
+    to: str | None = None
+    """Language of the translations, for a translator of several languages."""
+
+    @property
+    def direction(self) -> Direction:
+        """The languages that the flags name."""
+        return Direction(self.from_language, self.to)
 
 
 def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:

@@ -174,6 +174,10 @@ class Recipe:
 
         return SPECIAL
 
+    def complete_tokenizer(self, run: Any, tokenizer: "Tokenizer") -> "Tokenizer":
+        """Returns the tokenizer of a run, learned or of its start, with what the recipe adds."""
+        return tokenizer
+
     def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
         """Returns the run with the settings that follow from its tokenizer.
 

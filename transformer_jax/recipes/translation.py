@@ -4,13 +4,12 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from transformer_jax.core.config_fields import Flag, Rate
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.sources import PairData, ReadOptions, load_splits, with_languages
-from transformer_jax.evaluation.words import Tokenize, check_tokenize
+from transformer_jax.evaluation.words import check_tokenize
 from transformer_jax.inference.runs import ENCODERS
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -23,17 +22,13 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
+from transformer_jax.recipes.languages import with_directions, with_tags
 from transformer_jax.recipes.recipe import Named, Recipe
-from transformer_jax.recipes.scored_texts import (
-    SearchFlags,
-    beam_search,
-    choose_words,
-    required,
-    write_lines,
-)
 from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.tasks.directions import sampled_texts
 from transformer_jax.recipes.tasks.settings import EvaluationConfig
+from transformer_jax.recipes.translation_evaluation import EvaluateTranslator, evaluate_translator
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
@@ -78,24 +73,6 @@ class RecurrentRun(Run):
     model: RecurrentConfig = RecurrentConfig()  # type: ignore[assignment]
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateTranslator(SearchFlags):
-    """Print sacreBLEU and chrF of the translations of a file."""
-
-    source: Annotated[str | None, Flag(also=("data.source",))] = None
-    """File of sentences to translate, one per line."""
-    target: Annotated[str | None, Flag(also=("data.target",))] = None
-    """File of their reference translations, one per line."""
-    pairs: Annotated[str | None, Flag("data.pairs")] = None
-    """Instead: one file of both, .tsv or .jsonl, read as the run reads its pairs."""
-    tokenize: Tokenize | None = None
-    """Words of sacreBLEU, which the signature states. flores101, flores200, spm and spBLEU-1K
-    download a model once; ja-mecab needs sacrebleu[ja], ko-mecab sacrebleu[ko]. None is that of the
-    run, or follows from the script of the references."""
-    lowercase: bool = False
-    """Ignore case; the signature states it."""
-
-
 class Translation(Recipe):
     """Sentence pairs, a Transformer."""
 
@@ -132,7 +109,7 @@ class Translation(Recipe):
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
         """Returns the run with the languages of its files; notes the prefixes of a start."""
         note_prefix(run, start)
-        return dataclasses.replace(run, data=with_languages(run.data))
+        return with_directions(dataclasses.replace(run, data=with_languages(run.data)), start)
 
     def check(self, run: Any, start: Any) -> None:
         """Refuses a tokenizer of scores whose package is not installed."""
@@ -153,8 +130,14 @@ class Translation(Recipe):
         return [*self.training_texts(data), *[prefix] * bool(prefix)]
 
     def training_texts(self, data: Any) -> list[str]:
-        """Returns the training texts of both sides."""
+        """Returns the training texts of both sides; of named pairs, those of each language."""
+        if data.train.directions is not None:
+            return sampled_texts(data.train, data.languages.tokenizer_temperature)
         return [*data.train.sources, *data.train.targets]
+
+    def complete_tokenizer(self, run: Any, tokenizer: "Tokenizer") -> "Tokenizer":
+        """Returns the tokenizer with the languages of named pairs."""
+        return with_tags(run, tokenizer)
 
     def make_task(
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
@@ -175,36 +158,7 @@ class Translation(Recipe):
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the scores of the translations of a file."""
-        from transformer_jax.data.aligned import read_aligned
-        from transformer_jax.data.pairs import Pairs
-        from transformer_jax.data.sources import read_pair_file
-        from transformer_jax.decoding.translator import Translator
-        from transformer_jax.inference.load_run import load
-        from transformer_jax.inference.runs import preparation
-        from transformer_jax.recipes.driver import read
-        from transformer_jax.recipes.tasks.translation_task import score_pairs
-
-        search, run = beam_search(request), read(directory)
-        # Every line counts, empty ones too: a score over a part of a file is another score.
-        if request.pairs is None:
-            name, target = required(request, self.title, "source", "target")
-            pairs = read_aligned(name, target, "--source, --target")
-        elif request.source is not None or request.target is not None:
-            raise ConfigError("--data.pairs is one file of both sides: leave --source out")
-        else:
-            name = request.pairs
-            pairs = list(read_pair_file(name, run.data.read, "--data.pairs"))
-        prepare = preparation(directory)
-        sources = [prepare.source(text) for text, _ in pairs]
-        targets = [prepare.line(text) for _, text in pairs]
-        translator = Translator(*load(directory.path, request.checkpoint), search=search)
-        tokenize = choose_words(request.tokenize, run.evaluation.tokenize, targets)
-        lowercase = run.data.read.lowercase or request.lowercase
-        scores, texts = score_pairs(
-            translator, Pairs(sources, targets, name), lowercase=lowercase, tokenize=tokenize
-        )
-        print(scores)
-        return write_lines(request.output, texts)
+        return evaluate_translator(request, directory)
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns what training and evaluation are made of."""

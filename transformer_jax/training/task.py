@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -92,6 +92,8 @@ class Task:
             messages and curves.
         tokenizer: Stored with the run.
         settings: A dataclass that ``config.json`` holds; None stores nothing.
+        means: Metrics that are means of others, by name, such as ``valid_loss`` of several
+            validation sets.
     """
 
     model: Callable[[nnx.Rngs], nnx.Module]
@@ -111,6 +113,7 @@ class Task:
     regularization: tuple[str, ...] = ()
     tokenizer: Tokenizer | None = None
     settings: Any = None
+    means: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
 def select_rows(items: Any, rows: Int[np.ndarray, " b"]) -> Any:

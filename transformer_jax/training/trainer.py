@@ -212,7 +212,8 @@ class Trainer(Configuration, group="training"):
             run.path.mkdir(parents=True, exist_ok=True)
             if not run.config.exists():
                 stored = {} if task.settings is None else describe_run(task.settings)
-                run.write(run.config, stored)
+                special = {} if task.tokenizer is None else task.tokenizer.special
+                run.write(run.config, stored | ({"special": special} if special else {}))
             if task.tokenizer is not None and not run.tokenizer.exists():
                 task.tokenizer.save(run.tokenizer)
         sync_global_devices("run is described")

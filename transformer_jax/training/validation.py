@@ -58,6 +58,8 @@ def make_validation(
             total = add_sums(sums(params, frozen, batch) for batch in batches)
             for what, (value, weight) in total.items():
                 found[f"{name}_{what}"] = value / weight if weight > 0 else value
+        for name, others in task.means.items():
+            found[name] = sum(found[other] for other in others) / len(others)
         if task.evaluate is not None:
             found |= _evaluated(task.evaluate, merge, params, frozen)
         return found

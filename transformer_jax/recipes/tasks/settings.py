@@ -26,7 +26,8 @@ class ImageTask(Configuration, group="task"):
 class EvaluationConfig(Configuration, group="evaluation"):
     """Settings of translations in validation and at the end of training."""
 
-    sentences: Amount = 200  # validation sentences translated greedily while training; 0 is none
+    # Validation sentences, of each direction, translated greedily while training; 0 is none.
+    sentences: Amount = 200
     shown: Amount = 3  # of these, how many are shown with their references at each evaluation
     num_beams: Count = 4  # for the test sets in the end; 1 is greedy search
     # Exponent of the length penalty of beams, here and wherever the run is used; 0 prefers short
@@ -53,12 +54,13 @@ class EvaluationConfig(Configuration, group="evaluation"):
             num_beams=num_beams, length_penalty=penalty, **self.limit._asdict()
         )
 
-    def completed(self, limit: LengthLimit, targets: Sequence[str]) -> "EvaluationConfig":
+    def completed(self, limit: LengthLimit, targets: Sequence[str] | None) -> "EvaluationConfig":
         """The same with what follows from the training data where nothing is given.
 
         Args:
             limit: The limit that follows from the lengths of the data.
-            targets: Training targets, whose script tells the words.
+            targets: Training targets, whose script tells the words; None leaves that to the
+                references of each direction.
 
         Example:
             >>> made = EvaluationConfig(max_len_b=50).completed(LengthLimit(3.5, 10), ["我们"])
@@ -66,7 +68,7 @@ class EvaluationConfig(Configuration, group="evaluation"):
             (LengthLimit(max_len_a=3.5, max_len_b=50), 'zh')
         """
         given = limit.changed(self.max_len_a, self.max_len_b)
-        tokenize = self.tokenize or choose_tokenize(targets)
+        tokenize = self.tokenize or (None if targets is None else choose_tokenize(targets))
         return dataclasses.replace(self, **given._asdict(), tokenize=tokenize)
 
 

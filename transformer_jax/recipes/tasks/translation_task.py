@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.data.languages import DEFAULT_DIRECTION
 from transformer_jax.data.loader import make_batch
 from transformer_jax.data.pairs import collect
 from transformer_jax.data.plan import Batching, BatchPlan
@@ -22,6 +23,7 @@ from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.making import make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.directions import mean_of, mean_scores, named, plan_of
 from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
 from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.runs.checkpoint_score import Metric
@@ -31,11 +33,13 @@ from transformer_jax.training.task import Data, Task, fingerprint
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 if TYPE_CHECKING:
+    from transformer_jax.decoding.line_translator import Directions
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.evaluation.bleu import BleuScores
 
 __all__ = [
     "EvaluationConfig",
+    "decode_pairs",
     "decode_texts",
     "regularization",
     "score_pairs",
@@ -83,11 +87,14 @@ def translation(
     """Translation of sentences by an encoder-decoder.
 
     Validation measures ``valid_loss`` without label smoothing, and ``sacrebleu`` of greedy
-    translations; the best checkpoint is tested by beam search on every test set.
+    translations; the best checkpoint is tested by beam search on every test set. Of pairs of
+    several directions it measures both for each direction, such as ``sacrebleu_de-en``, and chrF;
+    ``valid_loss`` and ``sacrebleu`` are the means over the directions that are trained.
 
     Args:
         data: Sentence pairs for training, validation and tests; a list of ``(source, target)`` is
-            for training alone.
+            for training alone. Pairs of several directions need a tokenizer that knows their
+            languages, see :func:`.tag_languages`.
         config: Of the model, a Transformer or recurrent.
         tokenizer: Of both sides.
         batching: How pairs are put into batches.
@@ -98,6 +105,7 @@ def translation(
         cache: A folder that keeps token ids; None keeps them in memory.
 
     Raises:
+        ConfigError: The tokenizer does not know the languages of the pairs.
         DataError: No pair is short enough.
     """
     read = dataclasses.replace(read, normalization=tokenizer.normalization)
@@ -108,24 +116,27 @@ def translation(
     splits = _prefixed(data, read.source_prefix)
     check_restored(splits.train.name, splits.train.targets, tokenizer)
     store = _encode(splits.train, tokenizer, read, cache)
-    plan = batching.plan(store.source_lengths, store.target_lengths)
+    plan = plan_of(store, splits.train, batching, data.languages.temperature)
     ids = [store.source.ids, store.target.ids]
     limit = learn_length_limit(store.source_lengths, store.target_lengths)
-    evaluation = evaluation.completed(limit, splits.train.targets)
+    directions = splits.train.directions
+    evaluation = evaluation.completed(limit, None if directions else splits.train.targets)
     train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, ids))
     valid, evaluate = {}, None
     if splits.valid is not None:
-        held = _encode(splits.valid.without_empty(), tokenizer, read, cache)
-        valid["valid"] = _validation(held, batching, tokenizer.pad)
-        pairs = splits.valid
-        if evaluation.sentences and len(pairs):
-            evaluate = _Bleu(pairs, tokenizer, evaluation, read.lowercase)
+        encode = functools.partial(_encode, tokenizer=tokenizer, read=read, cache=cache)
+        held = {name: encode(part.without_empty()) for name, part in named(splits.valid).items()}
+        valid = _validation(held, batching, tokenizer.pad)
+        if evaluation.sentences and len(splits.valid):
+            evaluate = _Bleu(splits, tokenizer, evaluation, read.lowercase)
+    means = {"valid_loss": [f"valid{one}_loss" for one in mean_of(splits)]} if directions else {}
     return Task(
         model=lambda rngs: make_model("encoder-decoder", config, rngs=rngs),
         train=train,
         objective=objectives.sequence_to_sequence(tokenizer.bos, label_smoothing),
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), Metric("sacrebleu", "higher")),
+        means=means,
         eval_objective=objectives.sequence_to_sequence(tokenizer.bos),
         evaluate=evaluate,
         test=_tester(splits.tests, tokenizer, evaluation, read.lowercase),
@@ -147,7 +158,8 @@ def _prefixed(splits: Splits, prefix: str) -> Splits:
     """The pairs with what sources begin with for the model."""
     valid = None if splits.valid is None else splits.valid.with_prefix(prefix)
     tests = {name: pairs.with_prefix(prefix) for name, pairs in splits.tests.items()}
-    return Splits(splits.train.with_prefix(prefix), valid, tests)
+    train = splits.train.with_prefix(prefix)
+    return dataclasses.replace(splits, train=train, valid=valid, tests=tests)
 
 
 def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path | None) -> PairStore:
@@ -173,11 +185,21 @@ def _batches(store: PairStore, pad: int) -> Callable[[BatchPlan], dict[str, Any]
     return lambda items: make_batch(store, items.indices, items.S, items.T, pad)
 
 
-def _validation(store: PairStore, batching: Batching, pad: int) -> Data:
-    """All pairs once, in order of length, whatever the budget of training."""
-    batching = validation_batching(batching, store.source_lengths, store.target_lengths)
-    plan = batching.plan(store.source_lengths, store.target_lengths, shuffle=False)
-    return Data(plan, _batches(store, pad))
+def _validation(stores: Mapping[str, PairStore], batching: Batching, pad: int) -> dict[str, Data]:
+    """All pairs once, in order of length, whatever the budget of training.
+
+    The shapes of batches are the same for all directions.
+    """
+    source = np.concatenate([store.source_lengths for store in stores.values()])
+    target = np.concatenate([store.target_lengths for store in stores.values()])
+    batching = validation_batching(batching, source, target)
+    whole = batching.plan(source, target, shuffle=False)
+    return {
+        f"valid{name}": Data(
+            whole.with_lengths(store.source_lengths, store.target_lengths), _batches(store, pad)
+        )
+        for name, store in stores.items()
+    }
 
 
 def validation_batching(batching: Batching, *lengths: np.ndarray) -> Batching:
@@ -194,13 +216,18 @@ def regularization(config: ModelConfig, label_smoothing: float) -> tuple[str, ..
 
 
 class _Bleu:
-    """sacreBLEU of the greedy translations of the first validation sentences."""
+    """sacreBLEU of the greedy translations of the first validation sentences.
+
+    Of several directions sacreBLEU and chrF of each, and the means over those that are trained.
+    """
 
     def __init__(
-        self, pairs: Pairs, tokenizer: Tokenizer, evaluation: EvaluationConfig, lowercase: bool
+        self, splits: Splits, tokenizer: Tokenizer, evaluation: EvaluationConfig, lowercase: bool
     ):
-        count = evaluation.sentences
-        self.sources, self.targets = pairs.sources[:count], pairs.targets[:count]
+        assert splits.valid is not None
+        parts = named(splits.valid)
+        self.parts = {name: part.first(evaluation.sentences) for name, part in parts.items()}
+        self.means = mean_of(splits) if splits.valid.directions else []
         self.tokenizer, self.evaluation, self.lowercase = tokenizer, evaluation, lowercase
         self.translator: Any = None  # a Translator, from the first evaluation on
 
@@ -214,14 +241,24 @@ class _Bleu:
             self.translator = Translator((graph, params), self.tokenizer, search=search)
         # Programs are kept from one evaluation to the next.
         self.translator.params = params
-        with show_progress(f"translating {plural(len(self.sources), 'validation sentence')}"):
-            texts = decode_texts(self.translator, self.sources)
-        show(Pairs(self.sources, self.targets, ""), texts, self.evaluation.shown)
-        tokenize = self.evaluation.tokenize
-        scores = translation_scores(
-            texts, self.targets, lowercase=self.lowercase, tokenize=tokenize
-        )
-        return {"sacrebleu": scores.bleu}
+        count = sum(map(len, self.parts.values()))
+        found: dict[str, float] = {}
+        shown = -(-self.evaluation.shown // len(self.parts))
+        with show_progress(f"translating {plural(count, 'validation sentence')}"):
+            for name, pairs in self.parts.items():
+                texts = decode_pairs(self.translator, pairs)
+                show(pairs, texts, shown)
+                scores = translation_scores(
+                    texts,
+                    pairs.targets,
+                    lowercase=self.lowercase,
+                    tokenize=self.evaluation.tokenize,
+                )
+                found[f"sacrebleu{name}"] = scores.bleu
+                found |= {f"chrf{name}": scores.chrf} if self.means else {}
+        for what in ("sacrebleu", "chrf") if self.means else ():
+            found[what] = sum(found[f"{what}{one}"] for one in self.means) / len(self.means)
+        return found
 
 
 def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
@@ -235,8 +272,16 @@ def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
             log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
 
 
+def decode_pairs(translator: "Translator", pairs: Pairs) -> list[str]:
+    """Returns the best translation of each source into the language of its pair."""
+    return decode_texts(translator, pairs.sources, directions=pairs.directions or DEFAULT_DIRECTION)
+
+
 def decode_texts(
-    translator: "Translator", sources: Sequence[Any], setting: str = "max_len_a or max_len_b"
+    translator: "Translator",
+    sources: Sequence[Any],
+    setting: str = "max_len_a or max_len_b",
+    directions: "Directions" = DEFAULT_DIRECTION,
 ) -> list[str]:
     """Returns the best text for each source, and logs how many the length limit cut.
 
@@ -244,9 +289,10 @@ def decode_texts(
         translator: Of the texts.
         sources: What it reads.
         setting: The setting that raises the limit, for the message.
+        directions: The direction of all sources, or one for each.
     """
     before = translator.counts["limited"]
-    texts = [done.text for done in translator.translate(sources)]
+    texts = [done.text for done in translator.translate(sources, directions=directions)]
     if count := translator.counts["limited"] - before:
         log(f"{translator.limit_note(count, len(texts))}: raise {setting}")
     return texts
@@ -269,6 +315,8 @@ def _tester(
             )
             found[name] = scores.to_dict() | {"beams": beams}
             print(f"{name}: {scores}", flush=True)
+        if any(pairs.directions for pairs in tests.values()):
+            print(f"mean of {plural(len(tests), 'test set')}: {mean_scores(found)}", flush=True)
         return {"evaluated_step": step, "tests": found}
 
     return test
@@ -287,6 +335,6 @@ def score_pairs(
     sides = {"source": pairs.sources, "target": pairs.targets}
     tokenizer: Any = translator.tokenizer
     log_scored(pairs.name, plural(len(pairs), "pair"), tokenizer, **sides)
-    texts = decode_texts(translator, pairs.sources)
+    texts = decode_pairs(translator, pairs)
     scores = translation_scores(texts, pairs.targets, lowercase=lowercase, tokenize=tokenize)
     return scores, texts

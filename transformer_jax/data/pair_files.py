@@ -1,0 +1,200 @@
+"""Files of several pairs of languages, each named ``de-en=FILE``, and tables of them."""
+
+import itertools
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data import aligned, tables
+from transformer_jax.data.files import read_file
+from transformer_jax.data.languages import Direction
+from transformer_jax.data.pairs import Pairs, collect
+from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.text import read_lines
+
+__all__ = ["Named", "is_table", "named_files", "one_or_several", "read_named", "read_table"]
+
+Named = Mapping[Direction, str]  # one file of both sides, or two with a comma between them
+_SPLITS = ("train", "valid", "test")
+
+
+def one_or_several(pairs: str | Sequence[str] | None, where: str) -> str | tuple[str, ...] | None:
+    """Returns a single file without the name of a pair as it is, and named pairs as a tuple.
+
+    Args:
+        pairs: The value of a setting.
+        where: The setting, for messages.
+
+    Raises:
+        ConfigError: A name is malformed or comes twice, or files of several pairs have no name.
+
+    Example:
+        >>> one_or_several(["all.tsv"], "data.pairs")
+        'all.tsv'
+        >>> one_or_several("de-en=a.tsv", "data.pairs")
+        ('de-en=a.tsv',)
+    """
+    given = (pairs,) if isinstance(pairs, str) else pairs
+    if given is None or (len(given) == 1 and not _is_named(given[0])):
+        return None if given is None else given[0]
+    named_files(given, where)
+    return tuple(given)
+
+
+def named_files(pairs: Sequence[str], where: str) -> dict[Direction, str]:
+    """Returns the files of named pairs.
+
+    Args:
+        pairs: Each ``de-en=FILE``, or ``de-en=FILE,FILE`` for two aligned files.
+        where: The setting, for messages.
+
+    Raises:
+        ConfigError: A name is malformed or comes twice, or a file has no name.
+
+    Example:
+        >>> named_files(["de-en=a.tsv"], "data.pairs")
+        {Direction(source='de', target='en'): 'a.tsv'}
+    """
+    found: dict[Direction, str] = {}
+    if not pairs:
+        raise ConfigError(f"{where} is empty: give files of pairs, such as de-en=train.tsv")
+    for item in pairs:
+        name, _, files = item.partition("=")
+        if not _is_named(item) or not files:
+            raise ConfigError(
+                f"{where}: {item!r} names no pair of languages and its files: several pairs are "
+                f"given as de-en=FILE en-cs=FILE"
+            )
+        direction = Direction.parse(name, where)
+        if direction in found:
+            raise ConfigError(
+                f"{where}: the pair {direction} is given twice: join its files, or leave one out"
+            )
+        found[direction] = files
+    return found
+
+
+def is_table(pairs: Any) -> bool:
+    """Returns whether the value of a setting is a table of pairs.
+
+    Example:
+        >>> is_table("pairs.json"), is_table("pairs.jsonl"), is_table(("de-en=a.tsv",))
+        (True, False, False)
+    """
+    return isinstance(pairs, str) and pairs.lower().endswith(".json")
+
+
+def read_table(path: str, where: str) -> dict[str, tuple[str, ...]]:
+    """Returns the named pairs of each split of a table, a JSON file.
+
+    It is an object of files by pair, ``{"de-en": "train.tsv"}``, or of such objects by split,
+    ``train``, ``valid`` and ``test``. Two aligned files are a list, or have a comma between them;
+    relative paths begin at the table.
+
+    Args:
+        path: The file.
+        where: The setting that names it, for messages.
+
+    Raises:
+        DataError: It cannot be read, or is no such object.
+    """
+    try:
+        table = json.loads(read_file(path).decode("utf-8"))
+    except OSError as error:
+        raise DataError(f"{where} {path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} {path}: not JSON: {error}") from None
+    splits = table if isinstance(table, dict) and set(table) <= {*_SPLITS} else {"train": table}
+    return {split: _items(part, path, where) for split, part in splits.items()}
+
+
+def read_named(files: Named, read: Any, where: str, *, every: bool = False) -> Pairs:
+    """Returns the pairs of several directions, one direction after another.
+
+    A file holds the sides in the order of the first pair that names it. Given for both directions,
+    as ``de-en=FILE en-de=FILE``, it is read the other way round for the second. JSONL whose keys
+    are languages needs no order.
+
+    Args:
+        files: The files by direction.
+        read: Columns and format of files of pairs, and the preparation of lines.
+        where: The setting that names the files, for messages.
+        every: Whether pairs with an empty side stay, as in data that is scored.
+
+    Raises:
+        ConfigError: A file is given for two pairs of different languages.
+        DataError: A file cannot be read, or has no pair with text on both sides.
+    """
+    parts, first = [], dict[str, Direction]()
+    for direction, given in files.items():
+        order = first.setdefault(given, direction)
+        rows = _rows(direction, order, given, read, where)
+        name = f"{where} {direction} ({given})"
+        parts.append(collect(rows, name, Preparation.of(read), every=every))
+    reasons = sorted({reason for part in parts for reason in part.counts})
+    chain = itertools.chain.from_iterable
+    return Pairs(
+        list(chain(part.sources for part in parts)),
+        list(chain(part.targets for part in parts)),
+        where,
+        {reason: sum(part.counts.get(reason, 0) for part in parts) for reason in reasons},
+        [way for way, part in zip(files, parts, strict=True) for _ in range(len(part))],
+    )
+
+
+def _is_named(item: str) -> bool:
+    """Returns whether a value begins with a name: a path with ``=`` in it is none."""
+    name, equals, _ = item.partition("=")
+    return bool(equals) and not {"/", ".", ","} & {*name} and not pathlib.Path(item).exists()
+
+
+def _items(part: Any, path: str, where: str) -> tuple[str, ...]:
+    folder = pathlib.Path(path).parent
+    found = []
+    for name, files in part.items() if isinstance(part, dict) else [("", None)]:
+        names = files.split(",") if isinstance(files, str) else files
+        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            raise DataError(
+                f'{where} {path}: must be an object of files by pair, such as {{"de-en": '
+                f'"train.tsv"}}, or of such objects by split: {", ".join(_SPLITS)}'
+            )
+        found.append(f"{name}={','.join(str(folder / one) for one in names)}")
+    named_files(found, f"{where} {path}")
+    return tuple(found)
+
+
+def _rows(
+    direction: Direction, order: Direction, files: str, read: Any, where: str
+) -> Iterable[tuple[str, str]]:
+    """Returns the rows of a direction, from files whose first user read them in ``order``."""
+    both = files.split(",")
+    if len(both) == 2 and not pathlib.Path(files).exists():
+        rows: Iterable[tuple[str, str]] = aligned.read_aligned(both[0], both[1], where)
+    elif tables.table_format(files, read.format, where) == "tsv":
+        rows = tables.read_tsv(files, read.columns, where)
+    elif _has_keys(files, direction, where):
+        assert direction.source is not None
+        assert direction.target is not None
+        return tables.read_jsonl(files, (direction.source, direction.target), where)
+    else:
+        rows = tables.read_jsonl(files, read.fields, where)
+    if direction == order:
+        return rows
+    if direction != Direction(order.target, order.source):
+        raise ConfigError(
+            f"{where}: {files} is given for {order} and for {direction}: a file holds one pair of "
+            f"languages"
+        )
+    return ((source, target) for target, source in rows)
+
+
+def _has_keys(path: str, direction: Direction, where: str) -> bool:
+    """Returns whether the first line of a JSONL file has both languages as keys."""
+    for number, line in enumerate(read_lines(path, where), 1):
+        if line:
+            row = tables.parse_object(line, path, number)
+            texts = row.get("translation")
+            return {*direction} <= {*(texts if isinstance(texts, dict) else row)}
+    return False

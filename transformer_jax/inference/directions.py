@@ -1,0 +1,48 @@
+"""The directions of calls: the languages that they name, one of all texts or one for each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.data.languages import Direction
+from transformer_jax.inference.runs import direction_of, open_directory
+
+__all__ = ["DirectedPredictor", "Languages"]
+
+Languages: TypeAlias = str | Sequence[str] | None  # of all texts, or one for each
+
+
+class DirectedPredictor:
+    """The languages of a predictor that translates."""
+
+    tokenizer: Any
+    _path: Path
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages of a translator of several; empty for any other."""
+        tags = self.tokenizer.languages
+        return () if tags is None else tags.languages
+
+    def _direction(self, from_: str | None, to: str | None) -> Direction:
+        return direction_of(open_directory(self._path), self.tokenizer, Direction(from_, to))
+
+    def _directions(self, from_: Languages, to: Languages, count: int) -> list[Direction]:
+        """Returns the direction of each of ``count`` texts.
+
+        Raises:
+            ConfigError: A list of languages has another length, or a language is unknown.
+        """
+        sides: list[Sequence[str | None]] = []
+        for name, side in (("from_", from_), ("to", to)):
+            each = [side] * count if side is None or isinstance(side, str) else list(side)
+            if len(each) != count:
+                raise ConfigError(
+                    f"{name} names {plural(len(each), 'language')} for {plural(count, 'text')}: "
+                    f"one, or one for each text"
+                )
+            sides.append(each)
+        pairs = list(zip(*sides, strict=True))
+        known = {pair: self._direction(*pair) for pair in dict.fromkeys(pairs)}
+        return [known[pair] for pair in pairs]

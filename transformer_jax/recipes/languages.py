@@ -1,0 +1,92 @@
+"""Languages of translators: the tags of a run with named pairs, and what is refused."""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.added_tokens import tag_languages
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, LanguageTags, listed
+from transformer_jax.data.pair_files import named_files
+from transformer_jax.data.tokenizer import Tokenizer
+
+__all__ = ["check_direction", "with_directions", "with_tags"]
+
+_NONE = LanguageTags({}, (), (), (), (), (), frozenset())  # before any training
+
+
+def with_directions(run: Any, start: Any) -> Any:
+    """Returns a run with the tags of its languages among its special tokens.
+
+    Args:
+        run: The settings.
+        start: What the run starts from, or None.
+
+    Raises:
+        ConfigError: The start has languages and the pairs have no names, or the other place of
+            tags; or validation or test pairs have a language that is not trained.
+    """
+    known = None if start is None else start.tokenizer.languages
+    if not run.data.several:
+        if known is not None:
+            _check_default(known, run.init_from)
+        return run
+    data, trained = run.data, list(named_files(run.data.pairs, "data.pairs"))
+    if start is None:
+        settings = dataclasses.replace(data.languages, tags=data.languages.tags or "source")
+        data = dataclasses.replace(data, languages=settings)
+        names = dict.fromkeys(one for way in trained for one in way if one)
+        planned = _NONE.trained_on(trained, dict.fromkeys(names, 0))
+    else:
+        tokenizer = tag_languages(start.tokenizer, trained, data.languages.tags)
+        assert tokenizer.languages is not None
+        planned = tokenizer.languages
+    for split in ("valid", "test"):
+        pairs = getattr(data, split).pairs
+        for direction in named_files(pairs, f"data.{split}.pairs") if pairs else ():
+            check_direction(direction, planned, f"data.{split}.pairs")
+    new = [planned.token(one) for one in planned.tags if known is None or one not in known.tags]
+    added = tuple(dict.fromkeys((*run.tokenizer.add_special_tokens, *new)))
+    tokens = dataclasses.replace(run.tokenizer, add_special_tokens=added)
+    return dataclasses.replace(run, data=data, tokenizer=tokens)
+
+
+def with_tags(run: Any, tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer of a run with named pairs, which knows their languages."""
+    if not getattr(run.data, "several", False):
+        return tokenizer
+    trained = named_files(run.data.pairs, "data.pairs")
+    return tag_languages(tokenizer, trained, run.data.languages.tags)
+
+
+def _check_default(languages: LanguageTags, start: str) -> None:
+    """Refuses pairs without names for a start that needs their languages."""
+    try:
+        languages.frame(DEFAULT_DIRECTION)
+    except ConfigError:
+        raise ConfigError(
+            f"init_from: {start} translates between {listed(languages.languages)}: name the pairs, "
+            f"--data.pairs de-en=FILE"
+        ) from None
+
+
+def check_direction(direction: Direction, languages: LanguageTags, where: str) -> None:
+    """Refuses a direction whose languages were never trained; notes that one is zero-shot.
+
+    Args:
+        direction: The direction of some pairs.
+        languages: Of the translator.
+        where: The setting or flag that names the direction.
+
+    Raises:
+        ConfigError: No training pair has the language on this side.
+    """
+    for side, name in direction._asdict().items():
+        allowed = getattr(languages, f"{side}s") or languages.languages
+        if name is not None and name not in allowed:
+            raise ConfigError(
+                f"{where}: {direction}: {name} is no {side} language of any training pair: there "
+                f"are {listed(allowed)}"
+            )
+    if not languages.is_trained(direction):
+        log(f"{where}: {direction} is zero-shot: no training pair has this direction")

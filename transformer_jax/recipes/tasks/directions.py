@@ -1,0 +1,106 @@
+"""Translation in several directions: its batches, and the means over its directions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.mixed_plan import MixedPlan, repeats
+from transformer_jax.data.plan import Batching, BucketPlan
+from transformer_jax.data.sources import Pairs, Splits
+from transformer_jax.data.store import PairStore
+
+__all__ = ["mean_of", "mean_scores", "named", "plan_of", "sampled_texts"]
+
+
+def plan_of(store: PairStore, pairs: Pairs, batching: Batching, temperature: float) -> BucketPlan:
+    """Returns the plan of the training batches, one plan over the pairs of all directions.
+
+    Logs how often the pairs of each direction occur in an epoch.
+
+    Args:
+        store: The pairs as ids; some of them may have been dropped.
+        pairs: The pairs.
+        batching: How pairs are put into batches.
+        temperature: Of drawing directions, see :class:`.MixedPlan`.
+    """
+    if pairs.directions is None:
+        return batching.plan(store.source_lengths, store.target_lengths)
+    numbers = {way: i for i, way in enumerate(dict.fromkeys(pairs.directions))}
+    groups = np.array([numbers[pairs.directions[i]] for i in store.pair_indices])
+    present, groups = np.unique(groups, return_inverse=True)
+    counts = np.bincount(groups)
+    names = [str(way) for way, i in numbers.items() if i in present]
+    shares = zip(names, counts, repeats(counts, temperature), strict=True)
+    told = (f"{name} {plural(int(n), 'pair')} x {rate:.3g}" for name, n, rate in shares)
+    log(f"an epoch, temperature {temperature:g}: {', '.join(told)}")
+    lengths = store.source_lengths, store.target_lengths
+    return MixedPlan(*lengths, groups, temperature, **batching.settings())
+
+
+def named(pairs: Pairs) -> dict[str, Pairs]:
+    """Returns the pairs of each direction by the end of the names of their metrics.
+
+    Example:
+        >>> list(named(Pairs(["um"], ["one"], "example")))
+        ['']
+    """
+    return {f"_{way}": part for way, part in pairs.by_direction().items()} or {"": pairs}
+
+
+def mean_of(splits: Splits) -> list[str]:
+    """Returns the ends of the names of metrics whose means rank checkpoints.
+
+    They are those of the validation pairs whose directions are trained, or of all if none is.
+    """
+    if splits.valid is None:
+        return []
+    own = dict.fromkeys(splits.valid.directions or ())
+    trained = set(splits.train.directions or ())
+    return [f"_{way}" for way in own if way in trained] or [f"_{way}" for way in own]
+
+
+def mean_scores(tests: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns a line about the means of sacreBLEU and chrF over test sets.
+
+    Example:
+        >>> scores = {"sacrebleu": 20.0, "chrf": 40.0}, {"sacrebleu": 30.0, "chrf": 50.0}
+        >>> mean_scores(dict(zip("ab", scores)))
+        'sacreBLEU 25.0 chrF 45.0'
+    """
+    mean = lambda name: sum(one[name] for one in tests.values()) / len(tests)
+    return f"sacreBLEU {mean('sacrebleu'):.1f} chrF {mean('chrf'):.1f}"
+
+
+def sampled_texts(pairs: Pairs, temperature: float) -> list[str]:
+    """Returns the texts of both sides, those of each language as often as the temperature asks.
+
+    A language of ``n`` texts occurs in proportion to ``n^(1/T)``, each of its texts at least once.
+
+    Args:
+        pairs: The pairs of several directions.
+        temperature: ``T``.
+
+    Example:
+        >>> from transformer_jax.data.languages import Direction
+        >>> pairs = Pairs(list("abcd"), ["x"] * 4, "example", {}, [Direction("d", "e")] * 4)
+        >>> sampled_texts(pairs, 2.0)
+        ['a', 'b', 'c', 'd', 'x', 'x']
+    """
+    texts: dict[str | None, list[str]] = {}
+    for way, source, target in zip(
+        pairs.directions or (), pairs.sources, pairs.targets, strict=True
+    ):
+        texts.setdefault(way.source, []).append(source)
+        texts.setdefault(way.target, []).append(target)
+    # A sentence that several directions share is one text of its language.
+    own = [list(dict.fromkeys(each)) for each in texts.values()]
+    rates = repeats(np.array([len(each) for each in own]), temperature)
+    chosen = (
+        each[i % len(each)]
+        for each, rate in zip(own, rates, strict=True)
+        for i in range(round(rate * len(each)))
+    )
+    return list(chosen)

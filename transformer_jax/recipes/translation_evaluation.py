@@ -1,0 +1,137 @@
+"""Evaluation of stored translators: sacreBLEU and chrF of the translations of files."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
+
+from transformer_jax.core.config_fields import Flag
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
+from transformer_jax.data.pair_files import named_files, one_or_several, read_named
+from transformer_jax.data.pairs import Pairs
+from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.recipes.generation_flags import LanguageFlags
+from transformer_jax.recipes.languages import check_direction
+from transformer_jax.recipes.scored_texts import (
+    SearchFlags,
+    beam_search,
+    choose_words,
+    required,
+    write_lines,
+)
+
+if TYPE_CHECKING:
+    from transformer_jax.runs.run_directory import RunDirectory
+
+__all__ = ["EvaluateTranslator", "evaluate_translator", "pairs_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateTranslator(SearchFlags, LanguageFlags):
+    """Print sacreBLEU and chrF of the translations of a file, or of several directions."""
+
+    source: Annotated[str | None, Flag(also=("data.source",))] = None
+    """File of sentences to translate, one per line."""
+    target: Annotated[str | None, Flag(also=("data.target",))] = None
+    """File of their reference translations, one per line."""
+    pairs: Annotated[str | tuple[str, ...] | None, Flag("data.pairs")] = None
+    """Instead: one file of both, .tsv or .jsonl, read as the run reads its pairs; of a translator
+    of several languages de-en=FILE for each direction, with scores of each."""
+    tokenize: Tokenize | None = None
+    """Words of sacreBLEU, which the signature states. flores101, flores200, spm and spBLEU-1K
+    download a model once; ja-mecab needs sacrebleu[ja], ko-mecab sacrebleu[ko]. None is that of the
+    run, or follows from the script of the references."""
+    lowercase: bool = False
+    """Ignore case; the signature states it."""
+
+
+def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") -> int:
+    """Prints the scores of the translations of a file, or of each direction and their means.
+
+    Args:
+        request: The flags.
+        directory: Of the run.
+
+    Raises:
+        ConfigError: A flag is missing or excludes another; a language is unknown or missing.
+        DataError: A file cannot be read.
+    """
+    from transformer_jax.decoding.translator import Translator
+    from transformer_jax.inference.load_run import load
+    from transformer_jax.recipes.driver import read
+    from transformer_jax.recipes.tasks.directions import mean_scores
+    from transformer_jax.recipes.tasks.translation_task import score_pairs
+
+    search, run = beam_search(request), read(directory)
+    tests = pairs_of(request, directory)
+    translator = Translator(*load(directory.path, request.checkpoint), search=search)
+    lowercase = run.data.read.lowercase or request.lowercase
+    scores, lines = {}, []
+    for name, pairs in tests.items():
+        tokenize = choose_words(request.tokenize, run.evaluation.tokenize, pairs.targets)
+        scores[name], texts = score_pairs(translator, pairs, lowercase=lowercase, tokenize=tokenize)
+        print(f"{name}: {scores[name]}" if name else scores[name])
+        lines += texts
+    if len(tests) > 1:
+        means = mean_scores({name: one.to_dict() for name, one in scores.items()})
+        print(f"mean of {plural(len(tests), 'direction')}: {means}")
+    return write_lines(request.output, lines)
+
+
+def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
+    """Returns the pairs that flags name, prepared as in training, by the name of their direction.
+
+    Every line counts, empty ones too: a score over a part of a file is another score.
+
+    Args:
+        request: Has the flags ``source``, ``target``, ``pairs``, ``from_language`` and ``to``.
+        directory: Of the run.
+
+    Raises:
+        ConfigError: A flag is missing or excludes another; a language is unknown or missing.
+        DataError: A file cannot be read.
+    """
+    from transformer_jax.data.aligned import read_aligned
+    from transformer_jax.data.sources import read_pair_file
+    from transformer_jax.inference.runs import direction_of, preparation
+    from transformer_jax.recipes.driver import read
+    from transformer_jax.recipes.registry import recipe_of
+
+    given, run = one_or_several(request.pairs, "--data.pairs"), read(directory)
+    prepare = preparation(directory)
+    if given is not None and (request.source is not None or request.target is not None):
+        raise ConfigError("--data.pairs is one file of both sides: leave --source out")
+    if isinstance(given, tuple):
+        return _named_pairs(request, directory, given)
+    direction = direction_of(directory, directory.load_tokenizer(), request.direction)
+    if given is None:
+        name, target = required(request, recipe_of(directory).title, "source", "target")
+        rows = read_aligned(name, target, "--source, --target")
+    else:
+        name, rows = given, list(read_pair_file(given, run.data.read, "--data.pairs"))
+    sources = [prepare.source(text) for text, _ in rows]
+    targets = [prepare.line(text) for _, text in rows]
+    named = None if direction == DEFAULT_DIRECTION else [direction] * len(rows)
+    return {"": Pairs(sources, targets, name, directions=named)}
+
+
+def _named_pairs(
+    request: Any, directory: "RunDirectory", given: tuple[str, ...]
+) -> dict[str, Pairs]:
+    """Returns the pairs of each direction of a translator of several languages."""
+    from transformer_jax.recipes.driver import read
+
+    if request.direction != DEFAULT_DIRECTION:
+        raise ConfigError("--data.pairs names the languages: leave --from and --to out")
+    languages = directory.load_tokenizer().languages
+    if languages is None:
+        raise ConfigError(
+            f"--data.pairs: {directory.path} translates in one direction: give its file without a "
+            f"name"
+        )
+    files = named_files(given, "--data.pairs")
+    for direction in files:
+        check_direction(Direction(*direction), languages, "--data.pairs")
+    options = read(directory).data.read
+    pairs = read_named(files, options, "--data.pairs", every=True)
+    pairs = pairs.with_prefix(options.source_prefix)
+    return {str(way): part for way, part in pairs.by_direction().items()}
