@@ -115,7 +115,7 @@ def read_named(files: Named, read: Any, where: str, *, every: bool = False) -> P
 
     A file holds the sides in the order of the first pair that names it. Given for both directions,
     as ``de-en=FILE en-de=FILE``, it is read the other way round for the second. JSONL whose keys
-    are languages needs no order.
+    are languages, and two files whose names end in them (``train.de,train.en``), need no order.
 
     Args:
         files: The files by direction.
@@ -172,6 +172,8 @@ def _rows(
     both = files.split(",")
     if len(both) == 2 and not pathlib.Path(files).exists():
         rows: Iterable[tuple[str, str]] = aligned.read_aligned(both[0], both[1], where)
+        ends = [pathlib.Path(one.removesuffix(".gz")).suffix[1:] for one in both]
+        order = Direction(*ends) if {*ends} == {*direction} else order
     elif tables.table_format(files, read.format, where) == "tsv":
         rows = tables.read_tsv(files, read.columns, where)
     elif _has_keys(files, direction, where):

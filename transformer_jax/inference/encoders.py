@@ -120,6 +120,7 @@ def load_vectors(
     kinds = (*ENCODERS, "encoder-decoder")
     refuse_others(run, kinds)
     prepare = source_as_trained(path)
+    from transformer_jax.data.tokenizer import SpecialTokensTemplate
     from transformer_jax.inference.encoding.vectors import Embedder
 
     model, tokenizer = loaded or load(path, checkpoint, kind=kinds)

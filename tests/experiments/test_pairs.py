@@ -1,0 +1,206 @@
+"""Several pairs of languages in one run: tags, scores of each direction, further languages."""
+
+import json
+import logging
+
+import pytest
+
+import transformer_jax as tj
+from tests.experiments.test_seq2seq import TINY, WORDS
+from transformer_jax.cli import seq2seq
+from transformer_jax.cli.main import main
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.languages import Direction
+from transformer_jax.data.sources import Pairs
+from transformer_jax.data.store import build_store
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.inference.load_run import load
+from transformer_jax.inference.runs import open_directory
+from transformer_jax.recipes import driver
+from transformer_jax.runs.metrics import read_metrics
+
+# Models of few steps write on to the limit.
+pytestmark = pytest.mark.filterwarnings("ignore:.*length limit")
+
+
+@pytest.fixture(scope="module")
+def texts(shared):
+    return shared("pairs_texts", write_texts)
+
+
+def write_texts(folder):
+    """The same 60 lines in three languages; the test lines hold what looks like a tag."""
+    folder.mkdir()
+    lines = [f"{a} {b}" for a in WORDS for b in WORDS[:6]]
+    forms = {"pt": lambda x: x, "tp": lambda x: x[::-1], "up": str.upper}
+    for name, form in forms.items():
+        (folder / f"a.{name}").write_text("".join(f"{form(line)}\n" for line in lines))
+        (folder / f"t.{name}").write_text("".join(f"{form(line)} <2up>\n" for line in lines[:4]))
+
+
+def pairs(texts, *names, split="a"):
+    """Values of a flag, each pair from two aligned files."""
+    return [f"{n}={','.join(f'{texts}/{split}.{side}' for side in n.split('-'))}" for n in names]
+
+
+def command(texts, run, *more, trained=("pt-tp", "tp-pt", "pt-up")):
+    files = ["--data.pairs", *pairs(texts, *trained), "--data.read.validation-size", "2"]
+    tests = ["--data.test.pairs", *pairs(texts, "pt-tp", "tp-up", split="t")]
+    return ["train", "small", *files, *tests, *TINY, "--output", str(run), *more]
+
+
+def run_in(texts, *more):
+    return lambda run: seq2seq.main(command(texts, run, "--evaluation.sentences", "2", *more))
+
+
+@pytest.fixture(scope="module")
+def trained(texts, shared):
+    return shared("pairs_run", run_in(texts))
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    yield
+    logging.getLogger().handlers.clear()
+
+
+def error_of(capfd, *arguments):
+    assert main([*map(str, arguments)]) != 0
+    [line] = capfd.readouterr().err.strip().splitlines()[-1:]
+    return line
+
+
+def test_each_direction_is_validated_and_tested_and_the_mean_ranks_checkpoints(trained):
+    last = [row for row in read_metrics(trained / "metrics.jsonl") if "valid_loss" in row][-1]
+    for what in ("valid_{}_loss", "sacrebleu_{}", "chrf_{}"):
+        values = [last[what.format(one)] for one in ("pt-tp", "tp-pt", "pt-up")]
+        mean = last[what.format("x").replace("_x", "")]
+        assert mean == pytest.approx(sum(values) / 3)
+    results = json.loads((trained / "results.json").read_text())
+    assert [*results["tests"]] == ["test pt-tp", "test tp-up"]
+    assert results["recompilations"] == 0
+    run = driver.read(open_directory(trained))
+    assert run.data.languages.tags == "source"
+    assert run.evaluation.tokenize is None  # chosen for each direction
+    tags = open_directory(trained).load_tokenizer().languages
+    assert tags.languages == ("pt", "tp", "up")
+    assert not tags.is_trained(Direction("tp", "up"))
+    assert tags.is_trained(Direction("pt", "up"))
+
+
+def test_training_reads_what_translation_reads(trained, texts):
+    directory = open_directory(trained)
+    tokenizer = directory.load_tokenizer()
+    way = Direction("pt", "up")
+    store = build_store(Pairs(["um <2up>"], ["UM"], "example", {}, [way]), tokenizer)
+    translator = Translator(*load(trained))
+    frames = translator.frames(way, 1)
+    assert translator.encode(["um <2up>"], frames)[0] == [store.source[0].tolist()]
+    assert translator.encode_targets(["UM"], frames) == [store.target[0].tolist()]
+    first, *rest = store.source[0].tolist()
+    assert first == tokenizer.token_id("<2up>")
+    assert not tokenizer.languages.ids & set(rest)  # what text spells out is text
+    assert rest == [*tokenizer.encode("um <2up>"), tokenizer.eos]
+
+
+def test_python_translates_each_text_into_its_language(trained):
+    model = tj.load(trained)
+    assert model.languages == ("pt", "tp", "up")
+    lines = ["um dois", "dois um"]
+    both = model(lines, to=["tp", "up"], num_beams=1)
+    assert both[0] == model("um dois", to="tp", num_beams=1)
+    assert both[1] == model(lines, to="up", num_beams=1)[1]
+    assert model.score("um", "mu", to="tp") != model.score("um", "mu", to="up")
+    assert model.embed("um", to="tp").shape == (8,)
+    assert (model.embed("um", to="tp") != model.embed("um", to="up")).any()
+    assert model.attention("um", to="up").tokens[0] == "<2up>"
+    for settings, said in (
+        ({}, "--to is missing: allowed are tp, pt, up"),
+        ({"to": "xx"}, "--to: xx is no target language"),
+        ({"to": "up", "from_": "up"}, "--from: up is no source language"),
+        ({"to": ["up"]}, "to names 1 language for 2 texts"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            model(lines, **settings)
+
+
+def test_commands_take_and_refuse_languages(trained, texts, tmp_path, capfd):
+    (tmp_path / "in").write_text("um\n")
+    (tmp_path / "out").write_text("mu\n")
+    translate = ["translate", trained, "--input", tmp_path / "in", "--num-beams", "1"]
+    assert main([*map(str, translate), "--from", "tp", "--to", "up"]) == 0
+    assert "tp-up is zero-shot: no training pair has this direction" in capfd.readouterr().err
+    assert "--to is missing: allowed are tp, pt, up" in error_of(capfd, *translate)
+    assert "xx is no target language" in error_of(capfd, *translate, "--to", "xx")
+    score = ["score", trained, "--source", tmp_path / "in", "--target", tmp_path / "out"]
+    assert main([*map(str, score), "--to", "tp"]) == 0
+    assert "--to is missing" in error_of(capfd, *score)
+    assert "--to is missing" in error_of(capfd, "embed", trained, tmp_path / "in")
+    assert "--to is missing" in error_of(capfd, "diversity", trained, tmp_path / "in")
+    evaluate = ["evaluate", trained, "--num-beams", "1"]
+    given = ["--data.pairs", *pairs(texts, "pt-tp", "tp-up", split="t")]
+    assert main([*map(str, evaluate), *given]) == 0
+    out, err = capfd.readouterr()
+    scores = json.loads((trained / "results.json").read_text())["tests"]
+    for name in ("pt-tp", "tp-up"):
+        assert f"{name}: sacreBLEU {scores[f'test {name}']['sacrebleu']:.1f} (" in out
+    assert "mean of 2 directions: sacreBLEU" in out
+    assert "tp-up is zero-shot" in err
+    assert "leave --from and --to out" in error_of(capfd, *evaluate, *given, "--to", "up")
+    wrong = ["--data.pairs", *pairs(texts, "up-pt", split="t")]
+    assert "up is no source language of any training pair" in error_of(capfd, *evaluate, *wrong)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--data.test.pairs", "pt-xx=a,b"], "pt-xx: xx is no target language of any training"),
+        (["--data.valid.pairs", "up-pt=a,b"], "up-pt: up is no source language of any training"),
+        (["--data.pairs", "pt-tp=a,b", "pt-tp=c,d"], "the pair pt-tp is given twice"),
+        (["--data.languages.tags", "both"], "allowed are source, target, none"),
+        (["--data.languages.temperature", "0.5"], "at least 1"),
+    ],
+)
+def test_a_mistake_about_languages_is_one_line(texts, tmp_path, capfd, more, said):
+    assert said in error_of(capfd, *command(texts, tmp_path / "run"), *more)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tags", ["target", "none"])
+def test_tags_stand_where_the_setting_says(texts, tmp_path, tags):
+    run = tmp_path / "run"
+    assert run_in(texts, "--data.languages.tags", tags)(run) == 0
+    frame = open_directory(run).load_tokenizer().languages.frame(Direction(target="up"))
+    tokenizer = open_directory(run).load_tokenizer()
+    assert frame.before == ()
+    assert frame.begins == ((tokenizer.token_id("<2up>"),) if tags == "target" else ())
+    one, other = tj.load(run)(["um dois"] * 2, to=["tp", "up"])
+    assert (one == other) == (tags == "none")
+    assert "<2" not in f"{one}{other}"
+    assert tj.load(run)("um", to="up", generation_config="hf") is not None
+
+
+@pytest.mark.slow
+def test_a_further_language_keeps_the_tags_and_rows_of_the_others(trained, texts, tmp_path, capfd):
+    run = tmp_path / "run"
+    more = ["--init-from", str(trained), "--training.steps", "1", "--training.epochs", "None"]
+    (texts / "a.xx").write_text((texts / "a.up").read_text())
+    settings = ["--optimizer.learning-rate", "0", "--optimizer.schedule.warmup-steps", "1"]
+    files = ["--data.pairs", *pairs(texts, "pt-xx", "pt-up"), "--data.read.validation-size", "2"]
+    assert seq2seq.main(["train", "small", *files, *more, *settings, "--output", str(run)]) == 0
+    start, grown = (open_directory(one) for one in (trained, run))
+    before, after = start.load_tokenizer(), grown.load_tokenizer()
+    assert after.vocab_size == before.vocab_size + 1
+    assert after.token_id("<2xx>") == before.vocab_size
+    assert after.languages.languages == ("pt", "tp", "up", "xx")
+    assert after.languages.is_trained(Direction("pt", "tp"))
+    tables = [one.load_params("last").params["embedding"]["table"] for one in (start, grown)]
+    assert (tables[0] == tables[1][: before.vocab_size]).all()
+    one, other = (tj.load(path).embed("um", to="tp") for path in (trained, run))
+    assert one == pytest.approx(other, abs=1e-6)
+    bad = ["train", "small", "--init-from", trained, "--output", tmp_path / "other"]
+    said = error_of(capfd, *bad, "--data.source", texts / "a.pt", "--data.target", texts / "a.tp")
+    assert "name the pairs, --data.pairs de-en=FILE" in said
+    said = error_of(capfd, *bad, *files, "--data.languages.tags", "target")
+    assert "has its tags in another place" in said
