@@ -54,7 +54,9 @@ def test_an_untied_tensor_is_missing(tmp_path, layout, flag, name):
         open_hf_checkpoint(folder)
 
 
-@pytest.mark.parametrize("layout", ["bart", "mbart", "pegasus", "marian", "marian_unshared"])
+@pytest.mark.parametrize(
+    "layout", ["bart", "mbart", "m2m_100", "pegasus", "marian", "marian_unshared"]
+)
 def test_a_family_whose_head_is_always_tied_says_so(tmp_path, layout):
     with pytest.raises(CheckpointError, match="tie_word_embeddings is false: only true"):
         open_hf_checkpoint(folder_of(layout, tmp_path, fields=tied(False)))

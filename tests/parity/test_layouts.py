@@ -423,6 +423,10 @@ def test_old_names_are_read(loaded, tmp_path):
         old[f"{name}.weight"] = old["model.shared.weight"]
     old["model.encoder.embed_positions.weight"] = np.zeros((44, 32), np.float32)
     again("marian", old)
+    old = layouts.weights("m2m_100")
+    old["lm_head.weight"] = old["model.shared.weight"]
+    old["model.decoder.embed_positions.weights"] = np.zeros((46, 32), np.float32)
+    again("m2m_100", old)
 
 
 def test_gpt2_without_the_prefix_of_its_names(loaded, tmp_path):

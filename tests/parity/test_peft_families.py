@@ -82,6 +82,7 @@ CASES = [
     ("BartForConditionalGeneration", BART, "fc1 out_proj", {"init_lora_weights": "pissa"}),
     ("BartForConditionalGeneration", BART, "fc1", {"trainable_token_indices": [3, 7]}),
     ("MarianMTModel", BART, "fc1 lm_head", {}),
+    ("M2M100ForConditionalGeneration", BART, "q_proj fc2", {"trainable_token_indices": [3, 7]}),
     ("T5ForConditionalGeneration", T5, "q", {"trainable_token_indices": [3, 7]}),
     ("T5ForConditionalGeneration", T5, "q relative_attention_bias", {}),
     ("ViTForImageClassification", VIT, "q_proj o_proj fc1 fc2",
