@@ -54,7 +54,7 @@ def write(seed, family, root):
         pieces, src_lang=source, tgt_lang=target, **more
     )
     tokenizer.save_pretrained(root / family)
-    extra = 108 if family == "m2m100" else 0  # languages, and rows that nobody uses
+    extra = {"m2m100": 108, "nllb": 2, "mbart50": 0}[family]  # languages, rows that nobody uses
     sizes = {
         "vocab_size": len(tokenizer) + extra, "d_model": 32, "encoder_layers": 2,
         "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
@@ -166,3 +166,84 @@ def test_an_export_is_read_with_its_languages(tmp_path, seed, family):
     np.testing.assert_array_equal(
         table, open_directory(tmp_path / "here").load_params().params["embedding"]["table"]
     )
+
+
+STILL = [
+    "--training.steps", "1", "--optimizer.learning-rate", "0", "--loop.evaluate-every", "1",
+    "--evaluation.num-beams", "1", "--data.read.max-length", "60", "--training.num-buckets", "1",
+]  # fmt: skip
+
+
+def write_pairs(path, draw, known):
+    """A file of pairs; returns both sides."""
+    some = lambda: " ".join(draw.choices(known, k=draw.randint(2, 5)))
+    pairs = [(some(), some()) for _ in range(6)]
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def loss_of(model, inputs, labels):
+    """The loss of transformers, by its own shift of labels."""
+    rows = [torch.tensor(row) for row in labels]
+    padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
+    with torch.no_grad():
+        return float(model(**inputs, labels=padded).loss)
+
+
+def first_loss(run):
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return next(line["valid_loss"] for line in lines if "valid_loss" in line)
+
+
+@pytest.mark.parametrize("family", made.FAMILIES)
+def test_the_first_loss_is_that_of_transformers(folders, seed, tmp_path, family):
+    folder, known = folders[family]
+    source, target = made.FAMILIES[family][3]
+    texts = write_pairs(tmp_path / "a.tsv", random.Random(seed), known)
+    named = f"{source}-{target}={tmp_path / 'a.tsv'}"
+    given = ["train", "small", "--init-from", str(folder), "--data.pairs", named]
+    given += ["--data.valid.pairs", named, *STILL, "--output", str(tmp_path / "run")]
+    assert main(given) == 0
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    other = theirs(folder, family, source, target)
+    inputs = other(texts[0], padding=True, return_tensors="pt")
+    expected = loss_of(model, inputs, other(text_target=texts[1])["input_ids"])
+    assert first_loss(tmp_path / "run") == pytest.approx(expected, rel=3e-6), seed
+
+
+NEW = [("m2m100", "xx"), ("nllb", "xxx_Latn"), ("mbart50", "xx_XX")]
+
+
+@pytest.mark.parametrize(("family", "code"), NEW)
+def test_a_new_language_goes_to_transformers(folders, seed, tmp_path, family, code):
+    """Its row starts as that of a relative; the export has its code, and computes the same."""
+    folder, known = folders[family]
+    source, relative = made.FAMILIES[family][3]
+    texts = write_pairs(tmp_path / "a.tsv", random.Random(seed), known)
+    named = f"{source}-{code}={tmp_path / 'a.tsv'}"
+    given = ["train", "small", "--init-from", str(folder), "--data.pairs", named]
+    given += ["--data.valid.pairs", named, "--tokens-like", f"{code}={relative}", *STILL]
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert main([*given, "--output", str(run)]) == 0
+    assert main(["export", str(run), str(out)]) == 0
+    tokenizer = open_directory(run).load_tokenizer()
+    tags, table = tokenizer.languages.tags, load(run)[0][1]["embedding"]["table"]
+    np.testing.assert_array_equal(table[tags[code]], table[tags[relative]])
+    # Rows that no token had are taken first.
+    rows = open_directory(folder).folder.model.config.vocab_size
+    assert len(table) == rows + (family == "mbart50")
+    other = transformers.AutoTokenizer.from_pretrained(out, src_lang=source)
+    wrap = "__{}__".format if family == "m2m100" else str
+    assert other.convert_tokens_to_ids(wrap(code)) == tags[code]
+    plain = lambda text: other(text, add_special_tokens=False).input_ids
+    for text in itertools.chain(*texts):
+        assert other(text).input_ids == [tags[source], *tokenizer.encode(text), 2]
+    labels = [[tags[code], *plain(text), 2] for text in texts[1]]
+    if family != "m2m100":
+        other.tgt_lang = code
+        assert other(text_target=texts[1])["input_ids"] == labels
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).eval()
+    inputs = other(texts[0], padding=True, return_tensors="pt")
+    expected = loss_of(model, inputs, labels)
+    assert first_loss(run) == pytest.approx(expected, rel=3e-6), seed
+    assert open_directory(out).load_tokenizer().languages.tags == tags

@@ -118,7 +118,10 @@ def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
     """Returns the keys of a tokenizer that transformers reads besides ``tokenizer.json``."""
     names = {"eos_token": tokenizer.eos}
     names |= {"pad_token": tokenizer.pad} if "pad" in tokenizer.roles else {}
-    if tokenizer.target_prefix_ids or "bos" in tokenizer.roles:
+    begins = "bos" in tokenizer.roles and (
+        not tokenizer.languages or tokenizer.bos != tokenizer.eos
+    )
+    if tokenizer.target_prefix_ids or begins:
         names["bos_token"] = _begin(tokenizer)
     if model.kind in ("encoder", "encoder-task"):
         names |= {"cls_token": tokenizer.bos, "sep_token": tokenizer.eos}

@@ -125,10 +125,11 @@ def find_languages(
         _default(settings, "tgt_lang", tags)
         or next((name for name, id in tags.items() if id == forced), None),
     )
-    end = known[roles["eos"]]
+    end, usual = known[roles["eos"]], next(iter(tags))
+    form = "__{}__" if f"__{usual}__" in known else "{}"
     if settings.flag("legacy_behaviour", False):
-        return LanguageTags(tags, (), (end, "from"), ("to",), default=default)
-    return LanguageTags(tags, ("from",), (end,), ("to",), default=default)
+        return LanguageTags(tags, (), (end, "from"), ("to",), default=default, form=form)
+    return LanguageTags(tags, ("from",), (end,), ("to",), default=default, form=form)
 
 
 def _default(settings: Settings, key: str, tags: Mapping[str, int]) -> str | None:

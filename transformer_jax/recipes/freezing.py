@@ -253,7 +253,7 @@ def _check_trainable_tokens(run: Any, start: Initial) -> None:
 
 def _check_tokens_like(run: Any, start: Initial) -> None:
     """Refuses rows that start as those of a token that does not exist, or of no new token."""
-    own = start_config(run)
+    own, languages = start_config(run), start.tokenizer.languages
     setting = f"{own.prefix}tokens_like"
     added = {*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens}
     pairs = _pairs(own)
@@ -264,7 +264,7 @@ def _check_tokens_like(run: Any, start: Initial) -> None:
             raise ConfigError(f"{setting}: {own.init_from} has no token {old!r}")
         if has_token(start.tokenizer, _token(start.tokenizer, new)):
             raise ConfigError(f"{setting}: {own.init_from} has {new!r} already: leave it out")
-        if new not in added:
+        if added.isdisjoint((new, languages.token(new)) if languages else (new,)):
             raise ConfigError(
                 f"{setting}: {new!r} is no new token of this run: add it with "
                 f"--tokenizer.add-tokens, or as a language of --data.pairs"
