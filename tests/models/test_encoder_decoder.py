@@ -68,6 +68,10 @@ VARIANTS = {
     "learned": change(
         positions={"kind": "learned", "offset": 2}, embedding={"layernorm_embedding": True}
     ),
+    "fairseq": change(
+        positions={"kind": "sinusoidal_fairseq", "offset": 2, "skip_padding": True},
+        norm={"placement": "pre"},
+    ),
     "rotary": change(positions={"kind": "rope"}, attention={"num_kv_heads": 2, "qk_norm": True}),
     "alibi": change(positions={"kind": "alibi"}, attention={"num_kv_heads": 1, "value_dim": 3}),
     "relative": change(
