@@ -6,7 +6,9 @@ import shutil
 
 import pytest
 
+import transformer_jax as tj
 from tests.interop import language_folders as made
+from transformer_jax.cli.main import main
 from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.data.languages import Direction, Frame
 from transformer_jax.data.tokenizer import Tokenizer
@@ -164,3 +166,37 @@ def test_mixtures_of_experts_are_refused_by_name(folders, tmp_path):
     edit(folder / "config.json", model_type="nllb-moe")
     with pytest.raises(CheckpointError, match=r'"nllb-moe": mixtures of experts .* m2m_100$'):
         open_hf_checkpoint(folder)
+
+
+def test_an_unknown_language_is_refused_in_a_line(folders, tmp_path, capfd):
+    (tmp_path / "in").write_text("a b\n")
+    given = ["translate", str(folders / "nllb"), "--input", str(tmp_path / "in")]
+    for more, said in (
+        (["--from", "eng_Latn"], "--to is missing: allowed are ace_Arab, "),
+        (["--from", "eng_Latn", "--to", "klingon"], "--to: klingon is no target language"),
+    ):
+        assert main([*given, *more]) == 2
+        error = capfd.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+        assert error.endswith(" and 172 others\n")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*length limit")
+@pytest.mark.parametrize("family", made.FAMILIES)
+def test_a_folder_translates_between_its_languages(folders, tmp_path, family):
+    folder = copied(folders / family, tmp_path / "x")
+    one, two = made.FAMILIES[family][3]
+    translate = tj.load(folder)
+    words = {"max_len_b": 2, "max_len_a": 1.0, "num_beams": 2}
+    there = translate(["abc", "abc"], from_=one, to=[one, two], **words)
+    assert there[0] != there[1]
+    edit(folder / "tokenizer_config.json", src_lang=one, tgt_lang=two)
+    assert tj.load(folder)("abc", **words) == there[1]
+    (tmp_path / "in").write_text("abc\n")
+    for more in ([], ["--from", one, "--to", two]):
+        given = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), *more]
+        given += ["--max-len-b", "2", "--max-len-a", "1", "--num-beams", "2"]
+        assert main(["translate", str(folder), *given]) == 0
+        assert (tmp_path / "out").read_text() == f"{there[1]}\n"
