@@ -204,3 +204,36 @@ def test_a_further_language_keeps_the_tags_and_rows_of_the_others(trained, texts
     assert "name the pairs, --data.pairs de-en=FILE" in said
     said = error_of(capfd, *bad, *files, "--data.languages.tags", "target")
     assert "has its tags in another place" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tags", ["source", "target"])
+def test_folders_and_engines_keep_the_languages(texts, tmp_path, tags, capfd):
+    run, folder = tmp_path / "run", tmp_path / "folder"
+    assert run_in(texts, "--data.languages.tags", tags)(run) == 0
+    assert main(["export", str(run), str(folder)]) == 0
+    assert main(["convert", str(folder), str(tmp_path / "back")]) == 0
+    lines, to = ["um dois", "dois", "seis um"], ["tp", "up", "tp"]
+    expected = tj.load(run)(lines, to=to, num_beams=1)
+    for path in (folder, tmp_path / "back"):
+        tokenizer = open_directory(path).load_tokenizer()
+        assert tokenizer.languages == open_directory(run).load_tokenizer().languages
+        limit = {"max_len_a": 2.0, "max_len_b": 10}
+        own = tj.load(run)(lines, to=to, num_beams=1, **limit)
+        assert tj.load(path)(lines, to=to, num_beams=1, **limit) == own
+        scores = [tj.load(one).score(lines, ["um"] * 3, to=to) for one in (path, run)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+    pytest.importorskip("ctranslate2")
+    engine = tj.load(run, engine="ctranslate2")
+    for beams in (1, 2):
+        mine = tj.load(run)(lines, to=to, num_beams=beams)
+        their = engine(lines, to=to, num_beams=beams, early_stopping="never")
+        # Beam search of CTranslate2 has no end token in texts that the limit cuts.
+        assert all(map(str.startswith, their, mine))
+        assert beams > 1 or their == mine
+    assert expected == tj.load(run)(lines, to=to, num_beams=1)
+    format = ["export", str(run), str(tmp_path / "hlo"), "--format", "stablehlo"]
+    if tags == "target":
+        assert "StableHLO has no translator whose targets begin" in error_of(capfd, *format)
+    with pytest.raises(ConfigError, match="--to is missing"):
+        engine(lines)

@@ -64,9 +64,10 @@ def embed_pictures(command: Any) -> int:
     from transformer_jax.inference.images import ImagePredictor
 
     for name, usual in (("layers", "last"), ("pool", None), ("prompt_name", None),
-                        ("prompt", None), ("max_tokens", None)):  # fmt: skip
+                        ("prompt", None), ("max_tokens", None), ("from_language", None),
+                        ("to", None)):  # fmt: skip
         if getattr(command, name) != usual:
-            flag = name.replace("_", "-")
+            flag = name.removesuffix("_language").replace("_", "-")
             raise ConfigError(f"--{flag} is for texts: {command.run} reads pictures")
     file, predictor = VectorFile(command.output), ImagePredictor(command.run, command.checkpoint)
     with file:

@@ -19,6 +19,7 @@ from transformer_jax.interop.hf_checkpoint import parameter_shapes
 from transformer_jax.interop.language_codes import tokenizer_fields
 from transformer_jax.interop.tensor_layouts import to_hf
 from transformer_jax.interop.tensor_writer import write_tensors
+from transformer_jax.interop.tokenizer_settings import LANGUAGES
 
 __all__ = ["hf_tensors", "with_post_processor", "write_folder", "write_model"]
 
@@ -130,11 +131,12 @@ def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
             names[f"{role}_token"] = getattr(tokenizer, role)
     length, tags = model.config.positions.max_length, tokenizer.languages
     tokens = {} if tags is None else {code: tokenizer.name(id) for code, id in tags.tags.items()}
+    own = {LANGUAGES: tokenizer.special.get("languages")}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
         **{role: tokenizer.name(id) for role, id in names.items()},
-        **({} if tags is None else tokenizer_fields(tags, tokens)),
+        **({} if tags is None else tokenizer_fields(tags, tokens) or own),
     }
 
 

@@ -46,6 +46,8 @@ def special_tokens(folder: HFCheckpoint, text: str, names: Mapping[str, str]) ->
                 found.pop("forced_bos", None)  # each target begins with the tag of its language
                 tokens = {id: token for token, id in backend.get_vocab().items()}
                 found["languages"] = tags.to_dict(tokens.__getitem__)
+            elif (stored := settings.stored_languages) is not None:
+                found["languages"] = stored
         check_dictionary(folder.path, settings, backend, folder.model.config.vocab_size)
     except DataError as error:
         raise DataError(f"{folder.path}: the tokenizer {error}") from None

@@ -11,6 +11,7 @@ from transformer_jax.interop.bounded_json import Cursor
 from transformer_jax.interop.tensor_files import inside
 
 __all__ = [
+    "LANGUAGES",
     "Settings",
     "read_bytes",
     "read_ids",
@@ -18,6 +19,8 @@ __all__ = [
     "read_settings",
     "read_text",
 ]
+
+LANGUAGES = "languages"  # the key of tags that no published tokenizer has
 
 # By preference: a classifier's first and last token stand in for those of sentences.
 _ROLES = {
@@ -70,6 +73,11 @@ class Settings:
             self.added_tokens[token["content"]] = int(id)
             if token.get("special"):
                 self.special.add(token["content"])
+
+    @property
+    def stored_languages(self) -> Any:
+        """The languages of a translator that was trained here; None without any."""
+        return self._fields.get(LANGUAGES)
 
     def flag(self, name: str, default: bool | None) -> bool | None:
         """A setting that is on, off, or not said."""
