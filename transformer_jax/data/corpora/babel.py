@@ -1,0 +1,265 @@
+"""``babel``: sentences of four artificial languages, which one grammar makes of meanings.
+
+Every meaning has one sentence in each language and every sentence one meaning, so the true
+translation of any sentence into any language is known. :mod:`.babel_languages` has the words.
+"""
+
+import dataclasses
+import random
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Literal, get_args
+
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.corpora.babel_languages import (
+    ADJECTIVES,
+    BEINGS,
+    INTRANSITIVE,
+    LANGUAGES,
+    RELATIONS,
+    THINGS,
+    TRANSITIVE,
+    VALUES,
+    Form,
+    Language,
+    stable_hash,
+)
+
+__all__ = [
+    "Meaning",
+    "Phrase",
+    "Split",
+    "express",
+    "meanings",
+    "parse",
+    "split_of",
+    "training_meanings",
+    "translate",
+]
+
+Split = Literal["train", "valid", "test"]
+
+_ASIDE = 0.1  # of the meanings, for each of valid and test
+_PATIENCE = 50_000  # draws without anything new before a split is taken to be exhausted
+
+
+@dataclasses.dataclass(frozen=True)
+class Phrase:
+    """A noun, its number and its adjective."""
+
+    noun: str
+    number: str
+    adjective: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Meaning:
+    """A statement: all that a sentence says, in any language."""
+
+    verb: str
+    tense: str
+    polarity: str
+    subject: Phrase
+    object: Phrase | None = None
+    relation: str | None = None
+    place: Phrase | None = None
+
+
+def express(meaning: Meaning, language: str) -> str:
+    """Returns the sentence of a meaning.
+
+    Example:
+        >>> dogs = Phrase("dog", "plural", "red")
+        >>> see = Meaning("see", "past", "affirmed", dogs, Phrase("tree", "singular"))
+        >>> for language in LANGUAGES:
+        ...     print(express(see, language))
+        kumi pukis mititen niru
+        zengolar bonvorar zorberem berbokud
+        satwamistan femwolai holsomai folfelo
+        michechu rixichele vijuqi vicheqi
+    """
+    grammar = LANGUAGES[language]
+    subject = meaning.subject
+    features = {"tense": meaning.tense, "polarity": meaning.polarity}
+    parts = {
+        "S": _phrase(grammar, subject, "nominative"),
+        "V": (grammar.word("verb", meaning.verb, features | _features(grammar, subject)),),
+        "X": (grammar.negation,) if grammar.negation and meaning.polarity == "negated" else (),
+        "O": _phrase(grammar, meaning.object, "accusative"),
+        "P": _place(grammar, meaning),
+    }
+    return " ".join(word for part in grammar.order for word in parts[part])
+
+
+def _features(grammar: Language, phrase: Phrase) -> dict[str, str]:
+    return {"number": phrase.number, "class": grammar.word_class(phrase.noun)}
+
+
+def _phrase(grammar: Language, phrase: Phrase | None, case: str) -> tuple[str, ...]:
+    """Returns the words of a noun and its adjective."""
+    if phrase is None:
+        return ()
+    features = _features(grammar, phrase) | {"case": case}
+    words = [grammar.word("noun", phrase.noun, features)]
+    if phrase.adjective is not None:
+        at = 0 if grammar.adjective_first else 1
+        words.insert(at, grammar.word("adjective", phrase.adjective, features))
+    return tuple(words)
+
+
+def _place(grammar: Language, meaning: Meaning) -> tuple[str, ...]:
+    if meaning.relation is None:
+        return ()
+    relation = (grammar.word("relation", meaning.relation, {}),)
+    phrase = _phrase(grammar, meaning.place, "locative")
+    return relation + phrase if grammar.preposition else phrase + relation
+
+
+def parse(sentence: str, language: str) -> Meaning | None:
+    """Returns the meaning of a sentence, or None where the language does not make it.
+
+    Example:
+        >>> parse(express(meanings("test", 1)[0], "d"), "d") == meanings("test", 1)[0]
+        True
+        >>> parse("puki puki puki", "a") is None
+        True
+    """
+    known = _readings(language)
+    words = sentence.split(" ")
+    if any(word not in known for word in words):
+        return None
+    forms = [known[word] for word in words if known[word].kind != "negation"]
+    match = _pattern(language).fullmatch("".join(form.kind[0] for form in forms))
+    if match is None:
+        return None
+    parts = {part: forms[slice(*match.span(part))] for part in "SVOP"}
+    [verb] = parts["V"]
+    negated = len(forms) < len(words) or verb.features.get("polarity") == "negated"
+    meaning = Meaning(
+        verb.concept,
+        verb.features["tense"],
+        VALUES["polarity"][negated],
+        _read_phrase(parts["S"]),
+        _read_phrase(parts["O"]) if parts["O"] else None,
+        _concept(parts["P"], "relation"),
+        _read_phrase(parts["P"]) if parts["P"] else None,
+    )
+    return meaning if express(meaning, language) == sentence else None
+
+
+@cache
+def _readings(language: str) -> Mapping[str, Form]:
+    return dict(LANGUAGES[language].forms())
+
+
+@cache
+def _pattern(language: str) -> re.Pattern[str]:
+    """Returns the order of the parts of a sentence, whose words are letters of their kinds."""
+    grammar = LANGUAGES[language]
+    phrase = "a?n" if grammar.adjective_first else "na?"
+    place = f"r{phrase}" if grammar.preposition else f"{phrase}r"
+    parts = {"S": f"(?P<S>{phrase})", "O": f"(?P<O>{phrase})?", "P": f"(?P<P>{place})?"}
+    return re.compile("".join((parts | {"V": "(?P<V>v)", "X": ""})[part] for part in grammar.order))
+
+
+def _concept(forms: Sequence[Form], kind: str) -> str | None:
+    return next((form.concept for form in forms if form.kind == kind), None)
+
+
+def _read_phrase(forms: Sequence[Form]) -> Phrase:
+    noun = next(form for form in forms if form.kind == "noun")
+    return Phrase(noun.concept, noun.features["number"], _concept(forms, "adjective"))
+
+
+def translate(sentence: str, source: str, target: str) -> str | None:
+    """Returns the translation of a sentence, or None where the source language does not make it.
+
+    Example:
+        >>> translate("pukis naran", "a", "b")
+        'zengolar dergerez'
+    """
+    meaning = parse(sentence, source)
+    return None if meaning is None else express(meaning, target)
+
+
+def split_of(meaning: Meaning) -> Split:
+    """Returns the split of a meaning, whatever the seed: a tenth each is for valid and test."""
+    place = stable_hash(f"babel {express(meaning, 'a')}") / 2**48
+    return "test" if place < _ASIDE else "valid" if place < 2 * _ASIDE else "train"
+
+
+def meanings(split: Split, count: int, seed: int = 0) -> list[Meaning]:
+    """Returns different meanings of a split, in an order that depends on the seed alone.
+
+    Fewer are the beginning of more. No meaning belongs to two splits, whatever the seeds.
+
+    Raises:
+        ConfigError: No such split, or a negative count.
+        DataError: Chance does not find so many.
+
+    Example:
+        >>> first, *rest = meanings("train", 3)
+        >>> [first] == meanings("train", 1), first.verb, str(first.place)
+        (True, 'sleep', "Phrase(noun='field', number='plural', adjective=None)")
+    """
+    if split not in get_args(Split) or count < 0:
+        raise ConfigError(
+            f"babel: no {plural(count, 'meaning')} of {split!r}; the splits are "
+            f"{', '.join(get_args(Split))} and a count is 0 or more"
+        )
+    draw, distinct, idle = random.Random(f"babel {seed}"), dict[Meaning, None](), 0
+    while len(distinct) < count:
+        meaning, before = _draw(draw), len(distinct)
+        if split_of(meaning) == split:
+            distinct.setdefault(meaning)
+        idle = 0 if len(distinct) > before else idle + 1
+        if idle > _PATIENCE:
+            raise DataError(
+                f"babel: found {plural(before, 'meaning')} of {split!r}, not {count}: ask for fewer"
+            )
+    return list(distinct)
+
+
+def training_meanings(
+    sizes: Sequence[int], overlap: float = 0.0, seed: int = 0
+) -> list[list[Meaning]]:
+    """Returns the meanings of the training texts of several pairs of languages.
+
+    Args:
+        sizes: The number of meanings of each pair.
+        overlap: The share of the meanings of the smallest pair that all pairs have in common; no
+            two pairs share any other meaning.
+        seed: Another one draws other meanings.
+
+    Raises:
+        DataError: There are not so many meanings.
+
+    Example:
+        >>> first, second = training_meanings([100, 50], overlap=0.5)
+        >>> len(first), len(second), len({*first} & {*second})
+        (100, 50, 25)
+    """
+    shared = round(overlap * min(sizes))
+    stream = meanings("train", shared + sum(size - shared for size in sizes), seed)
+    common, at, texts = stream[:shared], shared, []
+    for size in sizes:
+        texts.append(common + stream[at : at + size - shared])
+        at += size - shared
+    return texts
+
+
+def _draw(draw: random.Random) -> Meaning:
+    def phrase(nouns: Sequence[str]) -> Phrase:
+        adjective = draw.choice(ADJECTIVES) if draw.random() < 0.4 else None
+        return Phrase(draw.choice(nouns), draw.choice(VALUES["number"]), adjective)
+
+    polarity = VALUES["polarity"][draw.random() < 0.25]
+    tense, subject = draw.choice(VALUES["tense"]), phrase(BEINGS)
+    transitive = draw.random() < 0.7
+    verb = draw.choice(TRANSITIVE if transitive else INTRANSITIVE)
+    patient = phrase(BEINGS + THINGS) if transitive else None
+    if draw.random() < 0.6:
+        return Meaning(verb, tense, polarity, subject, patient)
+    relation, place = draw.choice(RELATIONS), phrase(THINGS)
+    return Meaning(verb, tense, polarity, subject, patient, relation, place)
