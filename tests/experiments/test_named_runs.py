@@ -30,8 +30,9 @@ TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 # How transformers calls what each is exported as; None is no family, and the message says why.
 EXPORTS = {
     "encoder-decoder": {
-        "phrasebook": "PegasusForConditionalGeneration", "small": "PegasusForConditionalGeneration",
-        "tiny": "PegasusForConditionalGeneration", "base": "MarianMTModel", "big": "MarianMTModel",
+        "phrasebook": "PegasusForConditionalGeneration", "babel": "PegasusForConditionalGeneration",
+        "small": "PegasusForConditionalGeneration", "tiny": "PegasusForConditionalGeneration",
+        "base": "MarianMTModel", "big": "MarianMTModel",
         "convs2s": None,
     },
     "encoder-decoder pretrain": {

@@ -81,6 +81,37 @@ class Pairs:
         inside = [i < count for i in range(len(self))]
         return self if count >= len(self) else _select(self, inside, self.name, self.counts)
 
+    def with_copies(self, share: float) -> "Pairs":
+        """The pairs, and of each language a share of its different sentences beside themselves.
+
+        A copy has the direction from a language to itself. A hash of the sentence chooses it.
+
+        Example:
+            >>> pairs = Pairs(["um"], ["one"], "example", {}, [Direction("pt", "en")])
+            >>> [str(direction) for direction in pairs.with_copies(1.0).directions or ()]
+            ['pt-en', 'pt-pt', 'en-en']
+        """
+        texts: dict[str | None, dict[str, None]] = {}
+        for way, part in self.by_direction().items() if share else ():
+            for language, side in zip(way, (part.sources, part.targets), strict=True):
+                texts.setdefault(language, {}).update(dict.fromkeys(side))
+        most = share * 256**16
+        copies = [
+            (text, Direction(language, language))
+            for language, own in texts.items()
+            for text in own
+            if int.from_bytes(_digest(text)) < most
+        ]
+        if not copies:
+            return self
+        same, ways = map(list, zip(*copies, strict=True))
+        return dataclasses.replace(
+            self,
+            sources=self.sources + same,
+            targets=self.targets + same,
+            directions=[*(self.directions or ()), *ways],
+        )
+
     def by_direction(self) -> "dict[Direction, Pairs]":
         """The pairs of each direction, in the order in which the directions come first.
 

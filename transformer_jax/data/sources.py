@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from transformer_jax.core.config_fields import Amount, Configuration, Count, Range
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Range, Share
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import aligned, tables
+from transformer_jax.data.languages import Direction
 from transformer_jax.data.pair_files import (
     is_table,
     named_files,
@@ -32,6 +33,7 @@ __all__ = [
     "ReadOptions",
     "Splits",
     "load_splits",
+    "parallel_texts",
     "read_pair_file",
     "read_pairs",
     "with_languages",
@@ -61,7 +63,8 @@ class ReadOptions(Configuration, group="data.read"):
     too_long: Literal["drop", "truncate"] = "drop"  # what becomes of longer ones (always counted)
     validation_size: Amount = 1000  # pairs held out of training where none are given; at most 1/10
     grouped_by: Grouping = "both"  # sides whose equal sentences are never held out and trained on
-    corpus_size: Count = 20_000  # training pairs of the built-in corpus
+    corpus_size: Count = 20_000  # training pairs of phrasebook
+    corpus_overlap: Share = 0.0  # of the meanings of babel that all its pairs of languages share
     # What every source begins with, such as T5's 'translate English to German: '.
     source_prefix: str = ""
 
@@ -78,13 +81,18 @@ class LanguageSettings(Configuration, group="data.languages"):
     temperature: Annotated[float, Range(1)] = 5.0
     # The same for the texts that the tokenizer is learned from.
     tokenizer_temperature: Annotated[float, Range(1)] = 5.0
+    # The share of the training sentences of each language that are learned to be copied too, which
+    # helps directions without training text.
+    autoencoding: Share = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class PairData(Configuration, group="data"):
     """The source of sentence pairs; give one of corpus, source and target, pairs, tfds."""
 
-    corpus: Literal["phrasebook"] | None = None  # built-in: Portuguese-English, made on the spot
+    # Built-in, made on the spot: phrasebook is Portuguese-English; babel has the artificial
+    # languages a, b, c and d, and pairs gives the numbers of its pairs, a-b=10000 b-a=10000 ...
+    corpus: Literal["phrasebook", "babel"] | None = None
     source: str | None = None  # training text, a sentence a line (.gz is unpacked)
     target: str | None = None  # its translations, line by line
     # One file of both, .tsv or .jsonl (.gz is unpacked). For several pairs of languages de-en=FILE
@@ -135,6 +143,9 @@ def check(data: PairData) -> None:
     files = Files(data.source, data.target, data.pairs)
     ways = [name for name in ("corpus", "tfds") if getattr(data, name) is not None]
     ways += [name for name in ("source", "target", "pairs") if getattr(files, name) is not None]
+    if data.corpus == "babel":
+        _babel_counts(data)
+        ways.remove("pairs")
     if len(ways) > 1 and ways != ["source", "target"]:
         raise ConfigError(
             f"data is given in more than one way ({', '.join(f'data.{w}' for w in ways)}): keep "
@@ -225,7 +236,7 @@ def load_splits(data: PairData) -> Splits:
     """
     data = with_languages(data)
     if data.corpus is not None:
-        splits = _phrasebook(data.read)
+        splits = _babel(data) if data.corpus == "babel" else _phrasebook(data.read)
     elif data.tfds is not None:
         splits = _tfds(data)
     elif data.source is not None or data.pairs is not None:
@@ -234,7 +245,7 @@ def load_splits(data: PairData) -> Splits:
     else:
         raise ConfigError(
             "no training data: give data.source and data.target, data.pairs, data.tfds, or "
-            "data.corpus phrasebook"
+            "data.corpus"
         )
     train, valid, tests, lines = splits.train, splits.valid, dict(splits.tests), tuple[str, ...]()
     if data.valid != Files():
@@ -249,6 +260,7 @@ def load_splits(data: PairData) -> Splits:
         tests |= parts or {"test": test}
         given += parts.values() or [test]
     overlaps = lines + tuple(describe_overlap(train, pairs) for pairs in given)
+    train = train.with_copies(data.languages.autoencoding)
     return Splits(train, valid, tests, overlaps, data.languages)
 
 
@@ -302,6 +314,33 @@ def read_pair_file(path: str, read: ReadOptions, flag: str) -> Iterable[tuple[st
     if tables.table_format(path, read.format, flag) == "tsv":
         return tables.read_tsv(path, read.columns, flag)
     return tables.read_jsonl(path, read.fields, flag)
+
+
+def parallel_texts(data: PairData) -> dict[str, list[str]]:
+    """Returns test sentences of all languages of a built-in corpus, line by line translations.
+
+    There are none where the languages have no common test sentences.
+    """
+    from transformer_jax.data.corpora.babel_pairs import parallel_sentences
+
+    return parallel_sentences() if data.corpus == "babel" else {}
+
+
+def _babel(data: PairData) -> Splits:
+    from transformer_jax.data.corpora.babel_pairs import babel_pairs
+
+    return Splits(*babel_pairs(_babel_counts(data), data.read.corpus_overlap))
+
+
+def _babel_counts(data: PairData) -> dict[Direction, int]:
+    from transformer_jax.data.corpora.babel_pairs import training_counts
+
+    if not isinstance(data.pairs, tuple):
+        raise ConfigError(
+            "data.corpus babel needs data.pairs, the number of pairs of each direction, such as "
+            "a-b=10000 b-a=10000"
+        )
+    return training_counts(named_files(data.pairs, "data.pairs"))
 
 
 def _phrasebook(read: ReadOptions) -> Splits:

@@ -74,11 +74,11 @@ class Speech(Recipe):
 
     @functools.cached_property
     def runs(self) -> Named:
-        """The named translators with frames as source, without the one of a built-in corpus."""
+        """The named translators with frames as source, without those of a built-in corpus."""
         return {
             name: (about.replace("Your own pairs", "Your own recordings"), self._named(run))
             for name, (about, run) in self.like.runs.items()
-            if name != "phrasebook"
+            if run.data.corpus is None
         }
 
     def _named(self, run: Run) -> Any:

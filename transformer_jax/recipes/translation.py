@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.sources import PairData, ReadOptions, load_splits, with_languages
+from transformer_jax.data.sources import (
+    LanguageSettings,
+    PairData,
+    ReadOptions,
+    load_splits,
+    with_languages,
+)
 from transformer_jax.evaluation.words import check_tokenize
 from transformer_jax.inference.runs import ENCODERS
 from transformer_jax.models.config import (
@@ -262,6 +268,27 @@ _NAMED: dict[str, tuple[str, Run]] = {
             ),
             loop=LoopConfig(evaluate_every=350, checkpoint_every=350),
             evaluation=EvaluationConfig(sentences=100, num_beams=1),
+        ),
+    ),
+    "babel": (
+        "Built-in artificial languages, a-b and b-c, for zero-shot a-c: minutes on a laptop.",
+        Run(
+            model=_small(128, 2, 4, 512),
+            data=PairData(
+                corpus="babel",
+                pairs=("a-b=10000", "b-a=10000", "b-c=10000", "c-b=10000"),
+                languages=LanguageSettings(tags="target", autoencoding=1.0),
+                read=ReadOptions(max_length=64),
+            ),
+            tokenizer=TokenizerConfig(vocab_size=1000),
+            optimizer=OptimizerConfig(
+                learning_rate=3e-3, schedule=ScheduleConfig("cosine", warmup_steps=200)
+            ),
+            training=SmoothedTraining(
+                steps=1000, max_tokens=2048, num_buckets=3, label_smoothing=0.0
+            ),
+            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+            evaluation=EvaluationConfig(sentences=50, num_beams=1),
         ),
     ),
     "small": (

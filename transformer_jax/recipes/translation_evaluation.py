@@ -9,6 +9,7 @@ from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.data.pair_files import named_files, one_or_several, read_named
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.recipes.directions import DirectionFlags, evaluate_directions
 from transformer_jax.recipes.generation_flags import LanguageFlags
 from transformer_jax.recipes.languages import check_direction
 from transformer_jax.recipes.scored_texts import (
@@ -26,7 +27,7 @@ __all__ = ["EvaluateTranslator", "evaluate_translator", "pairs_of"]
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateTranslator(SearchFlags, LanguageFlags):
+class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags):
     """Print sacreBLEU and chrF of the translations of a file, or of several directions."""
 
     source: Annotated[str | None, Flag(also=("data.source",))] = None
@@ -61,6 +62,11 @@ def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") 
     from transformer_jax.recipes.tasks.directions import mean_scores
     from transformer_jax.recipes.tasks.translation_task import score_pairs
 
+    if request.directions:
+        return evaluate_directions(request, directory, _given_texts(request, directory))
+    for name in ("pivot", "supervised", "similarity"):
+        if getattr(request, name) is not None:
+            raise ConfigError(f"--{name} is for --directions: give them too, or leave it out")
     search, run = beam_search(request), read(directory)
     tests = pairs_of(request, directory)
     translator = Translator(*load(directory.path, request.checkpoint), search=search)
@@ -75,6 +81,18 @@ def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") 
         means = mean_scores({name: one.to_dict() for name, one in scores.items()})
         print(f"mean of {plural(len(tests), 'direction')}: {means}")
     return write_lines(request.output, lines)
+
+
+def _given_texts(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
+    """Returns the pairs of files for ``--directions``, without the prefix of sources."""
+    given = one_or_several(request.pairs, "--data.pairs")
+    one_direction = (request.source, request.target, request.from_language, request.to)
+    if isinstance(given, str) or set(one_direction) != {None}:
+        raise ConfigError(
+            "--directions names the languages: give texts as --data.pairs de-cs=FILE, and leave "
+            "--source, --target, --from and --to out"
+        )
+    return {} if given is None else _named_pairs(request, directory, given)
 
 
 def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
@@ -101,7 +119,9 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
     if given is not None and (request.source is not None or request.target is not None):
         raise ConfigError("--data.pairs is one file of both sides: leave --source out")
     if isinstance(given, tuple):
-        return _named_pairs(request, directory, given)
+        parts = _named_pairs(request, directory, given)
+        prefix = run.data.read.source_prefix
+        return {name: part.with_prefix(prefix) for name, part in parts.items()}
     direction = direction_of(directory, directory.load_tokenizer(), request.direction)
     if given is None:
         name, target = required(request, recipe_of(directory).title, "source", "target")
@@ -117,7 +137,7 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
 def _named_pairs(
     request: Any, directory: "RunDirectory", given: tuple[str, ...]
 ) -> dict[str, Pairs]:
-    """Returns the pairs of each direction of a translator of several languages."""
+    """Returns the pairs of each direction of a translator of several languages, without prefix."""
     from transformer_jax.recipes.driver import read
 
     if request.direction != DEFAULT_DIRECTION:
@@ -131,7 +151,5 @@ def _named_pairs(
     files = named_files(given, "--data.pairs")
     for direction in files:
         check_direction(Direction(*direction), languages, "--data.pairs")
-    options = read(directory).data.read
-    pairs = read_named(files, options, "--data.pairs", every=True)
-    pairs = pairs.with_prefix(options.source_prefix)
+    pairs = read_named(files, read(directory).data.read, "--data.pairs", every=True)
     return {str(way): part for way, part in pairs.by_direction().items()}

@@ -1,0 +1,217 @@
+"""Evaluation of translators of several languages by direction, trained or zero-shot."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.core.config_fields import Configuration, OutputPath
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.data.languages import Direction, LanguageTags, listed
+from transformer_jax.data.pairs import Pairs
+from transformer_jax.recipes.direction_texts import DirectionTexts, open_direction_texts
+from transformer_jax.recipes.languages import check_direction
+from transformer_jax.recipes.scored_texts import beam_search, choose_words
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.translator import Translator
+    from transformer_jax.evaluation.directions import DirectionScores, TranslateTexts, Way
+    from transformer_jax.evaluation.language_identification import LanguageIdentifier
+    from transformer_jax.evaluation.similarity import Similarity
+    from transformer_jax.runs.run_directory import RunDirectory
+
+__all__ = ["DirectionFlags", "evaluate_directions"]
+
+_MOST_COMPARED = 1_000  # sentences of a pair of languages for the similarity of encoder states
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectionFlags(Configuration, group="--"):
+    """Flags of the evaluation by direction."""
+
+    directions: tuple[str, ...] = ()
+    """Directions such as de-cs en-de, trained or not, on the test pairs of the run or on
+    --data.pairs de-cs=FILE. Each is translated directly and through a pivot language. Scores are
+    sacreBLEU, chrF, exact match, and the off-target rate: the share of translations in another
+    language, as an identifier learned from the training text finds."""
+    pivot: str | None = None
+    """Pivot language of --directions. None is the first language with training text from the source
+    and to the target."""
+    supervised: str | None = None
+    """Another run directory, which was trained on --directions, to compare with."""
+    similarity: OutputPath | None = None
+    """Picture file (.png, .svg or .html): similarity of encoder states across the languages of
+    --directions."""
+
+
+def evaluate_directions(request: Any, directory: "RunDirectory", given: Mapping[str, Pairs]) -> int:
+    """Prints a table of the scores of each direction, and writes the files that are asked for.
+
+    Args:
+        request: The flags of :class:`DirectionFlags`, and those of the evaluation of a translator.
+        directory: Of the run.
+        given: Pairs to evaluate on, instead of the run's test pairs.
+
+    Raises:
+        ConfigError: The run does not know a language, or cannot go through the pivot.
+        DataError: There is no text of a direction.
+    """
+    from transformer_jax.evaluation.language_identification import train_identifier
+    from transformer_jax.recipes.driver import read
+    from transformer_jax.recipes.tasks.scores import write_scores
+
+    _check_picture(request.similarity)
+    run, languages = read(directory), _languages_of(directory)
+    ways: dict[Direction, Sequence[Way]] = {}
+    for name in request.directions:
+        direction = Direction.parse(name, "--directions")
+        check_direction(direction, languages, "--directions")
+        ways[direction] = _ways(request, languages, direction)
+    texts = open_direction_texts(run, given)
+    for direction in ways:
+        texts.sides(direction)
+    several = len(texts.training) > 1
+    identify = train_identifier(texts.training) if several else None
+    translator = _translator(request, directory.path, request.checkpoint)
+    rows = _score(request, run, ways, texts, translator, identify)
+    _print(rows, identify)
+    similarities: list[dict[str, Any]] = []
+    if request.similarity is not None:
+        legs = [leg for one in ways for way in ways[one] for leg in way.legs(one)]
+        used = [name for name in languages.languages if any(name in leg for leg in legs)]
+        similarities = _compare(request.similarity, translator, texts, used)
+    scores = [row.to_dict() for row in rows]
+    write_scores(request.output, {"scores": scores, "similarities": similarities})
+    return 0
+
+
+def _check_picture(path: Path | None) -> None:
+    from transformer_jax.visual.figures import SUFFIXES
+
+    if path is not None and path.suffix not in SUFFIXES:
+        raise ConfigError(f"--similarity {path}: the name ends in {', '.join(SUFFIXES)}")
+
+
+def _languages_of(directory: "RunDirectory") -> LanguageTags:
+    languages = directory.load_tokenizer().languages
+    if languages is None:
+        raise ConfigError(
+            f"--directions: {directory.path} translates in one direction and has no tags of "
+            f"languages: give --source and --target"
+        )
+    return languages
+
+
+def _ways(request: Any, languages: LanguageTags, direction: Direction) -> "list[Way]":
+    """Returns the ways to translate a direction: direct, through the pivot, by another run."""
+    from transformer_jax.evaluation.directions import Way, choose_pivot
+    from transformer_jax.inference.runs import open_directory
+
+    trained = None if languages.directions is None else direction in languages.directions
+    ways = [Way("direct", "", trained)]
+    if (pivot := choose_pivot(languages, direction, request.pivot)) is not None:
+        ways.append(pivot)
+    if request.supervised is not None:
+        others = _languages_of(open_directory(request.supervised))
+        if direction not in (others.directions or {direction}):
+            raise ConfigError(
+                f"--supervised {request.supervised}: it was not trained on {direction}: it was on "
+                f"{listed(map(str, sorted(others.directions or ())))}"
+            )
+        ways.append(Way("supervised", request.supervised, True))
+    return ways
+
+
+def _translator(request: Any, path: Path, checkpoint: str) -> "Translator":
+    from transformer_jax.decoding.translator import Translator
+    from transformer_jax.inference.load_run import load
+
+    return Translator(*load(path, checkpoint), search=beam_search(request))
+
+
+def _score(
+    request: Any,
+    run: Any,
+    ways: "Mapping[Direction, Sequence[Way]]",
+    texts: DirectionTexts,
+    translator: "Translator",
+    identify: "LanguageIdentifier | None",
+) -> "list[DirectionScores]":
+    """Returns the scores of each direction by each way."""
+    from transformer_jax.evaluation.directions import score_direction
+
+    translators = {}
+    if request.supervised is not None:
+        translators["supervised"] = _translator(request, Path(request.supervised), "best")
+    lowercase, prefix = run.data.read.lowercase or request.lowercase, run.data.read.source_prefix
+    rows = []
+    for direction in ways:
+        sides = texts.sides(direction)
+        tokenize = choose_words(request.tokenize, run.evaluation.tokenize, sides[1])
+        settings = {"identify": identify, "lowercase": lowercase, "tokenize": tokenize}
+        for way in ways[direction]:
+            translate = _texts_of(translators.get(way.name, translator), prefix)
+            with show_progress(f"translating {direction}, {way}"):
+                rows.append(score_direction(translate, sides, direction, way, **settings))
+    return rows
+
+
+def _texts_of(translator: "Translator", prefix: str) -> "TranslateTexts":
+    """Returns the translator as a function from texts and a direction to texts."""
+
+    def translate(texts: Sequence[str], direction: Direction) -> list[str]:
+        sources = [text and prefix + text for text in texts]
+        return [one.text for one in translator.translate(sources, directions=direction)]
+
+    return translate
+
+
+def _print(rows: "Sequence[DirectionScores]", identify: "LanguageIdentifier | None") -> None:
+    from transformer_jax.evaluation.directions import HEAD
+    from transformer_jax.recipes.tasks.scores import aligned
+
+    print(aligned([HEAD, *(row.cells() for row in rows)]))
+    for signatures in dict.fromkeys(
+        (row.scores.signature, row.scores.chrf_signature) for row in rows
+    ):
+        print("sacreBLEU {}, chrF {}".format(*signatures))
+    if identify is not None:
+        held_out = plural(identify.held_out, "held-out training text")
+        print(f"identifier: its accuracy on the target language, of {held_out} in all languages")
+
+
+def _compare(
+    path: Path, translator: "Translator", texts: DirectionTexts, languages: Sequence[str]
+) -> "list[dict[str, Any]]":
+    """Writes the picture of the similarity of encoder states, and returns its figures.
+
+    An encoder that reads the tag of the target language is compared for each target.
+    """
+    from transformer_jax.evaluation.similarity import parallel_similarity
+    from transformer_jax.inference.encoder_means import EncoderMeans
+    from transformer_jax.visual.language_similarity import plot_similarity
+
+    means, tags = EncoderMeans(translator), translator.tokenizer.languages
+    assert tags is not None
+    reads_target = "to" in (*tags.before, *tags.after)
+    found: dict[str, dict[tuple[str, str], Similarity]] = {}
+    for target in languages if reads_target else ("",):
+        for first, second in itertools.combinations(languages, 2):
+            sides = texts.find(Direction(first, second))
+            if sides is None or target in (first, second):
+                continue
+            vectors = [
+                means(side[:_MOST_COMPARED], Direction(own, target or other))
+                for side, own, other in zip(sides, (first, second), (second, first), strict=True)
+            ]
+            title = f"encoded to be translated into {target}" if target else "any target"
+            found.setdefault(title, {})[first, second] = parallel_similarity(*vectors)
+    plot_similarity(path, languages, found)
+    log(f"wrote {path}")
+    return [
+        {"encoder": title, "languages": list(pair), **similarity._asdict()}
+        for title, pairs in found.items()
+        for pair, similarity in pairs.items()
+    ]
