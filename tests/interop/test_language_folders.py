@@ -200,3 +200,19 @@ def test_a_folder_translates_between_its_languages(folders, tmp_path, family):
         given += ["--max-len-b", "2", "--max-len-a", "1", "--num-beams", "2"]
         assert main(["translate", str(folder), *given]) == 0
         assert (tmp_path / "out").read_text() == f"{there[1]}\n"
+
+
+@pytest.mark.slow
+def test_runs_of_one_direction_need_a_default(folders, tmp_path, capfd):
+    pytest.importorskip("rouge_score", reason="needs rouge-score")
+    (tmp_path / "a.tsv").write_text("abc\td\n" * 4)
+    (tmp_path / "a.jsonl").write_text('{"source": "abc", "target": "d"}\n' * 4)
+    start = ["--init-from", str(folders / "nllb"), "--output", str(tmp_path / "run")]
+    for given, said in (
+        (["train", "small", "--data.pairs", str(tmp_path / "a.tsv")], "name the pairs"),
+        (["finetune", "summarize", "--data.train", str(tmp_path / "a.jsonl")], "src_lang and"),
+    ):
+        assert main([*given, *start]) == 2
+        error = capfd.readouterr().err.splitlines()[-1]
+        assert f"{folders / 'nllb'} translates between ace_Arab, ace_Latn" in error
+        assert said in error

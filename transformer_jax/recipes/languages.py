@@ -10,7 +10,7 @@ from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Languag
 from transformer_jax.data.pair_files import named_files
 from transformer_jax.data.tokenizer import Tokenizer
 
-__all__ = ["check_direction", "with_directions", "with_tags"]
+__all__ = ["check_default", "check_direction", "with_directions", "with_tags"]
 
 _NONE = LanguageTags({}, (), (), (), (), (), frozenset())  # before any training
 
@@ -28,8 +28,7 @@ def with_directions(run: Any, start: Any) -> Any:
     """
     known = None if start is None else start.tokenizer.languages
     if not run.data.several:
-        if known is not None:
-            _check_default(known, run.init_from)
+        check_default(known, run.init_from, "name the pairs, --data.pairs de-en=FILE")
         return run
     data, trained = run.data, list(named_files(run.data.pairs, "data.pairs"))
     if start is None:
@@ -59,14 +58,24 @@ def with_tags(run: Any, tokenizer: Tokenizer) -> Tokenizer:
     return tag_languages(tokenizer, trained, run.data.languages.tags)
 
 
-def _check_default(languages: LanguageTags, start: str) -> None:
-    """Refuses pairs without names for a start that needs their languages."""
+def check_default(languages: LanguageTags | None, start: str, remedy: str) -> None:
+    """Refuses texts without languages for a start that needs them and has no default direction.
+
+    Args:
+        languages: Of the start; None is of one direction.
+        start: What the run starts from.
+        remedy: What to do, for the message.
+
+    Raises:
+        ConfigError: The tokens of a direction are missing.
+    """
+    if languages is None:
+        return
     try:
         languages.frame(DEFAULT_DIRECTION)
     except ConfigError:
         raise ConfigError(
-            f"init_from: {start} translates between {listed(languages.languages)}: name the pairs, "
-            f"--data.pairs de-en=FILE"
+            f"init_from: {start} translates between {listed(languages.languages)}: {remedy}"
         ) from None
 
 

@@ -8,6 +8,7 @@ from transformer_jax.core.config_fields import Flag
 from transformer_jax.data.summaries import SummaryData, load_summaries
 from transformer_jax.evaluation.rouge import check_installed
 from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.recipes.languages import check_default
 from transformer_jax.recipes.recipe import Named
 from transformer_jax.recipes.scored_texts import (
     SearchFlags,
@@ -83,6 +84,9 @@ class Summarization(Translation):
         """Refuses to begin without the library of ROUGE; notes the prefixes of a start."""
         check_installed()
         note_prefix(run, start)
+        if start is not None:
+            remedy = "give it a direction, src_lang and tgt_lang in tokenizer_config.json"
+            check_default(start.tokenizer.languages, run.init_from, remedy)
         return run
 
     def open_data(self, run: Any) -> Any:
