@@ -67,6 +67,7 @@ def test_a_folder_has_languages(folders, family):
     assert len(tags.tags) == count
     frame = tags.frame(Direction(source, target))
     assert frame == Frame((tags.tags[source],), (2,), (tags.tags[target],))
+    assert tags.sides(Direction(source)) == frame[:2]  # vectors of sources need no target
     assert (tokenizer.bos, tokenizer.eos, tokenizer.pad, tokenizer.unk) == (2, 2, 1, 3)
     assert tokenizer.target_prefix_ids == ()
 

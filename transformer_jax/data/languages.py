@@ -182,6 +182,20 @@ class LanguageTags:
         direction = self.complete(direction)
         return Frame(*(self._filled(t, direction) for t in (self.before, self.after, self.begins)))
 
+    def sides(self, direction: Direction) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Returns the tokens around a source; no language is needed for targets alone.
+
+        Raises:
+            ConfigError: A language is unknown, or missing where a source needs it.
+
+        Example:
+            >>> tags = LanguageTags({"de": 7, "en": 8}, ("from",), (2,), ("to",))
+            >>> tags.sides(Direction("de"))
+            ((7,), (2,))
+        """
+        before, after, _ = dataclasses.replace(self, begins=()).frame(direction)
+        return before, after
+
     def is_trained(self, direction: Direction) -> bool:
         """Returns whether a direction was trained, as far as is known; False is zero-shot."""
         if self.directions is None or None in direction:

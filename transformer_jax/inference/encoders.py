@@ -126,10 +126,11 @@ def load_vectors(
     model, tokenizer = loaded or load(path, checkpoint, kind=kinds)
     sentence = sentence_of(run)
     length = min(read_length(run), sentence.get("length", _NO_END))
-    direction = direction_of(run, tokenizer, direction)
     template: Any = template_of(run, tokenizer)
-    if tokenizer.languages is not None:
-        before, after, _ = tokenizer.languages.frame(direction)
+    if tokenizer.languages is None:
+        direction_of(run, tokenizer, direction)  # refuses languages
+    else:
+        before, after = tokenizer.languages.sides(direction)
         template = SpecialTokensTemplate(before, (tokenizer.eos,), after)
     vectors = Embedder(model, tokenizer, length=length, tokens=tokens, template=template)
     if sentences:

@@ -46,8 +46,8 @@ def sinusoids(
         length: Another number of positions.
 
     Example:
-        >>> sinusoids(PositionConfig("sinusoidal_fairseq", offset=2), 4, length=1).round(3)
-        Array([[ 0.909,  0.   , -0.416,  1.   ]], dtype=float32)
+        >>> np.asarray(sinusoids(PositionConfig("sinusoidal_fairseq", offset=2), 4, 1)).round(3)
+        array([[ 0.909,  0.   , -0.416,  1.   ]], dtype=float32)
     """
     layouts: dict[str, Any] = {"sinusoidal": "interleaved", "sinusoidal_halves": "halves"}
     layout = layouts.get(places.kind, "fairseq")
