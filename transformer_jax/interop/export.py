@@ -66,16 +66,16 @@ def write_model(
         shard_bytes=shard_bytes,
     )
     name = f"{said['model_type']}: {said['architectures'][0]}, {dtype}"
+    if published.get("preprocessor"):
+        _write(output / "preprocessor_config.json", published["preprocessor"])
     if tokenizer is None:
-        if published.get("preprocessor"):
-            _write(output / "preprocessor_config.json", published["preprocessor"])
         return name
     text = tokenizer.text if published else with_post_processor(tokenizer, model.kind, first)
     _write_text(output / "tokenizer.json", text)
     if tokenizer.targets is not tokenizer:
         _write_text(target_file(output / "tokenizer.json"), tokenizer.targets.text)
     _write(output / "tokenizer_config.json", _tokenizer_fields(tokenizer, model))
-    if model.kind in ("decoder", "encoder-decoder"):
+    if model.kind in ("decoder", "encoder-decoder", "captioner"):
         _write_generation(output / "generation_config.json", model, said, published)
     return name
 
@@ -102,7 +102,7 @@ def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
         "pad_token_id": tokenizer.pad,
         "eos_token_id": [eos, *more] if more else eos,
     }
-    if kind == "encoder-decoder":
+    if kind in ("encoder-decoder", "captioner"):
         found |= {"decoder_start_token_id": tokenizer.bos, "bos_token_id": _begin(tokenizer)}
         first = tokenizer.target_prefix_ids
         return found | ({"forced_bos_token_id": first[0]} if first else {})
@@ -151,7 +151,7 @@ def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> s
     if tokenizer.template is not None:
         prefix, _, suffix = tokenizer.template
         framed = (prefix, suffix) == ((tokenizer.bos,), (tokenizer.eos,))
-        if kind == "encoder-decoder" or (framed and kind in ("encoder", "encoder-task")):
+        if kind in ("encoder-decoder", "captioner") or (framed and kind in ("encoder", "encoder-task")):
             return tokenizer.text
     token = lambda id: {"SpecialToken": {"id": tokenizer.name(id), "type_id": 0}}
     second = lambda part: {next(iter(part)): next(iter(part.values())) | {"type_id": 1}}

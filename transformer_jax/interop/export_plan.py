@@ -207,7 +207,7 @@ def _differences(wanted: Model, back: Model) -> list[str]:
     found = []
     for field in dataclasses.fields(Model):
         one, two = getattr(wanted, field.name), getattr(back, field.name)
-        if isinstance(one, TransformerConfig):
+        if isinstance(one, TransformerConfig) and isinstance(two, TransformerConfig):
             found += _settings_apart(_usual(one, wanted.words), _usual(two, wanted.words), "")
         elif one != two and not (field.name == "labels" and wanted.task == "regress"):
             found.append(f"{field.name} {two} instead of {one}")

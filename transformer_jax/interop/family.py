@@ -61,6 +61,7 @@ class Model:
         task: Task of a fine-tuned model: of encoders classify, multi_label, regress, tag, qa,
             or replaced (ELECTRA's discriminator); of decoders the first three; of images classify.
         labels: Names of its classes.
+        encoder: Of a captioner, what its encoder of images is made of; ``config`` is the decoder.
     """
 
     kind: Kind
@@ -70,6 +71,7 @@ class Model:
     next_sentence: bool = False
     task: TaskKind | None = None
     labels: tuple[str, ...] = ()
+    encoder: TransformerConfig | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,7 +62,8 @@ def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> 
     as transformers has it in labels (BART).
     """
     fields = generation_fields(folder.path, folder.fields)
-    begin = "decoder_start_token_id" if folder.model.kind == "encoder-decoder" else "bos_token_id"
+    encodes = folder.model.kind in ("encoder-decoder", "captioner")
+    begin = "decoder_start_token_id" if encodes else "bos_token_id"
     found: dict[str, Any] = {}
     usual = {"decoder_start_token_id": _DECODER_STARTS.get(folder.fields.values["model_type"])}
 
@@ -84,7 +85,7 @@ def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> 
     ends = [_token(backend, id) for id in several("eos_token_id")[1:]]
     if any(ends):
         found["ends"] = [*filter(None, ends)]
-    if folder.model.kind == "encoder-decoder":
+    if encodes:
         forced, around = given("forced_bos_token_id"), backend.encode("").ids
         if forced is None and len(around) > 1 and around[0] == given("bos_token_id"):
             forced = around[0]

@@ -27,6 +27,7 @@ from transformer_jax.interop.headers import FLOATS
 from transformer_jax.interop.memory import Memory, Shared, aligned
 from transformer_jax.interop.tensor_files import TensorFolder, open_tensors
 from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import make_model
 
 __all__ = [
@@ -161,6 +162,7 @@ def abstract_model(model: Model) -> Any:
         "next_sentence": model.next_sentence,
         "task": model.task,
         "labels": len(model.labels),
+        "encoder": model.encoder,
     }
     make: Any = lambda: make_model(model.kind, model.config, **how, rngs=nnx.Rngs(0))
     return nnx.eval_shape(make)
@@ -294,25 +296,37 @@ def _first_mismatch(
 def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter; one block a stack is traced, for the others are as it is."""
     config = model.config
-    layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
-    few = dataclasses.replace(
+    encoder = model.encoder or config
+    layers = {"encoder": encoder.encoder_layers, "decoder": config.decoder_layers}
+    few = model.encoder and _with_one_layer(model.encoder)
+    small = abstract_model(
+        dataclasses.replace(model, config=_with_one_layer(config), encoder=few)
+    )
+    state = nnx.to_pure_dict(nnx.split(small)[1])
+    found: dict[str, tuple[int, ...]] = {}
+    for name, leaf in flatten_dict(state).items():
+        side, _, rest = name.partition("/blocks/0/")
+        count = layers.get(side.partition("/")[0], 0)
+        names = [f"{side}/blocks/{i}/{rest}" for i in range(count)] if rest else [name]
+        found |= {each: tuple(leaf.shape) for each in names}
+    return found
+
+
+def _with_one_layer(config: TransformerConfig) -> TransformerConfig:
+    """The same with at most one layer a stack."""
+    return dataclasses.replace(
         config,
         encoder_layers=min(1, config.encoder_layers),
         decoder_layers=min(1, config.decoder_layers),
         scores=dataclasses.replace(config.scores, sliding_window_layers=None),
     )
-    small = abstract_model(dataclasses.replace(model, config=few))
-    state = nnx.to_pure_dict(nnx.split(small)[1])
-    found: dict[str, tuple[int, ...]] = {}
-    for name, leaf in flatten_dict(state).items():
-        side, _, rest = name.partition("/blocks/0/")
-        names = [f"{side}/blocks/{i}/{rest}" for i in range(layers[side])] if rest else [name]
-        found |= {each: tuple(leaf.shape) for each in names}
-    return found
 
 
 # What old files may hold more than once.
-_COPIED = ("embedding/table", "decoder_embedding/table", "head/bias", "head/table")
+_COPIED = (
+    *("embedding/table", "decoder_embedding/table", "head/bias", "head/table"),
+    *("decoder/embedding/table", "decoder/head/bias", "decoder/head/table"),
+)
 
 
 def _check_sizes(model: Model, tensors: TensorFolder) -> None:
@@ -321,8 +335,12 @@ def _check_sizes(model: Model, tensors: TensorFolder) -> None:
     Raises:
         ConfigError: A size is out of range.
     """
-    config, most = model.config, tensors.nbytes
-    decoder = config.decoder()
+    for config in filter(None, (model.config, model.encoder)):
+        _check_config_sizes(config, tensors)
+
+
+def _check_config_sizes(config: TransformerConfig, tensors: TensorFolder) -> None:
+    most, decoder = tensors.nbytes, config.decoder()
     layers = config.encoder_layers + config.decoder_layers
     sizes = {
         "number of layers": layers * config.d_model,

@@ -196,6 +196,9 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
             "max_length": length,
             "doc_stride": min(_STRIDE, max(1, length // 4)),
         }
+    elif model.kind == "captioner":
+        found["encoder"] = dataclasses.asdict(model.encoder)
+        found["published"]["preprocessor"] = preprocessor_fields(folder.path)
     elif model.kind == "image":
         found["task"] = {"kind": "classify", "labels": list(model.labels)} if model.task else None
         found["published"]["preprocessor"] = preprocessor_fields(folder.path)
@@ -234,6 +237,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
         next_sentence=kind == "encoder" and objective != "none",
         task="classify" if task.get("kind") == "pair" else task.get("kind"),
         labels=tuple(map(str, labels)),
+        encoder=from_dict(TransformerConfig, fields["encoder"]) if kind == "captioner" else None,
     )
 
 

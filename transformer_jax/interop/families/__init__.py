@@ -25,6 +25,7 @@ _MODULES = (
     "stablelm",
     "opt",
     "vit",
+    "vision_encoder_decoder",
 )
 FAMILIES: tuple[ModelFamily, ...] = tuple(
     family for name in _MODULES for family in importlib.import_module(f"{__name__}.{name}").FAMILIES

@@ -85,6 +85,23 @@ def mappings(model: Model) -> list[TensorMapping]:
     return found
 
 
+def cross_mappings(model: Model) -> list[TensorMapping]:
+    """Cross-attention to the states of an encoder, and its norms."""
+    found = []
+    for i in range(model.config.decoder_layers):
+        ours, theirs = f"decoder/blocks/{i}/cross_attention", f"{model.prefix}h.{i}"
+        at = f"{theirs}.crossattention"
+        for n, part in enumerate(("key", "value")):
+            joint = linear_mappings(f"{ours}/{part}", f"{at}.c_attn", layout="same")
+            found += [mapping._replace(part=(n, n + 1, 2)) for mapping in joint]
+        found += [
+            *linear_mappings(f"{ours}/query", f"{at}.q_attn", layout="same"),
+            *linear_mappings(f"{ours}/out", f"{at}.c_proj", layout="same"),
+            *norm_mappings(f"{ours}_norm", f"{theirs}.ln_cross_attn"),
+        ]
+    return found
+
+
 def fields(model: Model) -> dict[str, Any]:
     """The configuration of a decoder, as GPT-2's."""
     return {

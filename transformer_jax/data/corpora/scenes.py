@@ -1,0 +1,273 @@
+"""``scenes``: pictures of drawn shapes with their captions, as many as one likes.
+
+A picture shows one thing, two or three things that are alike, or two things in a relation. Its
+caption follows from a grammar, and the picture determines it: "a small red circle", "two large
+blue squares", "a large green cross above a small red circle". Of two things, the caption begins
+with the one whose color and shape come first in the alphabet.
+"""
+
+import dataclasses
+import hashlib
+import random
+from functools import cache
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Bool, UInt8
+
+from transformer_jax.core.errors import ConfigError, plural
+
+__all__ = [
+    "BACKGROUND",
+    "COLORS",
+    "HELD_OUT",
+    "SHAPES",
+    "SIDE",
+    "SIZES",
+    "STEP",
+    "Scenes",
+    "Split",
+    "Thing",
+    "caption_of",
+    "generate",
+    "shape_mask",
+    "split_of",
+]
+
+Split = Literal["train", "valid", "test", "test_unseen"]
+
+SIDE = 48  # pixels along each side of a picture
+BACKGROUND = (24, 24, 24)
+COLORS = {
+    "red": (230, 40, 40),
+    "green": (40, 190, 60),
+    "blue": (50, 90, 240),
+    "yellow": (240, 220, 50),
+    "purple": (170, 60, 200),
+    "white": (245, 245, 245),
+}
+SHAPES = {
+    "circle": "circles",
+    "cross": "crosses",
+    "diamond": "diamonds",
+    "square": "squares",
+    "triangle": "triangles",
+}
+SIZES = {"small": 8, "large": 16}  # pixels along each side of a thing
+STEP = 4  # pixels: rows and columns that things begin in are multiples
+# Combinations that no picture of train, valid and test has: each shape once, each color at most.
+HELD_OUT = frozenset(
+    {
+        ("red", "diamond"),
+        ("green", "triangle"),
+        ("blue", "circle"),
+        ("yellow", "cross"),
+        ("purple", "square"),
+    }
+)
+
+_NUMBERS = {1: "a", 2: "two", 3: "three"}
+_ASIDE = 0.1  # of the pictures, for each of valid and test
+_KINDS = ("one", "several", "relation", "relation")  # as often as they are listed
+
+
+@dataclasses.dataclass(frozen=True)
+class Thing:
+    """A drawn shape.
+
+    Example:
+        >>> Thing("red", "circle", "small", top=3, left=20).box
+        (3, 20, 12, 29)
+    """
+
+    color: str
+    shape: str
+    size: str
+    top: int
+    left: int
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """The first row and column, and the row and column after the last."""
+        side = SIZES[self.size]
+        return self.top, self.left, self.top + side, self.left + side
+
+    @property
+    def mask(self) -> Bool[np.ndarray, "{SIDE} {SIDE}"]:
+        """True where its pixels are."""
+        top, left, bottom, right = self.box
+        found = np.zeros((SIDE, SIDE), bool)
+        found[top:bottom, left:right] = shape_mask(self.shape, SIZES[self.size])
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenes:
+    """Pictures with their captions, and the things that each of them shows.
+
+    Attributes:
+        pixels: One array of all pictures.
+        captions: The caption of each.
+        things: The things of each, in the order of its caption.
+    """
+
+    pixels: UInt8[np.ndarray, "N {SIDE} {SIDE} 3"]
+    captions: tuple[str, ...]
+    things: tuple[tuple[Thing, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+
+@cache
+def shape_mask(shape: str, side: int) -> Bool[np.ndarray, "{side} {side}"]:
+    """Returns the pixels of a shape, which reaches all four sides of its box.
+
+    Example:
+        >>> shape_mask("triangle", 4).astype(int)
+        array([[0, 1, 1, 0],
+               [0, 1, 1, 0],
+               [1, 1, 1, 1],
+               [1, 1, 1, 1]])
+    """
+    center = (side - 1) / 2
+    y, x = np.mgrid[:side, :side] - center
+    if shape == "circle":
+        return np.asarray(np.hypot(y, x) <= center + 0.25)
+    if shape == "cross":
+        return np.asarray((abs(y) <= side / 6) | (abs(x) <= side / 6))
+    if shape == "diamond":
+        return np.asarray(abs(y) + abs(x) <= center + 0.5)
+    if shape == "triangle":
+        return np.asarray(abs(x) <= (y + center) / 2 + 0.5)
+    return np.ones((side, side), bool)
+
+
+def caption_of(things: tuple[Thing, ...]) -> str:
+    """Returns the caption of a picture of these things, in whatever order they are given.
+
+    Example:
+        >>> red = Thing("red", "circle", "small", top=3, left=20)
+        >>> blue = Thing("blue", "square", "large", top=4, left=2)
+        >>> caption_of((red,)), caption_of((red, blue))
+        ('a small red circle', 'a large blue square left of a small red circle')
+    """
+    first, last = (things := _in_order(things))[0], things[-1]
+    if _kind(first) == _kind(last):
+        noun = first.shape if len(things) == 1 else SHAPES[first.shape]
+        return f"{_NUMBERS[len(things)]} {first.size} {first.color} {noun}"
+    return f"{caption_of((first,))} {_relation(first, last)} {caption_of((last,))}"
+
+
+def split_of(things: tuple[Thing, ...]) -> Split:
+    """Returns the split that a picture belongs to, whatever the seed.
+
+    Example:
+        >>> split_of((Thing("blue", "circle", "small", top=3, left=20),))
+        'test_unseen'
+    """
+    if any((thing.color, thing.shape) in HELD_OUT for thing in things):
+        return "test_unseen"
+    text = " ".join(f"{one.size} {one.color} {one.shape} {one.top} {one.left}" for one in things)
+    place = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
+    return "test" if place < _ASIDE else "valid" if place < 2 * _ASIDE else "train"
+
+
+def generate(split: Split, count: int, seed: int = 0) -> Scenes:
+    """Returns ``count`` pictures of a split.
+
+    A picture depends on the split, the seed and its number: fewer are the beginning of more. A hash
+    of what it shows decides its split, so that no picture is in two of them; one with a combination
+    of color and shape that is held out belongs to ``test_unseen``.
+
+    Raises:
+        ConfigError: No such split, or a negative count.
+
+    Example:
+        >>> made = generate("train", 3)
+        >>> made.captions[0], made.pixels.shape
+        ('two small yellow diamonds', (3, 48, 48, 3))
+    """
+    if split not in get_args(Split) or count < 0:
+        raise ConfigError(
+            f"scenes: no {plural(count, 'picture')} of {split!r}; the splits are "
+            f"{', '.join(get_args(Split))} and a count is 0 or more"
+        )
+    pixels = np.full((count, SIDE, SIDE, 3), BACKGROUND, np.uint8)
+    shown = []
+    for index, picture in enumerate(pixels):
+        draw = random.Random(f"scenes {split} {seed} {index}")
+        things = _things(draw)
+        while split_of(things) != split:
+            things = _things(draw)
+        for thing in things:
+            top, left, bottom, right = thing.box
+            window = picture[top:bottom, left:right]
+            window[shape_mask(thing.shape, SIZES[thing.size])] = COLORS[thing.color]
+        shown.append(things)
+    return Scenes(pixels, tuple(map(caption_of, shown)), tuple(shown))
+
+
+def _kind(thing: Thing) -> tuple[str, str]:
+    return thing.color, thing.shape
+
+
+def _in_order(things: tuple[Thing, ...]) -> tuple[Thing, ...]:
+    """Things by color and shape, and things that are alike from the top left."""
+    return tuple(sorted(things, key=lambda one: (*_kind(one), one.top, one.left)))
+
+
+def _relation(one: Thing, other: Thing) -> str:
+    """Returns the relation of two things of which either rows or columns overlap."""
+    if one.box[3] <= other.left:
+        return "left of"
+    if other.box[3] <= one.left:
+        return "right of"
+    return "above" if one.top < other.top else "below"
+
+
+def _things(draw: random.Random) -> tuple[Thing, ...]:
+    """Draws the things of a picture, in the order of its caption."""
+    sort = draw.choice(_KINDS)
+    color, shape = draw.choice([*COLORS]), draw.choice([*SHAPES])
+    if sort == "relation":
+        second = color, shape
+        while second == (color, shape):
+            second = draw.choice([*COLORS]), draw.choice([*SHAPES])
+        return _in_order(_beside(draw, (color, shape), second))
+    size, many = draw.choice([*SIZES]), 1 if sort == "one" else draw.randint(2, 3)
+    placed: list[Thing] = []
+    while len(placed) < many:
+        free = SIDE - SIZES[size]
+        one = Thing(color, shape, size, _place(draw, 0, free), _place(draw, 0, free))
+        apart = SIZES[size] + STEP
+        if all(abs(one.top - o.top) >= apart or abs(one.left - o.left) >= apart for o in placed):
+            placed.append(one)
+        elif draw.random() < 0.05:
+            placed = []  # there may be no room for the last one
+    return _in_order(tuple(placed))
+
+
+def _beside(
+    draw: random.Random, one: tuple[str, str], other: tuple[str, str]
+) -> tuple[Thing, Thing]:
+    """Draws two things, the second to the right of the first or below it.
+
+    Across that direction, at least half of the smaller one overlaps the other.
+    """
+    sizes = draw.choice([*SIZES]), draw.choice([*SIZES])
+    first, second = (SIZES[size] for size in sizes)
+    along = _place(draw, 0, SIDE - first - STEP - second)
+    behind = _place(draw, along + first + STEP, SIDE - second)
+    across = _place(draw, 0, SIDE - first)
+    shared = (min(first, second) + 1) // 2
+    lowest, highest = max(0, across - second + shared), min(SIDE - second, across + first - shared)
+    aside = _place(draw, lowest, highest)
+    if draw.random() < 0.5:
+        return Thing(*one, sizes[0], across, along), Thing(*other, sizes[1], aside, behind)
+    return Thing(*one, sizes[0], along, across), Thing(*other, sizes[1], behind, aside)
+
+
+def _place(draw: random.Random, low: int, high: int) -> int:
+    """Draws a row or a column from ``low`` to ``high``."""
+    return STEP * draw.randint(-(-low // STEP), high // STEP)

@@ -1,0 +1,80 @@
+"""A Vision Transformer and a decoder that attends to what it encodes: pictures to texts."""
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Float32, Int, Key
+
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerDecoder
+from transformer_jax.models.layers.attention import stack_weights
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.vision import VisionEncoder
+
+__all__ = ["Captioner"]
+
+
+class Captioner(EncoderDecoder):
+    """An :class:`.EncoderDecoder` of images: inputs are ``images``, targets are texts.
+
+    The decoder attends to the class embedding and to every patch. A linear map, ``bridge``, changes
+    the width of the encoder to that of the decoder where they differ.
+
+    Args:
+        encoder: Configuration of the Vision Transformer.
+        config: Configuration of the decoder; its ``encoder_layers`` are 0.
+        rngs: Random streams of the parameters.
+    """
+
+    def __init__(self, encoder: TransformerConfig, config: TransformerConfig, *, rngs: nnx.Rngs):
+        super().__init__(
+            VisionEncoder(encoder, rngs=rngs),
+            TransformerDecoder.from_config(config, rngs=rngs),
+            None
+            if encoder.d_model == config.d_model
+            else Linear(encoder.d_model, config.d_model, (None, "embed"), rngs=rngs),
+        )
+        self.config = config
+
+    def __call__(
+        self,
+        images: Float[Array, "B height width channels"],
+        target: Int[Array, "B T"],
+        source_lengths: Int[Array, " B"] | None = None,
+        target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float32[Array, "B T V"]:
+        """Returns logits of the token that follows each of ``target``, which is shifted right.
+
+        Args:
+            images: Pixels, normalized as they were in training; channels last.
+            target: Target tokens, shifted right.
+            source_lengths: Ignored; encoders of texts take it, and no patch is padding.
+            target_lengths: How many tokens of each row are real, or which; None is all.
+            key: Dropout, if given.
+        """
+        del source_lengths
+        keys = (None, None) if key is None else jax.random.split(key)
+        encoded = self.encoded({"images": images}, keys[0])
+        return self.logits(
+            self.decoder.hidden(encoded, target, lengths=target_lengths, key=keys[1])
+        )
+
+    def attention_maps(
+        self,
+        images: Float[Array, "B height width channels"],
+        target: Int[Array, "B T"],
+        source_lengths: Int[Array, " B"] | None = None,
+    ) -> dict[str, Float32[Array, "L B N _ _"]]:
+        """Returns the weights of every layer and head: ``encoder``, ``decoder`` and ``cross``.
+
+        Columns of ``cross`` are the class embedding and the patches, line by line.
+        """
+        del source_lengths
+        maps: dict[str, list[Array]] = {"encoder": [], "decoder": [], "cross": []}
+        to = lambda name: lambda weights: maps[name].append(weights)
+        states = self.encoder(images, on_weights=(to("encoder"), to("encoder")))
+        states = states if self.bridge is None else self.bridge(states)
+        encoded = self.encoded({"images": images})._replace(states=states)
+        self.decoder.hidden(encoded, target, on_weights=(to("decoder"), to("cross")))
+        return {name: stack_weights(layers) for name, layers in maps.items() if layers}
