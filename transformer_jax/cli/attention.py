@@ -29,7 +29,8 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder."""
     sentence: tyro.conf.Positional[str]
-    """Sentence to translate, text of a language model or an encoder, or recording to transcribe."""
+    """Sentence to translate, text of a language model or an encoder, recording to transcribe, or
+    picture to describe."""
     target: str | None = None
     """Translation to score, instead of the result of beam search."""
     output: OutputPath = Path("attention.html")
@@ -103,7 +104,7 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
             self.check_alone("encoder", "an encoder")
         elif found == "image":
             refuse_others(run, ("encoder-decoder",))
-        elif found not in ("encoder-decoder", "speech"):
+        elif found not in ("encoder-decoder", "speech", "captioner"):
             raise ConfigError(
                 f"{self.run}: the run of {run_title(run)}, whose attention is not shown here"
             )

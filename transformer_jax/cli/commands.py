@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "generate": "Continue prompts with a language model.",
         "chat": "Talk with a language model trained on conversations.",
         "transcribe": "Transcribe recordings with a speech recognizer.",
+        "caption": "Describe pictures with a captioner.",
         "classify": "Label texts or pictures, or reward texts.",
         "tag": "Tag the words of each line with a fine-tuned encoder.",
         "answer": "Extract answers to questions from a text.",

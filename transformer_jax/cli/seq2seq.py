@@ -26,7 +26,7 @@ FAMILY = training.TrainingProgram(
     "python -m experiments.seq2seq",
     __doc__ or "",
     {
-        "train": ("translation", "recurrent_translation"),
+        "train": ("translation", "recurrent_translation", "captions"),
         "train-speech": ("speech", "recurrent_speech"),
         "pretrain": ("denoising",),
         "finetune": ("summarization",),

@@ -54,7 +54,7 @@ class ArrayPlan:
     """Rows of arrays in shuffled batches of one size; the last batch of an epoch wraps around.
 
     Its items are arrays of row numbers. Validation counts the first rows twice unless ``rows``
-    divides ``count``.
+    divides ``count``, or ``fill`` puts -1, no row, in their place.
 
     Example:
         >>> plan = ArrayPlan(count=5, rows=2)
@@ -66,6 +66,7 @@ class ArrayPlan:
     rows: int
     seed: int = 0
     shuffle: bool = True
+    fill: bool = dataclasses.field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("count", "rows"):
@@ -89,6 +90,8 @@ class ArrayPlan:
         if self.shuffle:
             order = shuffled(self.count, self.seed, epoch)
         begin = position * self.rows
+        if self.fill:
+            order = np.append(order, np.full(-self.count % self.rows, -1))
         return np.take(order, range(begin, begin + self.rows), mode="wrap")
 
     def padding(self, start: int = 0) -> list[Int[np.ndarray, " B"]]:

@@ -61,10 +61,9 @@ class Translator(LineTranslator):
         self.shapes = (*(size for size in sizes if size < longest), longest)
         self.run = Programs(self.graph, self.special_tokens())
 
-    @property
-    def stacked_frames(self) -> int:
-        """Frames of features that a position of a source stands for; 0 of tokens."""
-        return 0
+    def source_names(self, source: Any) -> list[str]:
+        """Returns a name for each position of an encoded source, such as its tokens."""
+        return self.tokenizer.convert_ids_to_tokens(source)
 
     @property
     def params(self) -> Any:
@@ -203,7 +202,7 @@ class Translator(LineTranslator):
             tokens=begins,
             starts=np.zeros(rows, np.int32),
             limits=limits,
-            inputs={"source": source, "source_lengths": lengths},
+            inputs=self.inputs(source, lengths),
             keys=keys,
         )
         length = config.target_tokens(size, self.most)
@@ -240,6 +239,10 @@ class Translator(LineTranslator):
         forced = self.run.force(self.params, (source, inputs, lengths), target, best=best)
         refuse_nonfinite(forced.log_probs[: len(sources)])
         return forced
+
+    def inputs(self, source: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the arguments of the encoder by name, of what :meth:`fill_sources` made."""
+        return {"source": source, "source_lengths": lengths}
 
     def fill_sources(
         self, sources: Sequence[Any], rows: int, size: int

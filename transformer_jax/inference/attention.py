@@ -187,9 +187,7 @@ def translation_attention(
     weights = jax.jit(run)(translator.params, read, np.asarray([inputs], np.int32), lengths)
     weights = {kind: np.asarray(array) for kind, array in weights.items()}
     start = _pieces(tokenizer, [tokenizer.bos])[0]
-    # Positions of a recording are named by the first of their frames, counted from 0.
-    frames = range(0, len(ids) * translator.stacked_frames, translator.stacked_frames or 1)
-    columns = list(map(str, frames)) if translator.stacked_frames else _pieces(tokenizer, ids)
+    columns = _readable(translator.source_names(ids))
     maps = translation_maps(columns, _pieces(tokenizer, written), weights, start=start)
     return TextAttention(str(source), text, maps)
 

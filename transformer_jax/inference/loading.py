@@ -20,6 +20,7 @@ from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.runs.config_guard import changed_config
 
 if TYPE_CHECKING:
+    from transformer_jax.inference.captions import CaptionPredictor
     from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
     from transformer_jax.inference.images import ImagePredictor
     from transformer_jax.inference.speech import SpeechPredictor
@@ -49,6 +50,7 @@ _PREDICTORS = {
     "question_answering": "texts.QuestionAnswering",
     "reward": "texts.Reward",
     "images": "images.Image",
+    "captioning": "captions.Caption",
 }
 Place: TypeAlias = str | os.PathLike[str]
 
@@ -101,6 +103,10 @@ def load(path: Place, task: Literal["reward"], **how: Unpack[LoadOptions]) -> "R
 @overload
 def load(path: Place, task: Literal["images"], **how: Unpack[LoadOptions]) -> "ImagePredictor": ...
 @overload
+def load(
+    path: Place, task: Literal["captioning"], **how: Unpack[LoadOptions]
+) -> "CaptionPredictor": ...
+@overload
 def load(path: Place, task: "Task | None" = None, **how: Unpack[LoadOptions]) -> Any: ...
 def load(
     path: Place,
@@ -119,9 +125,9 @@ def load(
     :class:`~transformer_jax.inference.generation.TranslationPredictor` for an encoder-decoder, a
     ``SpeechPredictor`` for one of recordings, a ``LanguageModelPredictor`` for a decoder or an
     n-gram model, an ``EncoderPredictor`` for a pre-trained encoder, an ``ImagePredictor`` for an
-    image model, and a ``ClassificationPredictor``, ``RegressionPredictor``, ``TaggingPredictor`` or
-    ``QuestionAnsweringPredictor`` for a fine-tuned model, and a ``RewardPredictor`` for a reward
-    model.
+    image model, a ``CaptionPredictor`` for a captioner, a ``ClassificationPredictor``,
+    ``RegressionPredictor``, ``TaggingPredictor`` or ``QuestionAnsweringPredictor`` for a fine-tuned
+    model, and a ``RewardPredictor`` for a reward model.
 
     Args:
         path: A run directory, or the folder of a Hugging Face checkpoint; local, or on an object

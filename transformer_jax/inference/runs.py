@@ -70,6 +70,7 @@ _USE = {
     "encoder-task": ("a fine-tuned encoder", "embed"),
     "decoder-task": ("a fine-tuned decoder", "classify"),
     "image": ("an image model", "embed"),
+    "captioner": ("a captioner", "caption"),
 }
 FAMILY_NAMES = {found: name for found, (name, _) in _USE.items()}  # for messages
 

@@ -68,10 +68,10 @@ class Transcriber(Translator):
         self.normalization = normalization
         self.reads = config.features
 
-    @property
-    def stacked_frames(self) -> int:
-        """Frames of features that a position stands for."""
-        return self.reads.stacked_frames
+    def source_names(self, source: Any) -> list[str]:
+        """Returns the first frame of each position, counted from 0."""
+        frames = range(0, len(source) * self.reads.stacked_frames, self.reads.stacked_frames)
+        return list(map(str, frames))
 
     def encode(
         self, lines: Sequence[str], frames: Sequence[Frame] | None = None, earlier: int = 0

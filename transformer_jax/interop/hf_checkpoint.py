@@ -299,9 +299,7 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     encoder = model.encoder or config
     layers = {"encoder": encoder.encoder_layers, "decoder": config.decoder_layers}
     few = model.encoder and _with_one_layer(model.encoder)
-    small = abstract_model(
-        dataclasses.replace(model, config=_with_one_layer(config), encoder=few)
-    )
+    small = abstract_model(dataclasses.replace(model, config=_with_one_layer(config), encoder=few))
     state = nnx.to_pure_dict(nnx.split(small)[1])
     found: dict[str, tuple[int, ...]] = {}
     for name, leaf in flatten_dict(state).items():
@@ -323,10 +321,7 @@ def _with_one_layer(config: TransformerConfig) -> TransformerConfig:
 
 
 # What old files may hold more than once.
-_COPIED = (
-    *("embedding/table", "decoder_embedding/table", "head/bias", "head/table"),
-    *("decoder/embedding/table", "decoder/head/bias", "decoder/head/table"),
-)
+_COPIED = ("embedding/table", "decoder_embedding/table", "head/bias", "head/table")
 
 
 def _check_sizes(model: Model, tensors: TensorFolder) -> None:

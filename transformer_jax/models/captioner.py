@@ -4,6 +4,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerDecoder
 from transformer_jax.models.layers.attention import stack_weights
@@ -17,23 +18,36 @@ class Captioner(EncoderDecoder):
     """An :class:`.EncoderDecoder` of images: inputs are ``images``, targets are texts.
 
     The decoder attends to the class embedding and to every patch. A linear map, ``bridge``, changes
-    the width of the encoder to that of the decoder where they differ.
+    the width of the encoder to that of the decoder where they differ. The parts of the decoder are
+    fields, as in a :class:`.Decoder`, whose parameters have the same paths; :meth:`as_decoder` puts
+    them together.
 
     Args:
         encoder: Configuration of the Vision Transformer.
         config: Configuration of the decoder; its ``encoder_layers`` are 0.
         rngs: Random streams of the parameters.
+
+    Raises:
+        ConfigError: The decoder has no layers, or an encoder of its own.
     """
 
     def __init__(self, encoder: TransformerConfig, config: TransformerConfig, *, rngs: nnx.Rngs):
-        super().__init__(
-            VisionEncoder(encoder, rngs=rngs),
-            TransformerDecoder.from_config(config, rngs=rngs),
-            None
-            if encoder.d_model == config.d_model
-            else Linear(encoder.d_model, config.d_model, (None, "embed"), rngs=rngs),
-        )
-        self.config = config
+        if config.decoder_layers < 1 or config.encoder_layers:
+            raise ConfigError(
+                f"model.encoder_layers is {config.encoder_layers} and model.decoder_layers "
+                f"{config.decoder_layers}: the decoder of a captioner has 0 and at least 1; the "
+                f"encoder has settings of its own"
+            )
+        decoder = TransformerDecoder.from_config(config, rngs=rngs)
+        bridge = None
+        if encoder.d_model != config.d_model:
+            bridge = Linear(encoder.d_model, config.d_model, (None, "embed"), rngs=rngs)
+        super().__init__(VisionEncoder(encoder, rngs=rngs), decoder.stack, bridge)
+        self.embedding, self.head, self.config = decoder.embedding, decoder.head, config
+
+    def as_decoder(self) -> TransformerDecoder:
+        """Returns the decoder as a module of its own, which shares these parameters."""
+        return TransformerDecoder(self.embedding, self.decoder, self.head)
 
     def __call__(
         self,
@@ -56,9 +70,8 @@ class Captioner(EncoderDecoder):
         del source_lengths
         keys = (None, None) if key is None else jax.random.split(key)
         encoded = self.encoded({"images": images}, keys[0])
-        return self.logits(
-            self.decoder.hidden(encoded, target, lengths=target_lengths, key=keys[1])
-        )
+        hidden = self.as_decoder().hidden(encoded, target, lengths=target_lengths, key=keys[1])
+        return self.logits(hidden)
 
     def attention_maps(
         self,
@@ -73,8 +86,7 @@ class Captioner(EncoderDecoder):
         del source_lengths
         maps: dict[str, list[Array]] = {"encoder": [], "decoder": [], "cross": []}
         to = lambda name: lambda weights: maps[name].append(weights)
-        states = self.encoder(images, on_weights=(to("encoder"), to("encoder")))
-        states = states if self.bridge is None else self.bridge(states)
-        encoded = self.encoded({"images": images})._replace(states=states)
-        self.decoder.hidden(encoded, target, on_weights=(to("decoder"), to("cross")))
+        seen = (to("encoder"), to("encoder"))
+        encoded = self.encoded({"images": images, "on_weights": seen})
+        self.as_decoder().hidden(encoded, target, on_weights=(to("decoder"), to("cross")))
         return {name: stack_weights(layers) for name, layers in maps.items() if layers}

@@ -15,7 +15,7 @@ from transformer_jax.models.partition import EVERYTHING
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.recipes import begin as beginning
 from transformer_jax.recipes import checks
-from transformer_jax.recipes.freezing import check_layers, initial_of, partition_for
+from transformer_jax.recipes.freezing import partition_for
 from transformer_jax.recipes.initial import load_pretrained
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe, recipe_of
@@ -121,7 +121,7 @@ def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
         )
     run = recipe.prepare(run, named, start)
     if start is not None:  # it counts tokens that the recipe has added
-        check_layers(run, start)
+        recipe.check_start(run, start)
     return checks.checked(run, named, start), start
 
 
@@ -193,7 +193,7 @@ def with_start(task: Task, run: Any, tokenizer: Any) -> Task:
     return dataclasses.replace(
         task,
         partition=task.partition if has_partition else partition_for(run, tokenizer),
-        initial=initial_of(run, recipe.starts, tokenizer) or task.initial,
+        initial=recipe.make_initial(run, tokenizer) or task.initial,
         settings=recipe.with_task(run, task),
     )
 

@@ -48,7 +48,7 @@ from transformer_jax.recipes.settings import start_config
 from transformer_jax.runs.config_guard import leaves
 from transformer_jax.runs.run_directory import RunDirectory
 
-__all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_new_rows"]
+__all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_given", "with_new_rows"]
 
 StartedRun = TypeVar("StartedRun", bound=Any)  # the settings of a run of any family
 
@@ -60,6 +60,8 @@ _BY_TOKEN = {
 
 # What a run of each family starts from, for messages.
 _WANTED = {
+    "image": "an image model",
+    "captioner": f"a captioner: train one, such as with {command('train', 'scenes')}",
     "encoder": f"an encoder: pre-train one, such as with {command('pretrain', 'python-docs')}",
     "decoder": f"a language model: train one, such as with {command('train', 'python-docs')}",
     "encoder-decoder": "a translator of attention: train one, such as with "
@@ -138,7 +140,7 @@ class Initial:
                 run.model, vocab_size=vocabulary[0], decoder_vocab_size=vocabulary[1]
             )
         else:
-            model = _changed(base, run.model, named.model)
+            model = with_given(base, run.model, named.model)
         self._check_sizes(base, model, flag)
         # How it is computed depends on this machine, not on the other run.
         model = dataclasses.replace(model, compute=run.model.compute)
@@ -200,6 +202,7 @@ class Initial:
         tokens: int = 0,
         like: Mapping[int, int] | None = None,
         model: Any = None,
+        part: str | None = None,
     ) -> Any:
         """``params`` with its values for parameters of the same name, and a line about them.
 
@@ -214,12 +217,14 @@ class Initial:
                 run without texts.
             like: The tokens whose rows some new tokens start with, by new token.
             model: Configuration of the run's model, if it reads images.
+            part: The part of the start that ``params`` are of, such as ``encoder``; None is all.
 
         Raises:
             CheckpointError: No name matches, or one of the same name has another shape.
         """
         path = self.directory.path
-        known = _apart(flatten_dict(self.directory.load_params("best").params))
+        stored = self.directory.load_params("best").params
+        known = _apart(flatten_dict(stored if part is None else stored[part]))
         taken, fresh = [], []
         old, like = self.tokenizer.vocab_size if tokens else 0, like or {}
         for name in known.keys() & image_positions(model):
@@ -321,8 +326,8 @@ def with_new_rows(
     return np.concatenate([table[:old], rows.astype(table.dtype), table[new:]])
 
 
-def _changed(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any:
-    """``base``, a nested dataclass, with the fields of ``asked`` that were given.
+def with_given(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any:
+    """Returns ``base``, a nested dataclass, with the fields of ``asked`` that were given.
 
     They differ from ``usual``, or a flag of the command gave the same value.
     """
@@ -330,7 +335,7 @@ def _changed(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any:
     for field in dataclasses.fields(base):
         old, new, plain = (getattr(config, field.name) for config in (base, asked, usual))
         if dataclasses.is_dataclass(old):
-            fields[field.name] = _changed(old, new, plain, f"{prefix}{field.name}.")
+            fields[field.name] = with_given(old, new, plain, f"{prefix}{field.name}.")
         elif new != plain or was_given(f"{prefix}{field.name}"):
             fields[field.name] = new
     return dataclasses.replace(base, **fields)

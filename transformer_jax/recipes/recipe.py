@@ -132,6 +132,16 @@ class Recipe:
         """
         return run
 
+    def check_start(self, run: Any, start: Any) -> None:
+        """Refuses settings about layers that the model of a run does not have, or never trains.
+
+        Raises:
+            ConfigError: It names the setting and what is allowed.
+        """
+        from transformer_jax.recipes.freezing import check_layers
+
+        check_layers(run, start)
+
     def check(self, run: Any, start: Any) -> None:
         """Refuses settings that do not fit each other or the start of the run.
 
@@ -196,6 +206,12 @@ class Recipe:
     ) -> "Task":
         """Returns the task of a run, without its start and its settings."""
         raise NotImplementedError
+
+    def make_initial(self, run: Any, tokenizer: "Tokenizer") -> Callable[[Any], Any] | None:
+        """Returns a function from initialized parameters to those of a run's start, or None."""
+        from transformer_jax.recipes.freezing import initial_of
+
+        return initial_of(run, self.starts, tokenizer)
 
     def with_task(self, run: Any, task: "Task") -> Any:
         """Returns the run with the settings that its task derived from the data."""

@@ -34,6 +34,7 @@ RECIPES: dict[str, str] = {
     "masked_lm": "transformer_jax.recipes.masked_lm",
     "finetuning": "transformer_jax.recipes.finetuning",
     "images": "transformer_jax.recipes.images",
+    "captions": "transformer_jax.recipes.captions",
 }
 
 
@@ -151,6 +152,7 @@ def _has_features(fields: Fields) -> bool:
 # The first that holds.
 _TABLE: tuple[tuple[str, Callable[[Fields], Any]], ...] = (
     ("ngram", lambda f: _at(f, "model", "kind") == "ngram"),
+    ("captions", lambda f: _at(f, "encoder", "image", "image_size")),
     ("images", lambda f: _at(f, "model", "image", "image_size")),
     ("recurrent_speech", lambda f: _has_features(f) and _is_recurrent(f)),
     ("speech", _has_features),

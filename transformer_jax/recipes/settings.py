@@ -96,12 +96,17 @@ class StartConfig(Configuration, group=""):
             "reinit_last": self.reinit_last,
             "reinit_head": self.reinit_head,
         }
-        if self.init_from is None and any(given.values()):
+        if not self.has_start and any(given.values()):
             first = next(name for name, asked in given.items() if asked)
             raise ConfigError(
                 f"{self.prefix}{first} is given without {self.prefix}init_from: nothing is learnt "
                 f"yet"
             )
+
+    @property
+    def has_start(self) -> bool:
+        """Whether some parameters come from another model."""
+        return self.init_from is not None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,11 +45,14 @@ COLORS = {
     "yellow": (240, 220, 50),
     "purple": (170, 60, 200),
     "white": (245, 245, 245),
+    "orange": (245, 130, 20),
+    "cyan": (60, 210, 220),
 }
 SHAPES = {
     "circle": "circles",
     "cross": "crosses",
     "diamond": "diamonds",
+    "ring": "rings",
     "square": "squares",
     "triangle": "triangles",
 }
@@ -63,6 +66,7 @@ HELD_OUT = frozenset(
         ("blue", "circle"),
         ("yellow", "cross"),
         ("purple", "square"),
+        ("cyan", "ring"),
     }
 )
 
@@ -132,8 +136,10 @@ def shape_mask(shape: str, side: int) -> Bool[np.ndarray, "{side} {side}"]:
     """
     center = (side - 1) / 2
     y, x = np.mgrid[:side, :side] - center
-    if shape == "circle":
-        return np.asarray(np.hypot(y, x) <= center + 0.25)
+    if shape in ("circle", "ring"):
+        distance = np.hypot(y, x)
+        inside = distance < center / 2 if shape == "ring" else False
+        return np.asarray((distance <= center + 0.25) & ~np.asarray(inside))
     if shape == "cross":
         return np.asarray((abs(y) <= side / 6) | (abs(x) <= side / 6))
     if shape == "diamond":

@@ -76,10 +76,10 @@ def mappings(model: Model) -> list[TensorMapping]:
         row._replace(name=f"encoder/{row.name}", hf_name=f"encoder.{row.hf_name}")
         for row in vit.mappings(image)
     ]
-    for row in [*gpt2.mappings(text), *gpt2.cross_mappings(text)]:
-        # A stack is a part of its decoder here, and stands beside its table there.
-        name = f"stack/{row.name.removeprefix('decoder/')}" if row.name[:8] == "decoder/" else row.name
-        found.append(row._replace(name=f"decoder/{name}", hf_name=f"decoder.{row.hf_name}"))
+    found += [
+        row._replace(hf_name=f"decoder.{row.hf_name}")
+        for row in [*gpt2.mappings(text), *gpt2.cross_mappings(text)]
+    ]
     if image.config.d_model != text.config.d_model:
         found += linear_mappings("bridge", _BRIDGE)
     return found

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from transformer_jax.recipes.tasks.caption_task import captioning
     from transformer_jax.recipes.tasks.denoising_task import denoising
     from transformer_jax.recipes.tasks.image_task import image_classification
     from transformer_jax.recipes.tasks.labeled import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from transformer_jax.recipes.tasks.translation_task import translation
 
 __all__ = [
+    "captioning",
     "denoising",
     "image_classification",
     "language_model",
@@ -39,6 +41,7 @@ __all__ = [
 
 # Modules of tasks; a module of the same name as its function would hide it.
 _MODULES = {
+    "captioning": "caption_task",
     "denoising": "denoising_task",
     "image_classification": "image_task",
     "language_model": "language_model_task",

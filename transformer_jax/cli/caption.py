@@ -1,0 +1,159 @@
+"""``transformer-jax caption``: the captions of pictures."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from transformer_jax.cli.output import TextOutput, note, tsv, wrote
+from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.core.config_fields import OutputPath, Range
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.recipes.generation_flags import generation_flags
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.captions import CaptionPredictor
+
+__all__ = ["Caption"]
+
+_DRAWN = ("temperature", "top_k", "top_p", "min_p", "seed")
+
+CaptionFlags: Any = generation_flags(
+    TRANSLATION,
+    *("num_beams", "normalization", "length_penalty", "num_return_sequences", "max_len_b", *_DRAWN),
+    num_return_sequences="several are rows of --tsv; None is 1",
+    length_penalty="None is that of the run, which is 0.6 where none was set",
+    max_len_b="None is the limit of the run",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Caption(CaptionFlags, PredictionCommand):
+    """Describe pictures with a captioner: one line of text for each."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory of a captioner, or Hugging Face folder."""
+    images: tyro.conf.Positional[tuple[str, ...]]
+    """Pictures, or folders of them."""
+    input: Path | None = None
+    """Text file with the path of a picture on each line, .gz allowed."""
+    output: OutputPath | None = None
+    """Output file, .gz allowed; None is standard output."""
+    tsv: bool = False
+    """Write a table with one row per caption: path, rank, score, text (\\t, \\n and \\\\ stand for
+    a tab, a line end and a backslash)."""
+    heat_maps: OutputPath | None = None
+    """HTML file with a heat map for each word, the cross-attention over the picture; of one picture
+    a plot has the same name with the suffix .png."""
+    batch_size: Annotated[int, Range(1, 65_536)] = 32
+    """Maximum number of pictures in a batch."""
+    checkpoint: str = "best"
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
+    sample: bool = False
+    """Sample instead of beam search."""
+
+    def __call__(self) -> int:
+        """Writes a line for each picture, in their order."""
+        search = self.search()
+        paths = self.paths()
+        from transformer_jax.core.task_progress import show_progress, tracked
+        from transformer_jax.inference.captions import CaptionPredictor
+
+        predictor = CaptionPredictor(self.run, self.checkpoint)
+        captioner = predictor.captioner
+        captioner.search = predictor.search(None, search)
+        captioner.batching = dataclasses.replace(
+            captioner.batching,
+            rows=tuple(sorted({n for n in (1, 8) if n < self.batch_size} | {self.batch_size})),
+        )
+        with TextOutput(self.output, self.input) as out:
+            out.write(tsv("path", "rank", "score", "text") if self.tsv else b"")
+            # All are read first: a bad one is refused before any is described.
+            pictures = [
+                predictor.picture(path, i)
+                for i, path in enumerate(tracked(paths, "reading pictures"), 1)
+            ]
+            texts = []
+            with show_progress(f"describing {len(pictures):,} pictures"):
+                for found in captioner.stream(pictures):
+                    texts.append(found.text)
+                    rows = enumerate(found.hypotheses, 1)
+                    table = [tsv(found.source, rank, one.score, one.text) for rank, one in rows]
+                    out.write(b"".join(table) if self.tsv else found.text.encode() + b"\n")
+        if limited := captioner.counts["limited"]:
+            said = captioner.limit_note(limited, len(pictures))
+            note(f"{said}: raise --max-len-b")
+        if self.heat_maps is not None:
+            self.write_heat_maps(self.heat_maps, predictor, paths, texts)
+        return 0
+
+    def write_heat_maps(
+        self, page: Path, predictor: "CaptionPredictor", paths: list[str], texts: list[str]
+    ) -> None:
+        """Writes the heat maps of pictures and their captions."""
+        from transformer_jax.visual.heat_maps import heat_map_page
+
+        empty = [path for path, text in zip(paths, texts, strict=True) if not text.strip()]
+        if empty:
+            note(f"the caption of {empty[0]} is empty: its heat maps are left out")
+        maps = [
+            predictor.heat_maps(path, text)
+            for path, text in zip(paths, texts, strict=True)
+            if text.strip()
+        ]
+        if not maps:
+            return
+        try:
+            heat_map_page(maps, page)
+            if len(maps) == 1:
+                maps[0].png(page.with_suffix(".png"), layer=-1)
+        except ConfigError as error:
+            raise ConfigError(f"--heat-maps {error}") from None
+        wrote(page, *([page.with_suffix(".png")] if len(maps) == 1 else []))
+
+    def search(self) -> dict[str, Any]:
+        """Returns the settings of the search whose flags are given.
+
+        Raises:
+            ConfigError: Flags that exclude each other, or a page with another suffix.
+        """
+        if self.heat_maps is not None and self.heat_maps.suffix != ".html":
+            raise ConfigError(f"--heat-maps {self.heat_maps}: the name of a page ends in .html")
+        given = self.given()
+        drawn = [name for name in _DRAWN if name in given]
+        if not self.sample:
+            if drawn:
+                raise ConfigError(f"--{drawn[0].replace('_', '-')} is for sampling: add --sample")
+            if given.get("num_return_sequences", 1) > 1 and not self.tsv:
+                raise ConfigError("--num-return-sequences: several captions are rows of --tsv")
+            return given
+        if given.get("num_beams", 1) > 1:
+            raise ConfigError("--sample and --num-beams exclude each other: leave one of them out")
+        return {**given, "num_beams": 1, "do_sample": True}
+
+    def paths(self) -> list[str]:
+        """Returns the paths of all pictures; those of a folder are sorted by name.
+
+        Raises:
+            ConfigError: There are none.
+            DataError: A folder has none, or the list cannot be read.
+        """
+        from transformer_jax.data.images.decoding import SUFFIXES
+        from transformer_jax.data.text import read_lines
+
+        listed = [] if self.input is None else [*read_lines(self.input, "--input")]
+        found = []
+        for path in (*self.images, *(line for line in listed if line.strip())):
+            if not os.path.isdir(path):
+                found.append(path)
+                continue
+            names = sorted(name for name in os.listdir(path) if name.lower().endswith(SUFFIXES))
+            if not names:
+                raise DataError(f"{path}: no pictures: their names end in {', '.join(SUFFIXES)}")
+            found += [os.path.join(path, name) for name in names]
+        if not found:
+            raise ConfigError("caption needs pictures: caption RUN a.png b.jpg, or --input LIST")
+        return found

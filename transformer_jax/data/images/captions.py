@@ -1,0 +1,89 @@
+"""Pictures with captions: the built-in scenes, or pictures of files."""
+
+import dataclasses
+from typing import Literal, get_args
+
+import numpy as np
+
+from transformer_jax.core.config_fields import Count
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.corpora import scenes
+from transformer_jax.data.images.data import (
+    ImageData,
+    ImageReadOptions,
+    ImageSplits,
+    open_images,
+)
+from transformer_jax.data.images.sources import ArrayPictures
+from transformer_jax.data.images.tables import ImageTable
+
+__all__ = ["CaptionData", "open_captions", "references", "scenes_table"]
+
+TEST_SCENES = 1000  # pictures of each split of the built-in corpus but training
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionData(ImageData):
+    """The source of pictures and their captions; give one of corpus, images, tfds."""
+
+    corpus: Literal["scenes"] | None = None  # built-in: drawn shapes, made on the spot
+    corpus_size: Count = 20_000  # training pictures of the built-in corpus
+    read: ImageReadOptions = ImageReadOptions()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        files = [name for name in ("images", "tfds") if getattr(self, name) is not None]
+        if self.corpus is not None and files:
+            raise ConfigError(
+                f"data is given in more than one way (data.corpus, data.{files[0]}): keep one, and "
+                f"set the other to None"
+            )
+
+
+def open_captions(data: CaptionData) -> ImageSplits:
+    """Returns training, validation and test pictures with their captions.
+
+    Those of the built-in corpus are drawn here; ``test_unseen`` has the combinations that training
+    has not.
+
+    Raises:
+        ConfigError: The settings name no data.
+        DataError: Something cannot be read.
+    """
+    if data.corpus is None:
+        if data.images is None and data.tfds is None:
+            raise ConfigError(
+                "no training pictures: give data.images, a table of pictures and captions; or "
+                "data.corpus scenes, which is built in"
+            )
+        return open_images(data)
+    parts = {
+        name: scenes_table(name, data.corpus_size if name == "train" else TEST_SCENES)
+        for name in get_args(scenes.Split)
+    }
+    return ImageSplits(parts.pop("train"), parts.pop("valid"), parts)
+
+
+def scenes_table(split: scenes.Split, count: int) -> ImageTable:
+    """Returns pictures of a split of the built-in corpus, with a caption each.
+
+    Example:
+        >>> scenes_table("train", 2).texts[0]
+        'a small red circle above a small yellow circle'
+    """
+    made = scenes.generate(split, count)
+    pictures, keys = ArrayPictures(made.pixels, f"scenes {split}"), list(map(str, range(count)))
+    return ImageTable(pictures.name, pictures, np.arange(count), list(made.captions), keys)
+
+
+def references(table: ImageTable) -> tuple[list[int], list[list[str]]]:
+    """Returns the pictures of a table that have captions, and all captions of each.
+
+    Example:
+        >>> references(scenes_table("test", 2))[0]
+        [0, 1]
+    """
+    found: dict[int, list[str]] = {}
+    for row, text in zip(table.rows.tolist(), table.texts, strict=True):
+        found.setdefault(row, []).append(text)
+    return list(found), list(found.values())

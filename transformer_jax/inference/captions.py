@@ -1,0 +1,238 @@
+"""Captioners as functions of files and of arrays of pixels."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError
+from transformer_jax.data.images.decoding import MAX_PIXELS
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.data.images.sources import (
+    ArrayPictures,
+    PictureFiles,
+    PictureSource,
+    pixels_of,
+)
+from transformer_jax.data.images.transforms import Pixels
+from transformer_jax.data.languages import DEFAULT_DIRECTION
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.inference.attention import TextAttention, one_text, translation_attention
+from transformer_jax.inference.base import Predictor
+from transformer_jax.inference.captioner import ImageCaptioner, Picture
+from transformer_jax.inference.generation_settings import (
+    changes_of,
+    generated,
+    search_settings,
+    warn_if_limited,
+)
+from transformer_jax.inference.load_run import load
+from transformer_jax.inference.results import GeneratedText
+from transformer_jax.inference.runs import as_trained, open_directory
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.visual.heat_maps import HeatMaps, word_maps
+
+__all__ = ["CaptionPredictor", "encoder_of", "preprocessing_of"]
+
+Image = str | os.PathLike[str] | np.ndarray
+
+
+def encoder_of(path: str | os.PathLike[str]) -> TransformerConfig:
+    """Returns the configuration of the encoder of images of a stored captioner or image model.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged.
+    """
+    run = open_directory(path)
+    fields = run.read_config()
+    try:
+        return from_dict(TransformerConfig, fields.get("encoder") or fields["model"])
+    except (ConfigError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{run.config}: encoder: {error}: damaged?") from None
+
+
+def preprocessing_of(path: str | os.PathLike[str]) -> Preprocessing:
+    """Returns how the pictures of a stored run or a Hugging Face folder become what it reads.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged.
+        ConfigError: The folder asks for what is not supported.
+    """
+    run = open_directory(path)
+    fields = run.read_config()
+    try:
+        if isinstance(stored := fields.get("preprocessing"), dict):
+            return from_dict(Preprocessing, stored)
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{run.config}: preprocessing: {error}: damaged?") from None
+    settings = (fields.get("published") or {}).get("preprocessor") or {}
+    return Preprocessing.of(settings, encoder_of(path).image.image_size)
+
+
+class CaptionPredictor(Predictor):
+    """A trained captioner as a function from pictures to texts.
+
+    Attributes:
+        preprocessing: Sizes and normalization of pictures.
+        captioner: Batches and search of pictures that are read.
+    """
+
+    def __init__(self, path: Path, checkpoint: str = "best"):
+        loaded = load(path, checkpoint, kind="captioner")
+        self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
+        self.preprocessing = preprocessing_of(path)
+        self.captioner = ImageCaptioner(*loaded)
+        self._prepare_target = as_trained(path)
+        usual = search_settings(path)
+        # A picture has no length that the length of its caption follows.
+        self._usual = usual | {"max_len_a": 0.0}
+
+    def __call__(
+        self,
+        images: Any,
+        *,
+        generation_config: GenerationConfig | None = None,
+        **settings: Any,
+    ) -> Any:
+        """The caption of a picture, or a list with that of each picture.
+
+        Args:
+            images: The path of a picture; pixels from 0 to 255, ``[height, width, channels]``; a
+                list of these, or pixels ``[B, height, width, channels]``. Pictures of any size are
+                resized as in training.
+            generation_config: Settings of the search; None is beam search with 4 beams, scores
+                normalized for length (Wu et al. 2016) and the length limit of the run.
+            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+                ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
+                ``max_len_b``, or ``do_sample`` and ``num_beams=1`` with ``temperature``, ``top_k``,
+                ``top_p`` and ``seed``; None leaves one as it is.
+
+        Raises:
+            ArgumentError: Neither a path nor pixels.
+            ConfigError: A setting is unknown or out of range.
+            DataError: A picture is missing, damaged, truncated, or too large.
+            NumericsError: The model computed NaN or infinity.
+        """
+        one = _is_one(images)
+        search = self.search(generation_config, settings)
+        pictures = [self.picture(each, i) for i, each in enumerate([images] if one else images, 1)]
+        with warn_if_limited(self.captioner, search):
+            done = self.captioner.translate(pictures, search)
+        found: list[GeneratedText] = [generated(each.hypotheses) for each in done]
+        return found[0] if one else found
+
+    def search(
+        self, generation_config: GenerationConfig | None, settings: dict[str, Any]
+    ) -> GenerationConfig:
+        """Returns the search of a call.
+
+        Raises:
+            ConfigError: A setting is unknown or out of range.
+        """
+        return TRANSLATION.changed(**self._usual | changes_of(generation_config, settings))
+
+    def attention(self, image: Image, target: str | None = None, **settings: Any) -> TextAttention:
+        """Returns the attention weights of every layer and head over a picture.
+
+        Args:
+            image: A picture, as of a call.
+            target: Its caption; None is that of the search.
+            **settings: Settings of the search, as of a call.
+
+        Raises:
+            DataError: The picture cannot be read, or the caption is too long.
+        """
+        given = None if target is None else self._prepare_target(one_text(target, "target"))
+        search = self.search(None, settings)
+        return translation_attention(self.captioner, self.picture(image, 1), given, search)
+
+    def heat_maps(self, image: Image, target: str | None = None, **settings: Any) -> HeatMaps:
+        """Returns cross-attention over a picture for each word of its caption.
+
+        Args:
+            image: A picture, as of a call.
+            target: Its caption; None is that of the search.
+            **settings: Settings of the search, as of a call.
+
+        Raises:
+            DataError: The picture cannot be read, or the caption is too long.
+        """
+        text = str(self(image, **settings)) if target is None else target
+        found = self.attention(image, text)
+        frames = self.captioner.frames(DEFAULT_DIRECTION, 1)
+        [ids] = self.captioner.encode_targets([found.text], frames)
+        pixels = self.pixels(_source(image, 1), 0)
+        return word_maps(found.title, pixels, found["cross"].weights, ids, self.tokenizer.decode)
+
+    def picture(self, image: Image, number: int) -> Picture:
+        """Returns a picture of a call as the model reads it.
+
+        Args:
+            image: As of a call.
+            number: Its place among the pictures of the call, for messages.
+
+        Raises:
+            ArgumentError: Neither a path nor pixels.
+            DataError: The file cannot be read.
+        """
+        return self.read(_source(image, number), 0)
+
+    def read(self, source: PictureSource, index: int) -> Picture:
+        """Returns a picture of a source as the model reads it.
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        name = source.where(index)
+        return Picture(name, self.preprocessing.normalized(self.pixels(source, index)))
+
+    def pixels(self, source: PictureSource, index: int) -> Pixels:
+        """Returns the pixels of a picture of a source, before they are normalized.
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        image = self.captioner.image
+        pixels = pixels_of(source, index, image.num_channels, MAX_PIXELS)
+        return self.preprocessing.pixels(pixels, image.image_size)
+
+
+def _source(image: Image, number: int) -> PictureSource:
+    """Returns the picture of a call as a source of one.
+
+    Raises:
+        ArgumentError: Neither a path nor pixels.
+    """
+    if isinstance(image, str | os.PathLike):
+        return PictureFiles([os.fspath(image)])
+    if not isinstance(image, np.ndarray):
+        raise ArgumentError(
+            f"picture {number} is {type(image).__name__}: a path or pixels [height, width, "
+            f"channels] are needed"
+        )
+    try:
+        return ArrayPictures(image[None], f"picture {number}")
+    except DataError as error:
+        raise ArgumentError(str(error)) from None
+
+
+def _is_one(images: Any) -> bool:
+    """Returns whether a call has one picture.
+
+    Raises:
+        ArgumentError: Neither a path nor pixels nor a list of them.
+    """
+    if isinstance(images, str | os.PathLike):
+        return True
+    if isinstance(images, np.ndarray):
+        return images.ndim < 4
+    if not isinstance(images, Sequence):
+        raise ArgumentError(
+            f"images is {type(images).__name__}: a path, pixels [height, width, channels], or a "
+            f"list of these is needed"
+        )
+    return False

@@ -1,0 +1,342 @@
+"""Captions of pictures by an encoder of images and a decoder: ``train scenes``."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.config_fields import Flag, Rate
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.images.augmentation import Augmentation
+from transformer_jax.data.images.captions import CaptionData, open_captions
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.evaluation.words import Tokenize, check_tokenize
+from transformer_jax.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.models.presets import vit
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.scored_texts import SearchFlags, beam_search, write_lines
+from transformer_jax.recipes.settings import Adapted, RowBatches, RunConfig, TokenizerConfig
+from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.tasks.caption_task import CaptionEvaluation
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.models.partition import Partition
+    from transformer_jax.runs.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["CaptionRun", "Captions"]
+
+_ENCODERS = ("image", "captioner")  # families that an encoder comes from
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionTraining(RowBatches):
+    """Training settings: duration, batches of so many captions, smoothing, seed."""
+
+    sequence_length: int = 64  # most tokens of a caption; longer ones are dropped, and counted
+    label_smoothing: Rate = 0.0  # probability spread over the vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionRun(Adapted, RunConfig):
+    """One training run of a captioner."""
+
+    model: TransformerConfig = TransformerConfig()  # the decoder
+    encoder: TransformerConfig = vit(192, 12)  # the Vision Transformer
+    # An image model or a captioner, run or Hugging Face folder, whose encoder the run starts from:
+    # its parameters, sizes and preprocessing; None is that of init_from, or none.
+    init_encoder: Annotated[str | None, Flag("init-encoder")] = None
+    data: CaptionData = CaptionData()
+    preprocessing: Preprocessing = Preprocessing()
+    augmentation: Augmentation = Augmentation()
+    training: CaptionTraining = CaptionTraining()
+    evaluation: CaptionEvaluation = CaptionEvaluation()
+
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+
+    @property
+    def has_start(self) -> bool:
+        """Whether some parameters come from another model."""
+        return self.init_from is not None or self.init_encoder is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateCaptions(SearchFlags):
+    """Print exact matches, sacreBLEU, CIDEr-D and ROUGE-L of the captions of pictures."""
+
+    images: Annotated[str | None, Flag("data.images")] = None
+    """Table, folder or array of pictures and captions, read as the run reads its pictures; None is
+    the tests of the run, or else its validation pictures."""
+    tokenize: Tokenize | None = None
+    """Words of sacreBLEU, which the signature states. None is that of the run."""
+
+
+class Captions(Recipe):
+    """Pictures and their captions, a Vision Transformer and a decoder."""
+
+    name = "captions"
+    title = "a captioner"
+    config: ClassVar[type] = CaptionRun
+    family = "captioner"
+    starts = ("decoder", "captioner")
+    metrics = ("exact", "sacrebleu", "cider")
+    keeps_publication = True
+    decoding = "search"
+    evaluation = EvaluateCaptions
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        return with_defaults(_NAMED)
+
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Says what a start gives; the model is that of the start."""
+        new = "all of it is loaded"
+        if start.family == "decoder":
+            new = "it becomes the decoder, with new cross-attention"
+        log(f"{run.init_from} is {start.name}: {new}")
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run with the encoder and the preprocessing of what it starts from."""
+        if run.init_encoder is None and start is not None and start.family == "captioner":
+            run = dataclasses.replace(run, init_encoder=run.init_from)
+        if (path := run.init_encoder) is None:
+            return run
+        from transformer_jax.inference.captions import encoder_of, preprocessing_of
+        from transformer_jax.recipes.initial import load_pretrained, with_given
+
+        load_pretrained(path, _ENCODERS)  # refuses others
+        encoder = with_given(encoder_of(path), run.encoder, named.encoder, "encoder.")
+        encoder = dataclasses.replace(encoder, compute=run.encoder.compute)
+        preprocessing = with_given(
+            preprocessing_of(path), run.preprocessing, named.preprocessing, "preprocessing."
+        )
+        return dataclasses.replace(run, encoder=encoder, preprocessing=preprocessing)
+
+    def check_start(self, run: Any, start: Any) -> None:
+        """Refuses settings about layers that the model of a run does not have."""
+        from transformer_jax.recipes.freezing import check_layers
+
+        # A part may be frozen as a whole here, since the other one and what connects them learn.
+        whole = run.freeze in ("encoder", "decoder") and not run.trainable_tokens
+        check_layers(dataclasses.replace(run, freeze="none") if whole else run, start)
+
+    def check(self, run: Any, start: Any) -> None:
+        """Refuses what can be frozen in no captioner, and mixtures of pictures."""
+        _check_freeze(run)
+        for name in ("mixup", "cutmix"):
+            if value := getattr(run.augmentation, name):
+                raise ConfigError(
+                    f"augmentation.{name} is {value}: captions of two pictures cannot be mixed: "
+                    f"leave it out"
+                )
+        if run.evaluation.tokenize is not None:
+            check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
+        if not run.encoder.image.image_size:
+            raise ConfigError("encoder.image.image_size is 0: the encoder reads images")
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the pictures and their captions."""
+        return open_captions(run.data)
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns the training captions."""
+        texts: Iterable[str] = data.train.texts
+        return texts
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of captions."""
+        from transformer_jax.recipes.tasks.caption_task import (
+            CaptionBatches,
+            PictureSettings,
+            captioning,
+        )
+
+        task = captioning(
+            data,
+            _computed_as(run.model, run.encoder),
+            run.model,
+            tokenizer,
+            pictures=PictureSettings(
+                run.preprocessing,
+                run.augmentation,
+                run.data.read.max_pixels,
+                run.data.read.decode_first,
+                directory.path / "store",
+            ),
+            batches=CaptionBatches(
+                run.training.batch_size, run.training.sequence_length, run.training.seed
+            ),
+            label_smoothing=run.training.label_smoothing,
+            evaluation=run.evaluation,
+        )
+        return dataclasses.replace(task, partition=_partition(run, tokenizer))
+
+    def make_initial(self, run: Any, tokenizer: "Tokenizer") -> Any:
+        """Returns a function to the parameters of step 0; None where a run starts from nothing."""
+        decoder = super().make_initial(run, tokenizer)
+        if run.init_encoder is None:
+            return decoder
+        return functools.partial(_initial, run, decoder)
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints the scores of the captions of pictures."""
+        from transformer_jax.data.images.captions import references
+        from transformer_jax.data.images.data import ImageSplits, check_headers, read_table
+        from transformer_jax.inference.captions import CaptionPredictor
+        from transformer_jax.recipes.driver import read
+        from transformer_jax.recipes.tasks.caption_task import score_captions
+
+        run, search = read(directory), beam_search(request)
+        if request.images is None:
+            data = open_captions(run.data)
+            parts = data.tests or ({} if data.valid is None else {"valid": data.valid})
+        else:
+            table = read_table(request.images, run.data.read, "--data.images")
+            check_headers(ImageSplits(table), run.data.read.max_pixels)
+            parts = {table.name: table}
+        predictor, texts = CaptionPredictor(directory.path, request.checkpoint), []
+        captioner = predictor.captioner
+        captioner.search = search
+        for name, part in parts.items():
+            rows, wanted = references(part)
+            tokenize = request.tokenize or run.evaluation.tokenize
+            pictures = [predictor.read(part.pictures, row) for row in rows]
+            scores, written = score_captions(captioner, pictures, wanted, tokenize)
+            print(f"{name}: {scores}", flush=True)
+            texts += written
+        return write_lines(request.output, texts)
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function from pictures to captions."""
+        from transformer_jax.inference.captions import CaptionPredictor
+
+        return CaptionPredictor(path, checkpoint)
+
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+        """Returns a captioner."""
+        from transformer_jax.models.making import make_model
+
+        try:
+            encoder = from_dict(TransformerConfig, fields["encoder"])
+        except (ConfigError, TypeError, KeyError) as error:
+            raise CheckpointError(f"config.json: encoder: {error}: damaged?") from None
+        return make_model("captioner", config, encoder=_computed_as(config, encoder), rngs=rngs)
+
+
+def _computed_as(model: TransformerConfig, encoder: TransformerConfig) -> TransformerConfig:
+    """The encoder, computed as the decoder is: one setting has the dtype of both."""
+    return dataclasses.replace(encoder, compute=model.compute)
+
+
+def _initial(run: Any, decoder: Any, params: Any) -> Any:
+    """The parameters of step 0, with those of the start of the encoder."""
+    from transformer_jax.recipes.initial import load_pretrained
+
+    if run.init_encoder == run.init_from:
+        return decoder(params)
+    rest = {name: part for name, part in params.items() if name != "encoder"}
+    rest = rest if decoder is None else decoder(rest)
+    start = load_pretrained(run.init_encoder, _ENCODERS)
+    part = "encoder" if start.family == "captioner" else None
+    return {**rest, "encoder": start.given(params["encoder"], part=part)}
+
+
+def _check_freeze(run: Any) -> None:
+    """Refuses to freeze what is not there or not learnt yet.
+
+    Raises:
+        ConfigError: It names the setting and what is allowed.
+    """
+    allowed = {"none": "", "encoder": "init_encoder", "decoder": "init_from"}
+    if run.freeze not in allowed:
+        raise ConfigError(f"freeze is {run.freeze}: a captioner has none, encoder and decoder")
+    needed = allowed[run.freeze]
+    if needed and getattr(run, needed) is None:
+        raise ConfigError(f"freeze is {run.freeze} without {needed}: nothing of it is learnt yet")
+
+
+def _partition(run: Any, tokenizer: "Tokenizer") -> "Partition":
+    """The partition of a run: what it starts from is trained, frozen or adapted.
+
+    What connects the two parts is always trained: cross-attention, and the map between widths. An
+    encoder that comes from nowhere is trained too.
+    """
+    from transformer_jax.models.lora import lora
+    from transformer_jax.models.partition import EVERYTHING, where
+    from transformer_jax.models.trainable_tokens import trainable_tokens
+
+    def connects(path: str) -> bool:
+        return "/cross_attention" in path or path.startswith("bridge/")
+
+    def is_new(path: str) -> bool:
+        return connects(path) or (path.startswith("encoder/") and run.init_encoder is None)
+
+    ids = [tokenizer.token_id(token) for token in run.trainable_tokens]
+    if run.lora.rank:
+        return trainable_tokens(lora(run.lora, is_new), ids)
+    if run.freeze == "encoder":
+        return where(lambda path: not path.startswith("encoder/"))
+    if run.freeze == "decoder":
+        rest = where(lambda path: path.startswith("encoder/") or connects(path))
+        return trainable_tokens(rest, ids)
+    return EVERYTHING
+
+
+def _decoder(width: int, layers: int, heads: int, dropout: float, length: int) -> TransformerConfig:
+    """A decoder of GPT-2's layout."""
+    return TransformerConfig(
+        d_model=width,
+        encoder_layers=0,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(scale=1.0, dropout=dropout),
+        positions=PositionConfig(kind="learned", max_length=length),
+        attention=AttentionConfig(num_heads=heads),
+        feed_forward=FeedForwardConfig(d_ff=4 * width, activation="gelu_tanh"),
+        norm=NormConfig(placement="pre", residual_dropout=dropout),
+    )
+
+
+_NAMED: dict[str, tuple[str, CaptionRun]] = {
+    "scenes": (
+        "The built-in pictures of shapes: minutes on a laptop.",
+        CaptionRun(
+            encoder=vit(96, 3, image_size=48, patch_size=8),
+            # No dropout: pictures are drawn in any number, so that none is memorized.
+            model=_decoder(96, 2, 4, 0.0, 16),
+            data=CaptionData(corpus="scenes"),
+            tokenizer=TokenizerConfig("wordpiece", vocab_size=None),
+            optimizer=OptimizerConfig("adamw", 2e-3, ScheduleConfig("cosine", warmup_steps=200)),
+            training=CaptionTraining(steps=2000, batch_size=64, sequence_length=12),
+            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+            evaluation=CaptionEvaluation(num_beams=1),
+        ),
+    ),
+    "captions": (
+        "Your own pictures and captions: a ViT-Ti of 224 pixels and 4 layers of width 192.",
+        CaptionRun(
+            encoder=vit(192, 12, dropout=0.1),
+            model=_decoder(192, 4, 3, 0.1, 128),
+            tokenizer=TokenizerConfig(vocab_size=None),
+            optimizer=OptimizerConfig(
+                learning_rate=1e-3, schedule=ScheduleConfig("cosine", warmup_steps=None)
+            ),
+            training=CaptionTraining(epochs=None, label_smoothing=0.1),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+}

@@ -1,0 +1,339 @@
+"""Captions of pictures: an encoder of images, a decoder, and scores of captions."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from transformer_jax.core.config_fields import Amount, Configuration, Count, NotNegative
+from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
+from transformer_jax.data.images.captions import references
+from transformer_jax.data.images.data import ImageSplits
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.data.images.store import ImageStore, Pictures, build_image_store
+from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.data.loader import pad_rows
+from transformer_jax.data.plan import ArrayPlan
+from transformer_jax.data.store import encode_targets
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.evaluation.captions import CaptionScores, caption_scores
+from transformer_jax.evaluation.words import Tokenize, choose_tokenize
+from transformer_jax.inference.captioner import ImageCaptioner, Picture
+from transformer_jax.models.captioner import Captioner
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
+from transformer_jax.recipes.tasks.translation_task import decode_texts
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.training import objectives
+from transformer_jax.training.state import split
+from transformer_jax.training.task import Data, Task, fingerprint
+
+__all__ = [
+    "CaptionBatches",
+    "CaptionEvaluation",
+    "PictureSettings",
+    "captioning",
+    "score_captions",
+]
+
+_NAMES = ("exact", "sacrebleu", "cider")
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionEvaluation(Configuration, group="evaluation"):
+    """Settings of captions in validation and at the end of training."""
+
+    captions: Amount = 200  # validation pictures described greedily while training; 0 is none
+    shown: Amount = 3  # of these, how many are shown with a reference at each evaluation
+    num_beams: Count = 4  # for the test sets in the end; 1 is greedy search
+    # Exponent of the length penalty of beams, here and wherever the run is used.
+    length_penalty: NotNegative = 0.6
+    # Most tokens of a caption, here and wherever the run is used; None is that of training.
+    max_length: Count | None = None
+    # How sacreBLEU splits words; see the setting of translators. None follows from the script.
+    tokenize: Tokenize | None = None
+
+    def search(self, num_beams: int) -> GenerationConfig:
+        """The search for captions."""
+        return TRANSLATION.changed(
+            num_beams=num_beams,
+            length_penalty=self.length_penalty,
+            max_len_a=0.0,
+            max_len_b=self.max_length,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureSettings:
+    """Settings of reading pictures.
+
+    Attributes:
+        preprocessing: Sizes and normalization.
+        augmentation: Random changes of training pictures; MixUp and CutMix are ignored.
+        max_pixels: Most pixels of a picture.
+        decode_first: Whether all pictures are decoded before training; None decides by their size.
+        cache: A folder that keeps decoded pictures; None keeps them in memory.
+    """
+
+    preprocessing: Preprocessing = Preprocessing()
+    augmentation: Augmentation = Augmentation()
+    max_pixels: int = 50_000_000
+    decode_first: bool | None = None
+    cache: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionBatches:
+    """Batches of so many captions.
+
+    Attributes:
+        rows: Captions of a batch, each with its picture.
+        length: Most tokens of a caption; longer ones are dropped in training, and counted.
+        seed: Of the order and of random changes.
+    """
+
+    rows: int = 32
+    length: int = 64
+    seed: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionSettings:
+    """A captioner."""
+
+    model: TransformerConfig
+    encoder: TransformerConfig
+    preprocessing: Preprocessing
+    evaluation: CaptionEvaluation
+
+    recipe: ClassVar[str] = "captions"
+
+
+def captioning(
+    data: ImageSplits,
+    encoder: TransformerConfig,
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    *,
+    pictures: PictureSettings = PictureSettings(),
+    batches: CaptionBatches = CaptionBatches(),
+    label_smoothing: float = 0.0,
+    evaluation: CaptionEvaluation = CaptionEvaluation(),
+) -> Task:
+    """Captions of pictures by a :class:`.Captioner`.
+
+    Every caption of a picture is a target of training, and a reference of scores. Validation
+    measures ``valid_loss`` without label smoothing, and of greedy captions ``exact``, ``sacrebleu``
+    and ``cider``; the best checkpoint is tested by beam search.
+
+    Args:
+        data: Pictures for training, validation and tests.
+        encoder: Of the Vision Transformer.
+        config: Of the decoder.
+        tokenizer: Of the captions.
+        pictures: How pictures are read.
+        batches: Sizes and order of batches.
+        label_smoothing: Probability spread over the vocabulary in training.
+        evaluation: What is described while and after training; a length limit and words that are
+            None follow from the batches and the training captions.
+
+    Raises:
+        DataError: A picture cannot be read, or no caption is short enough.
+    """
+    stored, length = _Stores(encoder, pictures), batches.length
+    learned = {
+        "max_length": evaluation.max_length or length,
+        "tokenize": evaluation.tokenize or choose_tokenize(data.train.texts),
+    }
+    evaluation = dataclasses.replace(evaluation, **learned)
+    check_restored(data.train.name, data.train.texts, tokenizer)
+    changes = None if pictures.augmentation == Augmentation() else pictures.augmentation
+    train = _examples(data.train, stored, tokenizer, batches, changes)
+    valid, evaluate = {}, None
+    if data.valid is not None:
+        valid["valid"] = _examples(data.valid, stored, tokenizer, batches, None, shuffle=False)
+        if evaluation.captions:
+            evaluate = _Scores(_References.of(data.valid, stored), tokenizer, evaluation)
+    tests = {name: _References.of(part, stored) for name, part in data.tests.items()}
+    return Task(
+        model=lambda rngs: Captioner(encoder, config, rngs=rngs),
+        train=train,
+        objective=objectives.sequence_to_sequence(tokenizer.bos, label_smoothing),
+        valid=valid,
+        metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in _NAMES)),
+        eval_objective=objectives.sequence_to_sequence(tokenizer.bos),
+        evaluate=evaluate,
+        test=_tester(tests, tokenizer, evaluation) if tests else None,
+        regularization=_regularization(encoder, config, label_smoothing, changes is not None),
+        tokenizer=tokenizer,
+        settings=CaptionSettings(config, encoder, pictures.preprocessing, evaluation),
+    )
+
+
+class _Stores:
+    """The pictures of tables as an encoder reads them; tables often share their pictures."""
+
+    def __init__(self, encoder: TransformerConfig, settings: PictureSettings):
+        image = encoder.image
+        self.form = Pictures(
+            image.image_size, image.num_channels, settings.preprocessing, settings.max_pixels
+        )
+        self.settings = settings
+        self.stores: dict[int, ImageStore] = {}
+
+    def __getitem__(self, part: ImageTable) -> ImageStore:
+        settings, key = self.settings, id(part.pictures)
+        if key not in self.stores:
+            self.stores[key] = build_image_store(
+                part.pictures,
+                self.form,
+                name=part.name,
+                cache=settings.cache,
+                decode=settings.decode_first,
+            )
+        return self.stores[key]
+
+
+def _regularization(
+    encoder: TransformerConfig, config: TransformerConfig, smoothing: float, changes: bool
+) -> tuple[str, ...]:
+    """Returns what only the training loss contains."""
+    parts = {
+        "dropout": has_dropout(encoder) or has_dropout(config),
+        "label smoothing": smoothing > 0,
+        "augmentation": changes,
+    }
+    return tuple(name for name, there in parts.items() if there)
+
+
+def _examples(
+    part: ImageTable,
+    stores: _Stores,
+    tokenizer: Tokenizer,
+    batches: CaptionBatches,
+    change: Augmentation | None,
+    *,
+    shuffle: bool = True,
+) -> Data:
+    """The batches of a table, whose captions are short enough, and a line about them.
+
+    Those that are not shuffled have each caption once.
+    """
+    length = batches.length
+    target = encode_targets(part.texts, tokenizer)
+    unknown = describe_unknown(part.name, Side("", target.ids, part.texts, tokenizer.targets))
+    kept = np.flatnonzero(target.lengths <= length)
+    shown, dropped = plural(len(set(part.rows.tolist())), "picture"), len(part) - len(kept)
+    counted = f", {dropped:,} longer than {length} tokens dropped" if dropped else ""
+    log(f"{part.name}: {shown}, {plural(len(kept), 'caption')}{counted}{unknown}")
+    if not len(kept):
+        raise DataError(
+            f"{part.name}: no caption has at most {plural(length, 'token')}: raise "
+            f"training.sequence_length"
+        )
+    plan: Any = ArrayPlan(len(kept), batches.rows, batches.seed, shuffle, fill=not shuffle)
+    plan = plan if change is None else KeyedPlan(plan, batches.seed)
+    store, rows = stores[part], part.rows[kept]
+
+    def make(items: Any) -> dict[str, Any]:
+        indices, images = store.of_items(items, rows, change)
+        # An empty row has no tokens, so that its picture does not count.
+        places = np.where(indices < 0, -1, kept[indices])
+        tokens, lengths = pad_rows(target, places, length, tokenizer.pad)
+        return {"inputs": {"images": images}, "target": tokens, "lengths": lengths}
+
+    if not shuffle:
+        return Data(plan, make)
+    content = [*store.parts(), part.rows, target.ids]
+    return Data(plan, make, fingerprint(plan.fingerprint, content), threads=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class _References:
+    """Pictures that are described, and all captions of each."""
+
+    name: str
+    store: ImageStore
+    rows: list[int]
+    texts: list[list[str]]
+
+    @classmethod
+    def of(cls, part: ImageTable, stores: _Stores) -> "_References":
+        """The pictures of a table."""
+        return cls(part.name, stores[part], *references(part))
+
+    def pictures(self, count: int | None = None) -> list[Picture]:
+        """The first pictures, or all."""
+        return [
+            Picture(f"{self.name}: picture {row}", self.store.batch(np.array([row]))[0])
+            for row in self.rows[:count]
+        ]
+
+
+class _Scores:
+    """Scores of greedy captions of validation pictures."""
+
+    def __init__(self, part: _References, tokenizer: Tokenizer, evaluation: CaptionEvaluation):
+        self.part, self.tokenizer, self.evaluation = part, tokenizer, evaluation
+        self.captioner: ImageCaptioner | None = None
+
+    def __call__(self, model: Any) -> Mapping[str, float]:
+        graph, params = split(model)
+        if self.captioner is None:
+            search = self.evaluation.search(num_beams=1)
+            self.captioner = ImageCaptioner((graph, params), self.tokenizer, search=search)
+        # Programs are kept from one evaluation to the next.
+        self.captioner.params = params
+        count = self.evaluation.captions
+        pictures, wanted = self.part.pictures(count), self.part.texts[:count]
+        with show_progress(f"describing {plural(len(pictures), 'validation picture')}"):
+            written = decode_texts(self.captioner, pictures)
+        for name, text, row in list(zip(pictures, written, wanted, strict=True))[
+            : self.evaluation.shown
+        ]:
+            log(f"  picture     {name}\n  reference   {row[0]}\n  hypothesis  {text}")
+        scores = caption_scores(written, wanted, self.evaluation.tokenize)
+        return {name: getattr(scores, name) for name in _NAMES}
+
+
+def _tester(
+    tests: Mapping[str, _References], tokenizer: Tokenizer, evaluation: CaptionEvaluation
+) -> Callable[[Any, int], dict[str, Any]]:
+    """Prints and returns the scores of the test sets."""
+
+    def test(model: Any, step: int) -> dict[str, Any]:
+        captioner = ImageCaptioner(model, tokenizer, search=evaluation.search(evaluation.num_beams))
+        found = {}
+        for name, part in tests.items():
+            texts = [text for row in part.texts for text in row]
+            log_scored(part.name, plural(len(part.texts), "picture"), tokenizer, target=texts)
+            scores, _ = score_captions(captioner, part.pictures(), part.texts, evaluation.tokenize)
+            found[name] = dataclasses.asdict(scores) | {"beams": evaluation.num_beams}
+            print(f"{name}: {scores}", flush=True)
+        return {"evaluated_step": step, "tests": found}
+
+    return test
+
+
+def score_captions(
+    captioner: ImageCaptioner,
+    pictures: Sequence[Picture],
+    wanted: Sequence[Sequence[str]],
+    tokenize: str | None = None,
+) -> tuple[CaptionScores, list[str]]:
+    """Returns the scores of the captions of pictures, and the captions.
+
+    Args:
+        captioner: A trained model.
+        pictures: To describe.
+        wanted: The captions of each.
+        tokenize: How sacreBLEU splits words; None follows from the script.
+    """
+    written = decode_texts(captioner, pictures)
+    return caption_scores(written, wanted, tokenize), written

@@ -1,0 +1,191 @@
+"""Cross-attention over a picture: a heat map for each word, as one page and as a picture."""
+
+import base64
+import dataclasses
+import html
+import importlib.resources
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from transformer_jax.core.errors import ArgumentError, ConfigError
+from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.visual.figures import new_figure, save
+
+__all__ = ["HeatMaps", "heat_map_page", "word_maps"]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeatMaps:
+    """The attention of each word of a caption to the patches of its picture.
+
+    Attributes:
+        title: The name of the picture.
+        text: The caption.
+        words: Its words, and the end of the text as the last.
+        pixels: The picture as the model reads it, before normalization.
+        weights: In every layer and head the weight of each patch, line by line. The rest of each
+            word's attention is on the class embedding.
+    """
+
+    title: str
+    text: str
+    words: tuple[str, ...]
+    pixels: UInt8[np.ndarray, "height width C"]
+    weights: Float[np.ndarray, "L N words rows columns"]
+
+    def of_word(
+        self, word: int, layer: int | None = None, head: int | None = None
+    ) -> Float[np.ndarray, "rows columns"]:
+        """Returns the weights of a word.
+
+        Args:
+            word: Its place.
+            layer: The layer, from 0; None is the mean of all.
+            head: The head, from 0; None is the mean of all.
+
+        Raises:
+            ArgumentError: There is no such word, layer or head.
+        """
+        for name, value, count in zip(
+            ("layer", "head", "word"), (layer, head, word), self.weights.shape, strict=False
+        ):
+            if value is not None and not -count <= value < count:
+                raise ArgumentError(f"{name} is {value}: there are 0 to {count - 1}")
+        layers = self.weights if layer is None else self.weights[[layer]]
+        heads = layers if head is None else layers[:, [head]]
+        return np.asarray(heads[:, :, word].mean((0, 1)))
+
+    def html(self, path: str | Path | None = None) -> str:
+        """Returns a page of the heat maps, which needs nothing but itself.
+
+        Args:
+            path: A file to write the page to as well.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
+        return heat_map_page([self], path)
+
+    def png(self, path: str | Path, *, layer: int | None = None) -> None:
+        """Writes a picture with the heat map of each word.
+
+        Args:
+            path: The file; its suffix may also be ``.svg``.
+            layer: The layer, from 0; None is the mean of all.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
+        count = len(self.words)
+        across = min(count + 1, 5)
+        down = math.ceil((count + 1) / across)
+        figure = new_figure(2.2 * across, 2.4 * down + 0.5)
+        axes = figure.subplots(down, across, squeeze=False)
+        shown = self.pixels if self.pixels.shape[2] > 1 else self.pixels[..., 0]
+        height, width = self.pixels.shape[:2]
+        for i, ax in enumerate(axes.flat):
+            ax.set_axis_off()
+            if i > count:
+                continue
+            ax.imshow(shown, cmap="gray", interpolation="nearest")
+            if i:
+                one = self.of_word(i - 1, layer)
+                extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+                ax.imshow(one, cmap="inferno", alpha=0.65, extent=extent, interpolation="nearest")
+                # A dollar sign would begin a formula.
+                ax.set_title(self.words[i - 1].replace("$", r"\$"), fontsize=10)
+        figure.suptitle(self.text.replace("$", r"\$"), fontsize=11, wrap=True)
+        try:
+            save(figure, Path(path), title=self.text)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def word_maps(
+    title: str,
+    pixels: UInt8[np.ndarray, "height width C"],
+    weights: Float[np.ndarray, "L N T S"],
+    ids: Sequence[int],
+    decode: Callable[[Sequence[int]], str],
+) -> HeatMaps:
+    """Returns the heat maps of the words of a caption: the mean of those of their tokens.
+
+    Args:
+        title: The name of the picture.
+        pixels: The picture.
+        weights: The attention of each token to the class embedding and the patches.
+        ids: The tokens, the end token last.
+        decode: Makes a text of tokens.
+
+    Raises:
+        NumericsError: A weight is NaN.
+    """
+    refuse_nonfinite(weights)
+    side = math.isqrt(weights.shape[3] - 1)
+    # The number of words up to each token: pieces of one word do not add to it.
+    counts = [len(decode(ids[: i + 1]).split()) for i in range(len(ids) - 1)]
+    places = np.maximum(np.array(counts, int) - 1, 0)
+    names = decode(ids[:-1]).split()
+    maps = [weights[:, :, : len(places)][:, :, places == i].mean(2) for i in range(len(names))]
+    stacked = np.stack([*maps, weights[:, :, len(ids) - 1]], axis=2)[..., 1:]
+    L, N, words, _ = stacked.shape
+    grid = stacked.reshape(L, N, words, side, side)
+    return HeatMaps(title, " ".join(names), (*names, "⏎"), pixels, np.asarray(grid, np.float32))
+
+
+def heat_map_page(maps: Sequence[HeatMaps], path: str | Path | None = None) -> str:
+    """Returns an HTML page of the heat maps of several pictures, which needs nothing but itself.
+
+    Args:
+        maps: Of each picture.
+        path: A file to write the page to as well.
+
+    Raises:
+        ConfigError: The file cannot be written.
+
+    Example:
+        >>> weights = np.ones((1, 1, 1, 2, 2), np.float32)
+        >>> one = HeatMaps("a.png", "cat", ("cat",), np.zeros((4, 4, 3), np.uint8), weights)
+        >>> "data:image/png;base64," in heat_map_page([one])
+        True
+    """
+    data = json.dumps([_for_page(one) for one in maps], ensure_ascii=False, separators=(",", ":"))
+    template = importlib.resources.files(__package__).joinpath("heat_maps.html")
+    # No text may end the script element, and these two are line ends in older JavaScript.
+    data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    title = maps[0].text if len(maps) == 1 else f"{len(maps)} captions"
+    parts = {"TITLE": html.escape(title), "DATA": data}
+    text = template.read_text(encoding="utf-8")
+    page = re.sub("__(TITLE|DATA)__", lambda place: parts[place[1]], text)
+    if path is not None:
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    return page
+
+
+def _for_page(maps: HeatMaps) -> dict[str, Any]:
+    from PIL import Image
+
+    held = io.BytesIO()
+    pixels = maps.pixels if maps.pixels.shape[2] > 1 else maps.pixels[..., 0]
+    Image.fromarray(pixels).save(held, format="PNG")
+    weights = np.ascontiguousarray(maps.weights.astype("<f4"))
+    return {
+        "title": maps.title,
+        "text": maps.text,
+        "words": maps.words,
+        "image": "data:image/png;base64," + base64.b64encode(held.getvalue()).decode("ascii"),
+        "shape": weights.shape,
+        "weights": base64.b64encode(weights.tobytes()).decode("ascii"),
+    }
