@@ -10,7 +10,7 @@ import tyro
 from transformer_jax.cli.output import TextOutput, note, tsv, wrote
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
-from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.recipes.generation_flags import generation_flags
 
@@ -77,7 +77,7 @@ class Caption(CaptionFlags, PredictionCommand):
                 for i, path in enumerate(tracked(paths, "reading pictures"), 1)
             ]
             texts = []
-            with show_progress(f"describing {len(pictures):,} pictures"):
+            with show_progress(f"describing {plural(len(pictures), 'picture')}"):
                 for found in captioner.stream(pictures):
                     texts.append(found.text)
                     rows = enumerate(found.hypotheses, 1)

@@ -109,6 +109,7 @@ class Export(RunCommand):
             how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "first": first}
             said = write_model(*what, published, **how)
             copy_template(directory.path, output)
+            write_preprocessing(output, fields, model)
             self.write_sentences(output, directory.path, fields)
             return said
         said = self.write_other(what, start)
@@ -221,3 +222,26 @@ def usual_dtype(published: Mapping[str, Any]) -> Literal["float32", "bfloat16", 
     fields = published.get("fields") or {}
     said = fields.get("dtype") or fields.get("torch_dtype")
     return said if said in ("bfloat16", "float16") else "float32"
+
+
+def write_preprocessing(output: Path, fields: Mapping[str, Any], model: Any) -> None:
+    """Writes how the pictures of a run trained here become what its model reads, if it reads any.
+
+    Args:
+        output: The folder.
+        fields: ``config.json`` of the run.
+        model: What is written.
+    """
+    stored = fields.get("preprocessing")
+    if not isinstance(stored, dict):
+        return
+    import json
+
+    from transformer_jax.core.config_dict import from_dict
+    from transformer_jax.data.images.preprocessing import Preprocessing
+
+    image = (model.encoder or model.config).image
+    preprocessing: Preprocessing = from_dict(Preprocessing, stored)
+    settings = preprocessing.settings(image.image_size, image.num_channels)
+    text = json.dumps(settings, indent=2) + "\n"
+    (output / "preprocessor_config.json").write_text(text, encoding="utf-8")

@@ -66,7 +66,7 @@ def caption_scores(
     texts = [text for row in references for text in row]
     tokenize = choose_tokenize(texts) if tokenize is None else tokenize
     most = max(map(len, references))
-    streams = [[row[i] if i < len(row) else None for row in references] for i in range(most)]
+    streams: Any = [[row[i] if i < len(row) else None for row in references] for i in range(most)]
     bleu = make_bleu(tokenize)
     score = bleu.corpus_score(list(hypotheses), streams).score
     words = caption_words if split_words(tokenize) is str.split else split_words(tokenize)

@@ -196,8 +196,9 @@ def _in_engine(
         raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
     where = None if cache is None else Path(cache)
     engine = EngineConfig("float32" if compute is None else compute, where)
-    if kind == "speech":
-        raise ConfigError("engine: speech is transcribed with JAX: leave it out")
+    if kind in ("speech", "captioner"):
+        what = "speech is transcribed" if kind == "speech" else "pictures are described"
+        raise ConfigError(f"engine: {what} with JAX: leave it out")
     if kind == "encoder-decoder":
         return TranslationPredictor(path, checkpoint, engine=engine)
     return LanguageModelPredictor(path, checkpoint, engine=engine)

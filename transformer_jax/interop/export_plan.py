@@ -56,11 +56,16 @@ def unscan_layers(model: Model, params: Any) -> tuple[Model, Any]:
     if not model.config.compute.scan_layers:
         return model, params
     compute = dataclasses.replace(model.config.compute, scan_layers=False)
-    stacks = [side for side in ("encoder", "decoder") if side in params]
+    encoder = model.encoder
+    if encoder is not None:
+        inner = dataclasses.replace(model, config=encoder, encoder=None)
+        image, encoded = unscan_layers(inner, params["encoder"])
+        params, encoder = params | {"encoder": encoded}, image.config
+    stacks = [side for side in ("encoder", "decoder") if "blocks" in params.get(side, {})]
     apart = {side: params[side] | {"blocks": unstack_blocks(params[side]["blocks"])}
              for side in stacks}  # fmt: skip
     config = dataclasses.replace(model.config, compute=compute)
-    return dataclasses.replace(model, config=config), params | apart
+    return dataclasses.replace(model, config=config, encoder=encoder), params | apart
 
 
 def split_sinusoids(params: Any, width: int) -> Any:

@@ -64,7 +64,7 @@ class Model:
         encoder: Of a captioner, what its encoder of images is made of; ``config`` is the decoder.
     """
 
-    kind: Kind
+    kind: Kind | Literal["captioner"]
     config: TransformerConfig
     prefix: str = ""
     words: bool = False

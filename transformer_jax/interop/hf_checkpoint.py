@@ -27,6 +27,7 @@ from transformer_jax.interop.headers import FLOATS
 from transformer_jax.interop.memory import Memory, Shared, aligned
 from transformer_jax.interop.tensor_files import TensorFolder, open_tensors
 from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
+from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import make_model
 
@@ -157,14 +158,16 @@ def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
 
 def abstract_model(model: Model) -> Any:
     """The model of ours with shapes instead of parameters."""
+    kind: Any = model.kind
     how: dict[str, Any] = {
         "mlm_head": model.words,
         "next_sentence": model.next_sentence,
         "task": model.task,
         "labels": len(model.labels),
-        "encoder": model.encoder,
     }
-    make: Any = lambda: make_model(model.kind, model.config, **how, rngs=nnx.Rngs(0))
+    make: Any = lambda: make_model(kind, model.config, **how, rngs=nnx.Rngs(0))
+    if model.encoder is not None:
+        make = lambda: Captioner(model.encoder, model.config, rngs=nnx.Rngs(0))
     return nnx.eval_shape(make)
 
 

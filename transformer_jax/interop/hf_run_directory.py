@@ -196,7 +196,7 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
             "max_length": length,
             "doc_stride": min(_STRIDE, max(1, length // 4)),
         }
-    elif model.kind == "captioner":
+    elif model.encoder is not None:
         found["encoder"] = dataclasses.asdict(model.encoder)
         found["published"]["preprocessor"] = preprocessor_fields(folder.path)
     elif model.kind == "image":
@@ -237,8 +237,14 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
         next_sentence=kind == "encoder" and objective != "none",
         task="classify" if task.get("kind") == "pair" else task.get("kind"),
         labels=tuple(map(str, labels)),
-        encoder=from_dict(TransformerConfig, fields["encoder"]) if kind == "captioner" else None,
+        encoder=_encoder_of(fields, config) if kind == "captioner" else None,
     )
+
+
+def _encoder_of(fields: Mapping[str, Any], config: TransformerConfig) -> TransformerConfig:
+    """The encoder of a captioner, which computes as its decoder does."""
+    encoder: TransformerConfig = from_dict(TransformerConfig, fields["encoder"])
+    return dataclasses.replace(encoder, compute=config.compute)
 
 
 def republished(

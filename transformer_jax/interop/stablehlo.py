@@ -105,7 +105,7 @@ def check_stablehlo(
     Raises:
         ConfigError: The package for it is missing, or there is no such platform or length.
     """
-    if model.kind == "image":
+    if model.kind in ("image", "captioner"):
         raise ConfigError("--format stablehlo is for models that read words, not images: use hf")
     unknown = [name for name in platforms if name not in _PLATFORMS]
     if unknown or not platforms:

@@ -4,15 +4,12 @@ from typing import Any, Literal
 
 from flax import nnx
 
-from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 
 __all__ = ["Kind", "TaskKind", "make_model"]
 
-Kind = Literal[
-    "encoder", "encoder-task", "decoder", "decoder-task", "encoder-decoder", "image", "captioner",
-]  # fmt: skip
+Kind = Literal["encoder", "encoder-task", "decoder", "decoder-task", "encoder-decoder", "image"]
 TaskKind = Literal["classify", "multi_label", "pair", "regress", "replaced", "tag", "qa"]
 
 
@@ -25,7 +22,6 @@ def make_model(
     task: TaskKind | None = None,
     labels: int = 0,
     valued: bool = False,
-    encoder: TransformerConfig | None = None,
     rngs: nnx.Rngs,
 ) -> Any:
     """A model with fresh parameters.
@@ -38,7 +34,6 @@ def make_model(
         task: Task of a fine-tuned encoder or decoder; images are classified.
         labels: Number of classes or tags.
         valued: Whether a decoder has a value head.
-        encoder: Configuration of the encoder of a captioner, whose decoder has ``config``.
         rngs: Random streams of the initial parameters.
 
     Example:
@@ -59,12 +54,6 @@ def make_model(
         from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 
         return TransformerEncoderDecoder(config, rngs=rngs)
-    if kind == "captioner":
-        from transformer_jax.models.captioner import Captioner
-
-        if encoder is None:
-            raise ConfigError("a captioner has a configuration for its encoder: give encoder")
-        return Captioner(encoder, config, rngs=rngs)
     if kind == "image":
         from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 

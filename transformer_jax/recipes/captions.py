@@ -27,7 +27,7 @@ from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.scored_texts import SearchFlags, beam_search, write_lines
 from transformer_jax.recipes.settings import Adapted, RowBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
-from transformer_jax.recipes.tasks.caption_task import CaptionEvaluation
+from transformer_jax.recipes.tasks.settings import CaptionEvaluation
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class CaptionRun(Adapted, RunConfig):
 
     @property
     def has_start(self) -> bool:
-        """Whether some parameters come from another model."""
+        """Returns whether some parameters come from another model."""
         return self.init_from is not None or self.init_encoder is not None
 
 
@@ -92,7 +92,6 @@ class Captions(Recipe):
     family = "captioner"
     starts = ("decoder", "captioner")
     metrics = ("exact", "sacrebleu", "cider")
-    keeps_publication = True
     decoding = "search"
     evaluation = EvaluateCaptions
 
@@ -125,13 +124,10 @@ class Captions(Recipe):
         )
         return dataclasses.replace(run, encoder=encoder, preprocessing=preprocessing)
 
-    def check_start(self, run: Any, start: Any) -> None:
-        """Refuses settings about layers that the model of a run does not have."""
-        from transformer_jax.recipes.freezing import check_layers
-
-        # A part may be frozen as a whole here, since the other one and what connects them learn.
+    def in_layers(self, run: Any) -> Any:
+        """Returns the run without a frozen part, as the other part and what connects them learn."""
         whole = run.freeze in ("encoder", "decoder") and not run.trainable_tokens
-        check_layers(dataclasses.replace(run, freeze="none") if whole else run, start)
+        return dataclasses.replace(run, freeze="none") if whole else run
 
     def check(self, run: Any, start: Any) -> None:
         """Refuses what can be frozen in no captioner, and mixtures of pictures."""
@@ -186,12 +182,9 @@ class Captions(Recipe):
         )
         return dataclasses.replace(task, partition=_partition(run, tokenizer))
 
-    def make_initial(self, run: Any, tokenizer: "Tokenizer") -> Any:
+    def with_starts(self, run: Any, initial: Any) -> Any:
         """Returns a function to the parameters of step 0; None where a run starts from nothing."""
-        decoder = super().make_initial(run, tokenizer)
-        if run.init_encoder is None:
-            return decoder
-        return functools.partial(_initial, run, decoder)
+        return initial if run.init_encoder is None else functools.partial(_initial, run, initial)
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the scores of the captions of pictures."""
@@ -229,13 +222,13 @@ class Captions(Recipe):
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns a captioner."""
-        from transformer_jax.models.making import make_model
+        from transformer_jax.models.captioner import Captioner
 
         try:
             encoder = from_dict(TransformerConfig, fields["encoder"])
         except (ConfigError, TypeError, KeyError) as error:
             raise CheckpointError(f"config.json: encoder: {error}: damaged?") from None
-        return make_model("captioner", config, encoder=_computed_as(config, encoder), rngs=rngs)
+        return Captioner(_computed_as(config, encoder), config, rngs=rngs)
 
 
 def _computed_as(model: TransformerConfig, encoder: TransformerConfig) -> TransformerConfig:
@@ -297,6 +290,18 @@ def _partition(run: Any, tokenizer: "Tokenizer") -> "Partition":
     return EVERYTHING
 
 
+def _encoder(width: int, layers: int, heads: int, positions: PositionConfig) -> TransformerConfig:
+    """A Vision Transformer of pictures of 48 pixels, in patches of 8."""
+    usual = vit(width, layers, image_size=48, patch_size=8)
+    positions = dataclasses.replace(positions, max_length=usual.image.sequence_length)
+    return dataclasses.replace(
+        usual,
+        positions=positions,
+        attention=AttentionConfig(num_heads=heads),
+        feed_forward=dataclasses.replace(usual.feed_forward, d_ff=2 * width),
+    )
+
+
 def _decoder(width: int, layers: int, heads: int, dropout: float, length: int) -> TransformerConfig:
     """A decoder of GPT-2's layout."""
     return TransformerConfig(
@@ -315,14 +320,15 @@ _NAMED: dict[str, tuple[str, CaptionRun]] = {
     "scenes": (
         "The built-in pictures of shapes: minutes on a laptop.",
         CaptionRun(
-            encoder=vit(96, 3, image_size=48, patch_size=8),
+            # Sinusoids tell patches apart from the first step on, which relations are learned by.
+            encoder=_encoder(96, 3, 4, PositionConfig("sinusoidal")),
             # No dropout: pictures are drawn in any number, so that none is memorized.
             model=_decoder(96, 2, 4, 0.0, 16),
             data=CaptionData(corpus="scenes"),
             tokenizer=TokenizerConfig("wordpiece", vocab_size=None),
             optimizer=OptimizerConfig("adamw", 2e-3, ScheduleConfig("cosine", warmup_steps=200)),
-            training=CaptionTraining(steps=2000, batch_size=64, sequence_length=12),
-            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+            training=CaptionTraining(steps=2500, batch_size=64, sequence_length=12),
+            loop=LoopConfig(evaluate_every=625, checkpoint_every=625),
             evaluation=CaptionEvaluation(num_beams=1),
         ),
     ),

@@ -15,7 +15,7 @@ from transformer_jax.models.partition import EVERYTHING
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.recipes import begin as beginning
 from transformer_jax.recipes import checks
-from transformer_jax.recipes.freezing import partition_for
+from transformer_jax.recipes.freezing import check_layers, initial_of, partition_for
 from transformer_jax.recipes.initial import load_pretrained
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe, recipe_of
@@ -121,7 +121,7 @@ def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
         )
     run = recipe.prepare(run, named, start)
     if start is not None:  # it counts tokens that the recipe has added
-        recipe.check_start(run, start)
+        check_layers(recipe.in_layers(run), start)
     return checks.checked(run, named, start), start
 
 
@@ -189,11 +189,12 @@ def make_task(run: Any, directory: RunDirectory, tokenizer: Any, data: Any) -> T
 def with_start(task: Task, run: Any, tokenizer: Any) -> Task:
     """Returns a task with the start of a run, its trained parameters and its settings."""
     recipe = get_recipe(run.recipe)
+    initial = initial_of(run, recipe.starts, tokenizer)
     has_partition = task.partition is not EVERYTHING  # such as with a frozen reference
     return dataclasses.replace(
         task,
         partition=task.partition if has_partition else partition_for(run, tokenizer),
-        initial=recipe.make_initial(run, tokenizer) or task.initial,
+        initial=recipe.with_starts(run, initial) or task.initial,
         settings=recipe.with_task(run, task),
     )
 

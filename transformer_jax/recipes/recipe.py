@@ -132,15 +132,12 @@ class Recipe:
         """
         return run
 
-    def check_start(self, run: Any, start: Any) -> None:
-        """Refuses settings about layers that the model of a run does not have, or never trains.
+    def in_layers(self, run: Any) -> Any:
+        """Returns the run with the settings about its start that concern layers of ``run.model``.
 
-        Raises:
-            ConfigError: It names the setting and what is allowed.
+        The recipe checks others, such as a part of the model that is frozen as a whole.
         """
-        from transformer_jax.recipes.freezing import check_layers
-
-        check_layers(run, start)
+        return run
 
     def check(self, run: Any, start: Any) -> None:
         """Refuses settings that do not fit each other or the start of the run.
@@ -207,11 +204,16 @@ class Recipe:
         """Returns the task of a run, without its start and its settings."""
         raise NotImplementedError
 
-    def make_initial(self, run: Any, tokenizer: "Tokenizer") -> Callable[[Any], Any] | None:
-        """Returns a function from initialized parameters to those of a run's start, or None."""
-        from transformer_jax.recipes.freezing import initial_of
+    def with_starts(
+        self, run: Any, initial: Callable[[Any], Any] | None
+    ) -> Callable[[Any], Any] | None:
+        """Returns the function from initialized parameters to those of step 0, or None.
 
-        return initial_of(run, self.starts, tokenizer)
+        Args:
+            run: The settings.
+            initial: The function that takes those of ``init_from`` over; None without.
+        """
+        return initial
 
     def with_task(self, run: Any, task: "Task") -> Any:
         """Returns the run with the settings that its task derived from the data."""

@@ -105,7 +105,7 @@ class StartConfig(Configuration, group=""):
 
     @property
     def has_start(self) -> bool:
-        """Whether some parameters come from another model."""
+        """Returns whether some parameters come from another model."""
         return self.init_from is not None
 
 

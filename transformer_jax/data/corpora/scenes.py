@@ -21,6 +21,7 @@ __all__ = [
     "BACKGROUND",
     "COLORS",
     "HELD_OUT",
+    "SHADES",
     "SHAPES",
     "SIDE",
     "SIZES",
@@ -39,15 +40,20 @@ Split = Literal["train", "valid", "test", "test_unseen"]
 SIDE = 48  # pixels along each side of a picture
 BACKGROUND = (24, 24, 24)
 COLORS = {
-    "red": (230, 40, 40),
-    "green": (40, 190, 60),
-    "blue": (50, 90, 240),
-    "yellow": (240, 220, 50),
-    "purple": (170, 60, 200),
+    "red": (225, 35, 40),
+    "orange": (245, 135, 25),
+    "yellow": (245, 225, 55),
+    "green": (45, 175, 60),
+    "cyan": (60, 215, 225),
+    "blue": (45, 80, 235),
+    "purple": (150, 50, 200),
+    "pink": (250, 150, 200),
+    "brown": (130, 80, 45),
     "white": (245, 245, 245),
-    "orange": (245, 130, 20),
-    "cyan": (60, 210, 220),
+    "gray": (130, 130, 135),
+    "lime": (170, 240, 60),
 }
+SHADES = 20  # the most that is added to, or taken from, each of red, green and blue
 SHAPES = {
     "circle": "circles",
     "cross": "crosses",
@@ -81,7 +87,7 @@ class Thing:
 
     Example:
         >>> Thing("red", "circle", "small", top=3, left=20).box
-        (3, 20, 12, 29)
+        (3, 20, 11, 28)
     """
 
     color: str
@@ -89,6 +95,7 @@ class Thing:
     size: str
     top: int
     left: int
+    shade: tuple[int, int, int] = (0, 0, 0)  # what is added to the usual red, green and blue
 
     @property
     def box(self) -> tuple[int, int, int, int]:
@@ -97,7 +104,13 @@ class Thing:
         return self.top, self.left, self.top + side, self.left + side
 
     @property
-    def mask(self) -> Bool[np.ndarray, "{SIDE} {SIDE}"]:
+    def rgb(self) -> tuple[int, ...]:
+        """Its red, green and blue, 0 to 255."""
+        both = zip(COLORS[self.color], self.shade, strict=True)
+        return tuple(min(255, max(0, usual + more)) for usual, more in both)
+
+    @property
+    def mask(self) -> Bool[np.ndarray, "height width"]:
         """True where its pixels are."""
         top, left, bottom, right = self.box
         found = np.zeros((SIDE, SIDE), bool)
@@ -115,7 +128,7 @@ class Scenes:
         things: The things of each, in the order of its caption.
     """
 
-    pixels: UInt8[np.ndarray, "N {SIDE} {SIDE} 3"]
+    pixels: UInt8[np.ndarray, "N height width 3"]
     captions: tuple[str, ...]
     things: tuple[tuple[Thing, ...], ...]
 
@@ -139,7 +152,7 @@ def shape_mask(shape: str, side: int) -> Bool[np.ndarray, "{side} {side}"]:
     if shape in ("circle", "ring"):
         distance = np.hypot(y, x)
         inside = distance < center / 2 if shape == "ring" else False
-        return np.asarray((distance <= center + 0.25) & ~np.asarray(inside))
+        return np.asarray((distance <= center + 0.5) & ~np.asarray(inside))
     if shape == "cross":
         return np.asarray((abs(y) <= side / 6) | (abs(x) <= side / 6))
     if shape == "diamond":
@@ -192,7 +205,7 @@ def generate(split: Split, count: int, seed: int = 0) -> Scenes:
     Example:
         >>> made = generate("train", 3)
         >>> made.captions[0], made.pixels.shape
-        ('two small yellow diamonds', (3, 48, 48, 3))
+        ('a small orange circle left of a small pink triangle', (3, 48, 48, 3))
     """
     if split not in get_args(Split) or count < 0:
         raise ConfigError(
@@ -209,7 +222,7 @@ def generate(split: Split, count: int, seed: int = 0) -> Scenes:
         for thing in things:
             top, left, bottom, right = thing.box
             window = picture[top:bottom, left:right]
-            window[shape_mask(thing.shape, SIZES[thing.size])] = COLORS[thing.color]
+            window[shape_mask(thing.shape, SIZES[thing.size])] = thing.rgb
         shown.append(things)
     return Scenes(pixels, tuple(map(caption_of, shown)), tuple(shown))
 
@@ -245,7 +258,7 @@ def _things(draw: random.Random) -> tuple[Thing, ...]:
     placed: list[Thing] = []
     while len(placed) < many:
         free = SIDE - SIZES[size]
-        one = Thing(color, shape, size, _place(draw, 0, free), _place(draw, 0, free))
+        one = Thing(color, shape, size, _place(draw, 0, free), _place(draw, 0, free), _shade(draw))
         apart = SIZES[size] + STEP
         if all(abs(one.top - o.top) >= apart or abs(one.left - o.left) >= apart for o in placed):
             placed.append(one)
@@ -270,10 +283,21 @@ def _beside(
     lowest, highest = max(0, across - second + shared), min(SIDE - second, across + first - shared)
     aside = _place(draw, lowest, highest)
     if draw.random() < 0.5:
-        return Thing(*one, sizes[0], across, along), Thing(*other, sizes[1], aside, behind)
-    return Thing(*one, sizes[0], along, across), Thing(*other, sizes[1], behind, aside)
+        places = (across, along), (aside, behind)
+    else:
+        places = (along, across), (behind, aside)
+    return (
+        Thing(*one, sizes[0], *places[0], _shade(draw)),
+        Thing(*other, sizes[1], *places[1], _shade(draw)),
+    )
 
 
 def _place(draw: random.Random, low: int, high: int) -> int:
     """Draws a row or a column from ``low`` to ``high``."""
     return STEP * draw.randint(-(-low // STEP), high // STEP)
+
+
+def _shade(draw: random.Random) -> tuple[int, int, int]:
+    """Draws a shade of a color."""
+    red, green, blue = (draw.randint(-SHADES, SHADES) for _ in range(3))
+    return red, green, blue

@@ -69,7 +69,7 @@ def scenes_table(split: scenes.Split, count: int) -> ImageTable:
 
     Example:
         >>> scenes_table("train", 2).texts[0]
-        'a small red circle above a small yellow circle'
+        'a small orange circle left of a small pink triangle'
     """
     made = scenes.generate(split, count)
     pictures, keys = ArrayPictures(made.pixels, f"scenes {split}"), list(map(str, range(count)))

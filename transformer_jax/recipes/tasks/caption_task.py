@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer_jax.core.config_fields import Amount, Configuration, Count, NotNegative
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
@@ -20,14 +19,14 @@ from transformer_jax.data.loader import pad_rows
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.store import encode_targets
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.evaluation.captions import CaptionScores, caption_scores
-from transformer_jax.evaluation.words import Tokenize, choose_tokenize
+from transformer_jax.evaluation.words import choose_tokenize
 from transformer_jax.inference.captioner import ImageCaptioner, Picture
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
+from transformer_jax.recipes.tasks.settings import CaptionEvaluation
 from transformer_jax.recipes.tasks.translation_task import decode_texts
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
@@ -36,37 +35,13 @@ from transformer_jax.training.task import Data, Task, fingerprint
 
 __all__ = [
     "CaptionBatches",
-    "CaptionEvaluation",
     "PictureSettings",
     "captioning",
     "score_captions",
 ]
 
 _NAMES = ("exact", "sacrebleu", "cider")
-
-
-@dataclasses.dataclass(frozen=True)
-class CaptionEvaluation(Configuration, group="evaluation"):
-    """Settings of captions in validation and at the end of training."""
-
-    captions: Amount = 200  # validation pictures described greedily while training; 0 is none
-    shown: Amount = 3  # of these, how many are shown with a reference at each evaluation
-    num_beams: Count = 4  # for the test sets in the end; 1 is greedy search
-    # Exponent of the length penalty of beams, here and wherever the run is used.
-    length_penalty: NotNegative = 0.6
-    # Most tokens of a caption, here and wherever the run is used; None is that of training.
-    max_length: Count | None = None
-    # How sacreBLEU splits words; see the setting of translators. None follows from the script.
-    tokenize: Tokenize | None = None
-
-    def search(self, num_beams: int) -> GenerationConfig:
-        """The search for captions."""
-        return TRANSLATION.changed(
-            num_beams=num_beams,
-            length_penalty=self.length_penalty,
-            max_len_a=0.0,
-            max_len_b=self.max_length,
-        )
+_LIMIT = "evaluation.max_length"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +122,7 @@ def captioning(
         DataError: A picture cannot be read, or no caption is short enough.
     """
     stored, length = _Stores(encoder, pictures), batches.length
-    learned = {
+    learned: dict[str, Any] = {
         "max_length": evaluation.max_length or length,
         "tokenize": evaluation.tokenize or choose_tokenize(data.train.texts),
     }
@@ -201,12 +176,12 @@ class _Stores:
 
 
 def _regularization(
-    encoder: TransformerConfig, config: TransformerConfig, smoothing: float, changes: bool
+    encoder: TransformerConfig, config: TransformerConfig, label_smoothing: float, changes: bool
 ) -> tuple[str, ...]:
     """Returns what only the training loss contains."""
     parts = {
         "dropout": has_dropout(encoder) or has_dropout(config),
-        "label smoothing": smoothing > 0,
+        "label smoothing": label_smoothing > 0,
         "augmentation": changes,
     }
     return tuple(name for name, there in parts.items() if there)
@@ -230,7 +205,7 @@ def _examples(
     unknown = describe_unknown(part.name, Side("", target.ids, part.texts, tokenizer.targets))
     kept = np.flatnonzero(target.lengths <= length)
     shown, dropped = plural(len(set(part.rows.tolist())), "picture"), len(part) - len(kept)
-    counted = f", {dropped:,} longer than {length} tokens dropped" if dropped else ""
+    counted = f", {dropped:,} longer than {plural(length, 'token')} dropped" if dropped else ""
     log(f"{part.name}: {shown}, {plural(len(kept), 'caption')}{counted}{unknown}")
     if not len(kept):
         raise DataError(
@@ -293,11 +268,12 @@ class _Scores:
         count = self.evaluation.captions
         pictures, wanted = self.part.pictures(count), self.part.texts[:count]
         with show_progress(f"describing {plural(len(pictures), 'validation picture')}"):
-            written = decode_texts(self.captioner, pictures)
+            written = decode_texts(self.captioner, pictures, _LIMIT)
         for name, text, row in list(zip(pictures, written, wanted, strict=True))[
             : self.evaluation.shown
         ]:
-            log(f"  picture     {name}\n  reference   {row[0]}\n  hypothesis  {text}")
+            for what, said in (("picture", name), ("reference", row[0]), ("hypothesis", text)):
+                log(f"  {what:<10}  {said}")
         scores = caption_scores(written, wanted, self.evaluation.tokenize)
         return {name: getattr(scores, name) for name in _NAMES}
 
@@ -335,5 +311,5 @@ def score_captions(
         wanted: The captions of each.
         tokenize: How sacreBLEU splits words; None follows from the script.
     """
-    written = decode_texts(captioner, pictures)
+    written = decode_texts(captioner, pictures, _LIMIT)
     return caption_scores(written, wanted, tokenize), written

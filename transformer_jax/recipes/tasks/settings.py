@@ -8,7 +8,14 @@ from transformer_jax.core.config_fields import Amount, Configuration, Count, Not
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.evaluation.words import Tokenize, choose_tokenize
 
-__all__ = ["RECURRENT", "EvaluationConfig", "ImageTask", "LengthSettings", "SummaryEvaluation"]
+__all__ = [
+    "RECURRENT",
+    "CaptionEvaluation",
+    "EvaluationConfig",
+    "ImageTask",
+    "LengthSettings",
+    "SummaryEvaluation",
+]
 
 
 RECURRENT = "recurrent_"  # before the name of the recipe of a Transformer
@@ -96,6 +103,30 @@ class SummaryEvaluation(Configuration, group="evaluation"):
     def search(self, num_beams: int) -> GenerationConfig:
         """The search for summaries."""
         return TRANSLATION.changed(num_beams=num_beams, **self.limit._asdict())
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionEvaluation(Configuration, group="evaluation"):
+    """Settings of captions in validation and at the end of training."""
+
+    captions: Amount = 200  # validation pictures described greedily while training; 0 is none
+    shown: Amount = 3  # of these, how many are shown with a reference at each evaluation
+    num_beams: Count = 4  # for the test sets in the end; 1 is greedy search
+    # Exponent of the length penalty of beams, here and wherever the run is used.
+    length_penalty: NotNegative = 0.6
+    # Most tokens of a caption, here and wherever the run is used; None is that of training.
+    max_length: Count | None = None
+    # How sacreBLEU splits words; see the setting of translators. None follows from the script.
+    tokenize: Tokenize | None = None
+
+    def search(self, num_beams: int) -> GenerationConfig:
+        """The search for captions."""
+        return TRANSLATION.changed(
+            num_beams=num_beams,
+            length_penalty=self.length_penalty,
+            max_len_a=0.0,
+            max_len_b=self.max_length,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
