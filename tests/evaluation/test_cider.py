@@ -85,7 +85,8 @@ def test_each_reference_counts():
     assert "nrefs:" in scores.signature
 
 
-def test_a_map_points_at_the_center_of_its_largest_cell():
+def test_a_map_points_at_what_its_largest_cell_overlaps():
     maps = [np.eye(3) * [0, 1, 0], np.eye(3) * [0, 0, 1]]
-    assert points_inside(maps, [[(4, 4, 8, 8)], [(0, 0, 4, 4)]], 12) == 50.0
-    assert points_inside(maps[:1], [[(0, 0, 4, 4), (6, 6, 7, 7)]], 12) == 100.0
+    assert points_inside(maps, [[(4, 4, 8, 8)], [(0, 0, 8, 8)]], 12) == 50.0
+    assert points_inside(maps[:1], [[(0, 0, 4, 4), (7, 7, 9, 9)]], 12) == 100.0
+    assert points_inside(maps[:1], [[(0, 0, 4, 12), (8, 0, 12, 12)]], 12) == 0.0

@@ -61,10 +61,14 @@ def write(layout: str, folder: Path) -> Path:
 def inputs(layout: str) -> dict[str, np.ndarray]:
     """Four rows: whole, and padded on the right, on the left and in the middle."""
     fields, draw = LAYOUTS[layout]["config"], random(f"{layout} inputs")
-    if "image_size" in fields:
-        size = fields["image_size"]
-        shape = (3, fields["num_channels"], size, size)
-        return {"pixel_values": draw.standard_normal(shape).astype(np.float32)}
+    image = fields.get("encoder", fields)
+    if "image_size" in image:
+        size = image["image_size"]
+        shape = (3, image["num_channels"], size, size)
+        pixels = {"pixel_values": draw.standard_normal(shape).astype(np.float32)}
+        if "decoder" not in fields:
+            return pixels
+        return pixels | {"decoder_input_ids": draw.randint(5, 80, (3, 33))}
     B, S = 4, 40
     ids, real = draw.randint(5, 80, (B, S)), np.ones((B, S), np.int64)
     real[1, 29:] = real[2, :13] = real[3, 11:20] = 0

@@ -23,6 +23,9 @@ def outputs(model, module, inputs):
         if model.task:
             return {"logits": out}
         return {"last_hidden_state": out, "pooler_output": module.pooled(out)}
+    if model.kind == "captioner":
+        pixels = jnp.moveaxis(given["pixel_values"], 1, -1)
+        return {"logits": module(pixels, given["decoder_input_ids"])}
     ids, real = given["input_ids"], given["attention_mask"].astype(bool)
     if model.kind == "encoder-decoder":
         return {"logits": module(ids, given["decoder_input_ids"], real)}

@@ -76,6 +76,7 @@ VIT = {
     "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
     "image_size": 32, "patch_size": 8,
 }  # fmt: skip
+CROSS = {"is_decoder": True, "add_cross_attention": True}
 MULTI = {"num_labels": 4, "problem_type": "multi_label_classification"}
 MODELS = {
     "bert": (hf.BertForPreTraining, hf.BertConfig(**BERT)),
@@ -151,6 +152,25 @@ MODELS = {
         hf.DeiTForImageClassification, hf.DeiTConfig(**VIT, num_labels=3, qkv_bias=False)
     ),
     "deit_bare": (hf.DeiTModel, hf.DeiTConfig(**VIT, num_channels=1, pooler_act="relu")),
+    "vit_gpt2": (
+        hf.VisionEncoderDecoderModel,
+        hf.VisionEncoderDecoderConfig(
+            encoder=hf.ViTConfig(**VIT).to_dict(),
+            decoder=hf.GPT2Config(**GPT2 | {"n_embd": 24}, **CROSS).to_dict(),
+            decoder_start_token_id=0, eos_token_id=2, pad_token_id=1,
+        ),
+    ),
+    "vit_gpt2_narrow": (
+        hf.VisionEncoderDecoderModel,
+        hf.VisionEncoderDecoderConfig(
+            encoder=hf.ViTConfig(**VIT, num_channels=1, qkv_bias=False).to_dict(),
+            decoder=hf.GPT2Config(
+                **GPT2, **CROSS, n_inner=40, activation_function="relu", scale_attn_weights=False,
+                tie_word_embeddings=False,
+            ).to_dict(),
+            decoder_start_token_id=0, eos_token_id=2, pad_token_id=1,
+        ),
+    ),
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA)),
     "llama3": (
         hf.LlamaForCausalLM,

@@ -142,7 +142,13 @@ def without_null(fields, name):
 
 def usual(model):
     """A model without what changes no result."""
-    config = model.config
+    config, encoder = usual_config(model.config), model.encoder and usual_config(model.encoder)
+    labels = tuple("-" * len(model.labels))
+    return dataclasses.replace(model, config=config, encoder=encoder, labels=labels)
+
+
+def usual_config(config):
+    """A configuration without what changes no result."""
     still = {
         group: dataclasses.replace(getattr(config, group), **{rate: 0.0})
         for group, rate in DROPOUT.items()
@@ -150,8 +156,7 @@ def usual(model):
     places = config.positions
     if places.kind in ("rope", "relative") and not places.bounded:
         places = dataclasses.replace(places, max_length=1)
-    config = dataclasses.replace(config, **still, positions=places)
-    return dataclasses.replace(model, config=config, labels=tuple("-" * len(model.labels)))
+    return dataclasses.replace(config, **still, positions=places)
 
 
 def inputs_of(name):

@@ -1,9 +1,11 @@
 """Lines of text in, translations out: in order, a finite set of compiled shapes in between."""
 
 import collections
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -64,6 +66,15 @@ class Translator(LineTranslator):
     def source_names(self, source: Any) -> list[str]:
         """Returns a name for each position of an encoded source, such as its tokens."""
         return self.tokenizer.convert_ids_to_tokens(source)
+
+    @functools.cached_property
+    def attend(self) -> Any:
+        """The weights of attention by kind, from parameters and inputs, compiled once a shape."""
+
+        def maps(params: Any, source: Any, inputs: Any, lengths: Any) -> Any:
+            return nnx.merge(self.graph, params).attention_maps(source, inputs, lengths)
+
+        return jax.jit(maps)
 
     @property
     def params(self) -> Any:

@@ -89,10 +89,10 @@ def points_inside(
     boxes: Sequence[Sequence[tuple[int, int, int, int]]],
     size: int,
 ) -> float:
-    """Returns the share of heat maps whose largest value lies on what is meant, 0 to 100.
+    """Returns the share of heat maps whose largest cell lies on what is meant, 0 to 100.
 
-    It is the pointing game (Zhang et al. 2016, "Top-down neural attention by excitation backprop"):
-    a map points at the center of its largest cell.
+    It is the pointing game (Zhang et al. 2016, "Top-down neural attention by excitation backprop")
+    of patches: a cell lies on a box that it overlaps.
 
     Args:
         maps: Heat maps over square pictures.
@@ -107,10 +107,12 @@ def points_inside(
     hits = []
     for one, targets in zip(maps, boxes, strict=True):
         row, column = np.unravel_index(int(np.argmax(one)), one.shape)
-        y, x = (
-            (place + 0.5) * size / count
-            for place, count in ((int(row), one.shape[0]), (int(column), one.shape[1]))
+        high, wide = size / one.shape[0], size / one.shape[1]
+        y, x = int(row) * high, int(column) * wide
+        hits.append(
+            any(
+                top < y + high and y < bottom and left < x + wide and x < right
+                for top, left, bottom, right in targets
+            )
         )
-        hits.append(any(top <= y < bottom and left <= x < right
-                        for top, left, bottom, right in targets))  # fmt: skip
     return 100 * sum(hits) / len(hits)

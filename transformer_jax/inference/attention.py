@@ -180,11 +180,8 @@ def translation_attention(
         )
     inputs = [tokenizer.bos, *written[:-1]]
 
-    def run(params: Any, source: Any, inputs: Any, lengths: Any) -> Any:
-        return nnx.merge(translator.graph, params).attention_maps(source, inputs, lengths)
-
     read, lengths = translator.fill_sources([ids], 1, len(ids))
-    weights = jax.jit(run)(translator.params, read, np.asarray([inputs], np.int32), lengths)
+    weights = translator.attend(translator.params, read, np.asarray([inputs], np.int32), lengths)
     weights = {kind: np.asarray(array) for kind, array in weights.items()}
     start = _pieces(tokenizer, [tokenizer.bos])[0]
     columns = _readable(translator.source_names(ids))

@@ -17,6 +17,7 @@ from tests.parity.sweep.drawing import Case, Draw
 from transformer_jax.core.errors import UserError
 from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
+from transformer_jax.decoding.programs import generate
 from transformer_jax.interop.export import hf_tensors, write_folder
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, abstract_model, open_hf_checkpoint
 
@@ -55,6 +56,8 @@ def check(case: Case, folder: Path, draw: Draw, *, generates: bool = False) -> f
     check_export(case, folder.parent / "exported", here, params, there, given)
     if generates and here.model.kind in ("decoder", "encoder-decoder"):
         check_texts(here, params, there, draw)
+    if generates and here.model.kind == "captioner":
+        check_captions(here, params, there, given["pixel_values"], draw)
     return far
 
 
@@ -73,11 +76,15 @@ def opened(folder: Path) -> HFCheckpoint:
 def inputs(folder: HFCheckpoint, case: Case, draw: Draw, noise: Any) -> dict[str, np.ndarray]:
     """Rows that are whole, and padded on the right, on the left and in the middle."""
     config, fields = folder.model.config, folder.fields.values
-    if folder.model.kind == "image":
-        size = config.image.image_size
-        shape = (3, config.image.num_channels, size, size)
-        return {"pixel_values": noise.standard_normal(shape).astype(np.float32)}
     most = min(case.positions or 80, 80)
+    if folder.model.kind in ("image", "captioner"):
+        image = (folder.model.encoder or config).image
+        shape = (3, image.num_channels, image.image_size, image.image_size)
+        pixels = {"pixel_values": noise.standard_normal(shape).astype(np.float32)}
+        if folder.model.kind == "image":
+            return pixels
+        T = draw.randint(most // 3, most)
+        return pixels | {"decoder_input_ids": noise.randint(3, config.vocab_size, (3, T))}
     S = draw.randint(most // 2, most)
     pad = fields.get("pad_token_id") or 0
     real = padding(draw, ROWS, S)
@@ -190,6 +197,31 @@ def special(here: HFCheckpoint) -> dict[str, Any]:
     """The ids of special tokens, as a tokenizer would give them."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     return {name: here.fields.values[name] for name in names if name in here.fields.values}
+
+
+def check_captions(
+    here: HFCheckpoint, params: Any, there: Any, pixels: np.ndarray, draw: Draw
+) -> None:
+    """Greedy or beam search writes the same tokens for pictures."""
+    fields = here.fields.values
+    rules = {
+        "num_beams": draw.choice([1, 2, 3]),
+        "max_new_tokens": NEW,
+        "eos_token_id": draw.randint(3, here.model.config.vocab_size - 1),
+    }
+    given = json.loads(json.dumps(fields)) | rules
+    config = from_generation_config(given).changed(do_sample=None)
+    model = nnx.merge(nnx.split(abstract_model(here.model))[0], params)
+    images = {"images": np.moveaxis(pixels, 1, -1)}
+    with jax.default_matmul_precision("highest"):
+        found = generate(model, images, config)
+    start = fields["decoder_start_token_id"]
+    found = np.concatenate([np.full((len(found), 1), start), found], axis=1)
+    for dtype in (torch.float32, torch.float64):
+        wanted = reference.generate_captions(there, pixels, rules, dtype)
+        if np.array_equal(found[:, : wanted.shape[1]], wanted):
+            return
+    raise AssertionError(f"{rules}: {found}, {wanted}")
 
 
 def check_texts(here: HFCheckpoint, params: Any, there: Any, draw: Draw) -> None:

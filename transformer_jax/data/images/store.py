@@ -18,7 +18,7 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.core.task_progress import tracked
 from transformer_jax.data.images.augmentation import Augmentation, KeyedRows
 from transformer_jax.data.images.preprocessing import Preprocessing
-from transformer_jax.data.images.sources import PictureSource, pixels_of
+from transformer_jax.data.images.sources import ArrayPictures, PictureSource, pixels_of
 from transformer_jax.data.images.transforms import centre_crop
 from transformer_jax.data.store import open_arrays, release_pages, write_arrays
 
@@ -176,6 +176,8 @@ def build_image_store(
             pixels. The message names it.
     """
     shape = (len(source), form.side, form.side, form.channels)
+    if isinstance(source, ArrayPictures) and source.array.shape == shape:
+        return ImageStore(source, form, source.array)  # they are such squares
     if decode is None:
         decode = int(np.prod(shape, dtype=np.int64)) <= STORED
     if not decode:

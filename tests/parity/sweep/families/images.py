@@ -1,4 +1,4 @@
-"""The Vision Transformer and DeiT, with classifiers and without."""
+"""The Vision Transformer and DeiT, with classifiers, without, and with a decoder of captions."""
 
 from typing import Any
 
@@ -18,6 +18,32 @@ def deit(draw: Draw) -> Case:
     classifier = "ForImageClassification"
     head = draw.turn([f"{classifier}WithTeacher", classifier, "Model"])
     return Case(f"DeiT{head}", images(draw, head, heads, size))
+
+
+@family("vision_encoder_decoder")
+def vision_encoder_decoder(draw: Draw) -> Case:
+    heads, size = draw.heads()
+    decoder = {
+        "model_type": "gpt2",
+        "vocab_size": draw.vocab(),
+        "n_embd": heads * size,
+        "n_layer": draw.layers(),
+        "n_head": heads,
+        "n_positions": draw.positions,
+        "n_inner": draw.choice([None, draw.width()]),
+        "activation_function": draw.activation(),
+        "layer_norm_epsilon": draw.eps(),
+        "scale_attn_weights": draw.maybe(0.8),
+        "tie_word_embeddings": draw.maybe(0.7),
+        "is_decoder": True,
+        "add_cross_attention": True,
+    }
+    if draw.maybe():  # else no map between the two
+        heads, size = draw.heads()
+    image = images(draw, "Model", heads, size) | {"model_type": draw.turn(["vit", "deit"])}
+    ids = {"decoder_start_token_id": 1, "pad_token_id": 1, "eos_token_id": 2}
+    config = {"encoder": image, "decoder": decoder, **ids}
+    return Case("VisionEncoderDecoderModel", config, positions=draw.positions)
 
 
 def images(draw: Draw, head: str, heads: int, size: int) -> dict[str, Any]:
