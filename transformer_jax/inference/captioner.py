@@ -64,11 +64,10 @@ class ImageCaptioner(Translator):
         self.image = nnx.merge(*split_model(model)).encoder.config.image
 
     def source_names(self, source: Any) -> list[str]:
-        """Returns the row and column of each patch, counted from 1, behind the class embedding."""
-        image = self.image
-        side = image.image_size // image.patch_size
+        """Returns the row and column of each patch, counted from 1, behind other embeddings."""
+        side = self.image.image_size // self.image.patch_size
         places = [f"{row},{column}" for row in range(1, side + 1) for column in range(1, side + 1)]
-        return ["[CLS]", *places]
+        return [*("[CLS]", "[DIST]")[: self.image.num_prefixes], *places]
 
     def encode(
         self, lines: Sequence[str], frames: Sequence[Frame] | None = None, earlier: int = 0

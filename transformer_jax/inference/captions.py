@@ -10,15 +10,12 @@ from flax import nnx
 
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError
-from transformer_jax.data.images.decoding import MAX_PIXELS
-from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.images.sources import (
     ArrayPictures,
     PictureFiles,
     PictureSource,
-    pixels_of,
 )
-from transformer_jax.data.images.transforms import Pixels
+from transformer_jax.data.images.transforms import Pixels, centre_crop
 from transformer_jax.data.languages import DEFAULT_DIRECTION
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.inference.attention import TextAttention, one_text, translation_attention
@@ -30,13 +27,14 @@ from transformer_jax.inference.generation_settings import (
     search_settings,
     warn_if_limited,
 )
+from transformer_jax.inference.images import pictures_of
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import GeneratedText
 from transformer_jax.inference.runs import as_trained, open_directory
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.visual.heat_maps import HeatMaps, word_maps
 
-__all__ = ["CaptionPredictor", "encoder_of", "preprocessing_of"]
+__all__ = ["CaptionPredictor", "encoder_of"]
 
 Image = str | os.PathLike[str] | np.ndarray
 
@@ -55,37 +53,20 @@ def encoder_of(path: str | os.PathLike[str]) -> TransformerConfig:
         raise CheckpointError(f"{run.config}: encoder: {error}: damaged?") from None
 
 
-def preprocessing_of(path: str | os.PathLike[str]) -> Preprocessing:
-    """Returns how the pictures of a stored run or a Hugging Face folder become what it reads.
-
-    Raises:
-        CheckpointError: ``config.json`` is damaged.
-        ConfigError: The folder asks for what is not supported.
-    """
-    run = open_directory(path)
-    fields = run.read_config()
-    try:
-        if isinstance(stored := fields.get("preprocessing"), dict):
-            return from_dict(Preprocessing, stored)
-    except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{run.config}: preprocessing: {error}: damaged?") from None
-    settings = (fields.get("published") or {}).get("preprocessor") or {}
-    return Preprocessing.of(settings, encoder_of(path).image.image_size)
-
-
 class CaptionPredictor(Predictor):
     """A trained captioner as a function from pictures to texts.
 
     Attributes:
-        preprocessing: Sizes and normalization of pictures.
+        form: How pictures become the pixels that the model reads.
         captioner: Batches and search of pictures that are read.
     """
 
     def __init__(self, path: Path, checkpoint: str = "best"):
         loaded = load(path, checkpoint, kind="captioner")
         self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
-        self.preprocessing = preprocessing_of(path)
         self.captioner = ImageCaptioner(*loaded)
+        fields = open_directory(path).read_config()
+        self.form = pictures_of(fields, self.captioner.image)
         self._prepare_target = as_trained(path)
         usual = search_settings(path)
         # A picture has no length that the length of its caption follows.
@@ -187,8 +168,8 @@ class CaptionPredictor(Predictor):
         Raises:
             DataError: It cannot be read.
         """
-        name = source.where(index)
-        return Picture(name, self.preprocessing.normalized(self.pixels(source, index)))
+        pixels = self.form.preprocessing.normalized(self.pixels(source, index))
+        return Picture(source.where(index), pixels)
 
     def pixels(self, source: PictureSource, index: int) -> Pixels:
         """Returns the pixels of a picture of a source, before they are normalized.
@@ -196,9 +177,7 @@ class CaptionPredictor(Predictor):
         Raises:
             DataError: It cannot be read.
         """
-        image = self.captioner.image
-        pixels = pixels_of(source, index, image.num_channels, MAX_PIXELS)
-        return self.preprocessing.pixels(pixels, image.image_size)
+        return centre_crop(self.form.square(source, index), self.form.size, self.form.size)
 
 
 def _source(image: Image, number: int) -> PictureSource:

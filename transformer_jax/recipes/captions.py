@@ -113,15 +113,16 @@ class Captions(Recipe):
             run = dataclasses.replace(run, init_encoder=run.init_from)
         if (path := run.init_encoder) is None:
             return run
-        from transformer_jax.inference.captions import encoder_of, preprocessing_of
+        from transformer_jax.inference.captions import encoder_of
+        from transformer_jax.inference.images import pictures_of
         from transformer_jax.recipes.initial import load_pretrained, with_given
 
-        load_pretrained(path, _ENCODERS)  # refuses others
-        encoder = with_given(encoder_of(path), run.encoder, named.encoder, "encoder.")
+        fields = load_pretrained(path, _ENCODERS).directory.read_config()
+        there = encoder_of(path)
+        encoder = with_given(there, run.encoder, named.encoder, "encoder.")
         encoder = dataclasses.replace(encoder, compute=run.encoder.compute)
-        preprocessing = with_given(
-            preprocessing_of(path), run.preprocessing, named.preprocessing, "preprocessing."
-        )
+        kept = pictures_of(fields, there.image).preprocessing
+        preprocessing = with_given(kept, run.preprocessing, named.preprocessing, "preprocessing.")
         return dataclasses.replace(run, encoder=encoder, preprocessing=preprocessing)
 
     def in_layers(self, run: Any) -> Any:
@@ -238,6 +239,7 @@ def _computed_as(model: TransformerConfig, encoder: TransformerConfig) -> Transf
 
 def _initial(run: Any, decoder: Any, params: Any) -> Any:
     """The parameters of step 0, with those of the start of the encoder."""
+    from transformer_jax.inference.captions import encoder_of
     from transformer_jax.recipes.initial import load_pretrained
 
     if run.init_encoder == run.init_from:
@@ -246,7 +248,9 @@ def _initial(run: Any, decoder: Any, params: Any) -> Any:
     rest = rest if decoder is None else decoder(rest)
     start = load_pretrained(run.init_encoder, _ENCODERS)
     part = "encoder" if start.family == "captioner" else None
-    return {**rest, "encoder": start.given(params["encoder"], part=part)}
+    start = dataclasses.replace(start, model=encoder_of(run.init_encoder))
+    encoder = start.given(params["encoder"], model=run.encoder, part=part)
+    return {**rest, "encoder": encoder}
 
 
 def _check_freeze(run: Any) -> None:
@@ -290,18 +294,6 @@ def _partition(run: Any, tokenizer: "Tokenizer") -> "Partition":
     return EVERYTHING
 
 
-def _encoder(width: int, layers: int, heads: int, positions: PositionConfig) -> TransformerConfig:
-    """A Vision Transformer of pictures of 48 pixels, in patches of 8."""
-    usual = vit(width, layers, image_size=48, patch_size=8)
-    positions = dataclasses.replace(positions, max_length=usual.image.sequence_length)
-    return dataclasses.replace(
-        usual,
-        positions=positions,
-        attention=AttentionConfig(num_heads=heads),
-        feed_forward=dataclasses.replace(usual.feed_forward, d_ff=2 * width),
-    )
-
-
 def _decoder(width: int, layers: int, heads: int, dropout: float, length: int) -> TransformerConfig:
     """A decoder of GPT-2's layout."""
     return TransformerConfig(
@@ -321,7 +313,12 @@ _NAMED: dict[str, tuple[str, CaptionRun]] = {
         "The built-in pictures of shapes: minutes on a laptop.",
         CaptionRun(
             # Sinusoids tell patches apart from the first step on, which relations are learned by.
-            encoder=_encoder(96, 3, 4, PositionConfig("sinusoidal")),
+            encoder=dataclasses.replace(
+                vit(96, 3, image_size=48, patch_size=8),
+                positions=PositionConfig("sinusoidal"),
+                attention=AttentionConfig(num_heads=4),
+                feed_forward=FeedForwardConfig(d_ff=192, activation="gelu"),
+            ),
             # No dropout: pictures are drawn in any number, so that none is memorized.
             model=_decoder(96, 2, 4, 0.0, 16),
             data=CaptionData(corpus="scenes"),

@@ -121,7 +121,7 @@ def word_maps(
     Args:
         title: The name of the picture.
         pixels: The picture.
-        weights: The attention of each token to the class embedding and the patches.
+        weights: The attention of each token to the patches, the last columns, line by line.
         ids: The tokens, the end token last.
         decode: Makes a text of tokens.
 
@@ -129,13 +129,14 @@ def word_maps(
         NumericsError: A weight is NaN.
     """
     refuse_nonfinite(weights)
-    side = math.isqrt(weights.shape[3] - 1)
+    side = math.isqrt(weights.shape[3])
+    patches = weights[..., weights.shape[3] - side * side :]  # embeddings of the whole go before
     # The number of words up to each token: pieces of one word do not add to it.
     counts = [len(decode(ids[: i + 1]).split()) for i in range(len(ids) - 1)]
     places = np.maximum(np.array(counts, int) - 1, 0)
     names = decode(ids[:-1]).split()
-    maps = [weights[:, :, : len(places)][:, :, places == i].mean(2) for i in range(len(names))]
-    stacked = np.stack([*maps, weights[:, :, len(ids) - 1]], axis=2)[..., 1:]
+    maps = [patches[:, :, : len(places)][:, :, places == i].mean(2) for i in range(len(names))]
+    stacked = np.stack([*maps, patches[:, :, len(ids) - 1]], axis=2)
     L, N, words, _ = stacked.shape
     grid = stacked.reshape(L, N, words, side, side)
     return HeatMaps(title, " ".join(names), (*names, "⏎"), pixels, np.asarray(grid, np.float32))

@@ -89,10 +89,11 @@ def fields(model: Model) -> dict[str, Any]:
     """The configuration of both parts."""
     image, text = _parts(model)
     decoder = {"is_decoder": True, "add_cross_attention": True}
+    kind = image.config.image.distillation
     return {
         "model_type": "vision-encoder-decoder",
         "architectures": ["VisionEncoderDecoderModel"],
-        "encoder": vit.fields(image),
+        "encoder": vit.fields(image, "vit" if kind == "none" else "deit"),
         "decoder": gpt2.fields(text) | decoder,
         "is_encoder_decoder": True,
         "tie_word_embeddings": False,
