@@ -190,7 +190,7 @@ class Captions(Recipe):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the scores of the captions of pictures."""
         from transformer_jax.data.images.captions import references
-        from transformer_jax.data.images.data import ImageSplits, check_headers, read_table
+        from transformer_jax.data.images.data import open_table
         from transformer_jax.inference.captions import CaptionPredictor
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.caption_task import score_captions
@@ -200,8 +200,7 @@ class Captions(Recipe):
             data = open_captions(run.data)
             parts = data.tests or ({} if data.valid is None else {"valid": data.valid})
         else:
-            table = read_table(request.images, run.data.read, "--data.images")
-            check_headers(ImageSplits(table), run.data.read.max_pixels)
+            table = open_table(request.images, run.data.read, "--data.images")
             parts = {table.name: table}
         predictor, texts = CaptionPredictor(directory.path, request.checkpoint), []
         captioner = predictor.captioner
