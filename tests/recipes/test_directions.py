@@ -146,6 +146,9 @@ def test_without_the_data_of_the_run_only_the_off_target_rate_is_missing(tmp_pat
     assert texts.sides(Direction("a", "b")) == (["x"], ["y"])
     with pytest.raises(DataError, match=r"gone\.tsv"):
         open_direction_texts(Lost, {})
+    Lost.data = PairData()  # as of a published model
+    with pytest.raises(DataError, match="give it, --data"):
+        open_direction_texts(Lost, {}).sides(Direction("a", "b"))
 
 
 @pytest.mark.parametrize(("share", "copies"), [(0.0, 0), (0.5, 130), (1.0, 240)])

@@ -69,9 +69,11 @@ def open_direction_texts(run: Any, given: Mapping[str, Pairs]) -> DirectionTexts
     try:
         splits = load_splits(run.data)
     except (ConfigError, DataError) as error:
-        if not given:
+        if isinstance(error, DataError) and not given:
             raise
-        log(f"there is no off-target rate without the training text of the run: {error}")
+        # A ConfigError is that of a model whose training text is unknown, such as a published one.
+        why = f": {error}" if isinstance(error, DataError) else ""
+        log(f"no off-target rate, since the training text is not there{why}")
         return DirectionTexts(_sides(given), {}, {})
     tests, parallel = (given, {}) if given else (splits.tests, parallel_texts(run.data))
     training: dict[str, list[str]] = {}

@@ -113,6 +113,8 @@ def _ways(request: Any, languages: LanguageTags, direction: Direction) -> "list[
     ways = [Way("direct", "", trained)]
     if (pivot := choose_pivot(languages, direction, request.pivot)) is not None:
         ways.append(pivot)
+    elif trained is False:
+        log(f"{direction}: no language is known to have training text of both legs: see --pivot")
     if request.supervised is not None:
         others = _languages_of(open_directory(request.supervised))
         if direction not in (others.directions or {direction}):
