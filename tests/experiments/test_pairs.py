@@ -187,6 +187,7 @@ def test_a_further_language_keeps_the_tags_and_rows_of_the_others(trained, texts
     more = ["--init-from", str(trained), "--training.steps", "1", "--training.epochs", "None"]
     (texts / "a.xx").write_text((texts / "a.up").read_text())
     settings = ["--optimizer.learning-rate", "0", "--optimizer.schedule.warmup-steps", "1"]
+    settings += ["--tokens-like", "xx=up"]
     files = ["--data.pairs", *pairs(texts, "pt-xx", "pt-up"), "--data.read.validation-size", "2"]
     assert seq2seq.main(["train", "small", *files, *more, *settings, "--output", str(run)]) == 0
     start, grown = (open_directory(one) for one in (trained, run))
@@ -197,6 +198,7 @@ def test_a_further_language_keeps_the_tags_and_rows_of_the_others(trained, texts
     assert after.languages.is_trained(Direction("pt", "tp"))
     tables = [one.load_params("last").params["embedding"]["table"] for one in (start, grown)]
     assert (tables[0] == tables[1][: before.vocab_size]).all()
+    assert (tables[1][-1] == tables[1][after.languages.tags["up"]]).all()
     one, other = (tj.load(path).embed("um", to="tp") for path in (trained, run))
     assert one == pytest.approx(other, abs=1e-6)
     bad = ["train", "small", "--init-from", trained, "--output", tmp_path / "other"]

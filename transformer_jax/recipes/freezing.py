@@ -262,9 +262,11 @@ def _check_tokens_like(run: Any, start: Initial) -> None:
             raise ConfigError(f"{setting}: {pair!r} is no NEW=OLD, such as xxx_Latn=deu_Latn")
         if not has_token(start.tokenizer, _token(start.tokenizer, old)):
             raise ConfigError(f"{setting}: {own.init_from} has no token {old!r}")
-        if has_token(start.tokenizer, _token(start.tokenizer, new)):
+        tag = languages.token(new) if languages else new
+        token = tag if tag in added else new
+        if has_token(start.tokenizer, _token(start.tokenizer, token)):
             raise ConfigError(f"{setting}: {own.init_from} has {new!r} already: leave it out")
-        if added.isdisjoint((new, languages.token(new)) if languages else (new,)):
+        if token not in added:
             raise ConfigError(
                 f"{setting}: {new!r} is no new token of this run: add it with "
                 f"--tokenizer.add-tokens, or as a language of --data.pairs"

@@ -28,7 +28,9 @@ def with_directions(run: Any, start: Any) -> Any:
     """
     known = None if start is None else start.tokenizer.languages
     if not run.data.several:
-        check_default(known, run.init_from, "name the pairs, --data.pairs de-en=FILE")
+        if start is not None:
+            remedy = "name the pairs, --data.pairs de-en=FILE"
+            check_default(known, run.init_from, remedy)
         return run
     data, trained = run.data, list(named_files(run.data.pairs, "data.pairs"))
     if start is None:
