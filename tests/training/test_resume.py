@@ -35,6 +35,10 @@ PAIRS = [
 FAMILIES = {
     "seq2seq": ["small", *TRANSFORMER, "--model.encoder-layers", "1", *PAIRS],
     "recurrent": ["bahdanau", *PAIRS],
+    "pairs": [
+        "small", *TRANSFORMER, "--model.encoder-layers", "1", "--data.pairs",
+        "pt-tp={texts}/a.pt,{texts}/a.en", "tp-pt={texts}/a.pt,{texts}/a.en", *PAIRS[4:],
+    ],
     "decoder_only": [
         "char-cpu", *TRANSFORMER, "--data.text", "{texts}/a.pt", "--data.read.documents", "line",
         "--training.layout", "packed", "--training.batch-size", "8", "--training.sequence-length",
@@ -45,7 +49,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-MODULES = {"seq2seq": seq2seq, "recurrent": seq2seq, "decoder_only": decoder_only}
+MODULES = {"decoder_only": decoder_only} | dict.fromkeys(("seq2seq", "recurrent", "pairs"), seq2seq)
 
 
 class Runs:
@@ -105,7 +109,7 @@ def wait_for(path: Path, step: int, process: subprocess.Popen) -> None:
     scope="module",
     params=[
         "decoder_only",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("seq2seq", "recurrent")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("seq2seq", "recurrent", "pairs")),
     ],
 )
 def runs(tmp_path_factory, request):
