@@ -511,6 +511,7 @@ def test_lines_of_one_batch_go_to_a_language_each(lines, placement, num_beams):
     translator = Translator(model, tokenizer, search=search, batching=SHAPES)
     pairs = [Direction(*pair) for pair in itertools.permutations("xyz", 2)]
     directions = [pairs[i % len(pairs)] for i in range(len(lines))]
+    assert {17, 18, 19} <= set(translator.special_tokens().suppress_tokens)
     together = translator.translate(lines, directions=directions)
     programs = translator.run.search._cache_size()
     for pair in pairs:
