@@ -509,6 +509,7 @@ def test_lines_of_one_batch_go_to_a_language_each(lines, placement, num_beams):
     search = dataclasses.replace(SEARCH, num_beams=num_beams, num_return_sequences=1)
     model = letter_model(max_length=16)
     translator = Translator(model, tokenizer, search=search, batching=SHAPES)
+    lines = [line for line in lines if len(line) < 8][:8]  # of one shape
     pairs = [Direction(*pair) for pair in itertools.permutations("xyz", 2)]
     directions = [pairs[i % len(pairs)] for i in range(len(lines))]
     assert {17, 18, 19} <= set(translator.special_tokens().suppress_tokens)

@@ -103,6 +103,7 @@ def test_training_reads_what_translation_reads(trained, texts):
     assert rest == [*tokenizer.encode("um <2up>"), tokenizer.eos]
 
 
+@pytest.mark.slow
 def test_python_translates_each_text_into_its_language(trained):
     model = tj.load(trained)
     assert model.languages == ("pt", "tp", "up")
@@ -124,6 +125,7 @@ def test_python_translates_each_text_into_its_language(trained):
             model(lines, **settings)
 
 
+@pytest.mark.slow
 def test_commands_take_and_refuse_languages(trained, texts, tmp_path, capfd):
     (tmp_path / "in").write_text("um\n")
     (tmp_path / "out").write_text("mu\n")
