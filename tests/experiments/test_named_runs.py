@@ -24,6 +24,7 @@ from transformer_jax.training.settings import check_warmup
 DENOISING_RUNS = named_runs("denoising")
 PRETRAIN_RUNS = named_runs("masked_lm")
 TASK_RUNS = named_runs("finetuning")
+IMAGE_RUNS = named_runs("images")
 LANGUAGE_RUNS = named_runs("language_model", "ngram")
 TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 
@@ -53,6 +54,10 @@ EXPORTS = {
         "regress": "BertForSequenceClassification", "tag": "BertForTokenClassification",
         "qa": "BertForQuestionAnswering",
     },
+    "image": {
+        "vit": "ViTForImageClassification", "vit-small": "ViTForImageClassification",
+        "vit-base": "ViTForImageClassification", "cct": None, "digits": None,
+    },
 }  # fmt: skip
 RUNS = {
     "encoder-decoder": TRANSLATION_RUNS,
@@ -60,6 +65,7 @@ RUNS = {
     "decoder": LANGUAGE_RUNS,
     "encoder": PRETRAIN_RUNS,
     "encoder-task": TASK_RUNS,
+    "image": IMAGE_RUNS,
 }
 NEURAL = [
     (kind, name, run)
@@ -73,7 +79,7 @@ IDS = [f"{kind} {name}" for kind, name, _ in NEURAL]
 @pytest.mark.parametrize(("kind", "name", "run"), NEURAL, ids=IDS)
 def test_a_named_run_is_exported_as_its_family_or_the_difference_is_named(kind, name, run):
     fields = dataclasses.asdict(run)
-    if kind == "encoder-task":
+    if kind in ("encoder-task", "image"):
         fields["task"]["labels"] = ("no", "yes")
     wanted = EXPORTS[kind][name]
     if wanted is not None:
@@ -84,7 +90,7 @@ def test_a_named_run_is_exported_as_its_family_or_the_difference_is_named(kind, 
     ) as caught:
         choose_family(model_of(fields, kind))
     settings = re.findall(r"([a-z_.]+) \S+ instead of", str(caught.value))
-    assert {"positions.kind", "mixer.kind"} & set(settings)
+    assert {"positions.kind", "mixer.kind", "image.stem"} & set(settings)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -101,7 +107,8 @@ def test_a_preset_is_exported_as_a_family(name):
 
 @pytest.mark.parametrize(("kind", "name", "run"), NEURAL, ids=IDS)
 def test_help_shows_the_vocabulary_that_will_be_learnt(kind, name, run):
-    assert run.model.vocab_size == (run.tokenizer.vocab_size or VOCABULARY)
+    learnt = 0 if run.tokenizer is None else run.tokenizer.vocab_size or VOCABULARY
+    assert run.model.vocab_size == learnt
 
 
 @pytest.mark.parametrize("steps", [1, 13, 1000, 10**6])

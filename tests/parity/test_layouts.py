@@ -231,6 +231,7 @@ CHANGES = [
     ("image.distillation", "deit", "none"),
     ("image.stem", "vit", "convolutions"),
     ("image.pooling", "vit", "sequence"),
+    ("image.stem_channels", "vit", 32),
 ]
 # What no published family sets, or what changes no result.
 OTHERS = {

@@ -13,9 +13,11 @@ from transformer_jax.cli import decoder_only, encoder_only, seq2seq, training
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.data.denoising import NoiseConfig
+from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.summaries import SummaryOptions
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.presets import vit
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.recipes import translation
 from transformer_jax.recipes.registry import (
@@ -26,10 +28,11 @@ from transformer_jax.recipes.registry import (
     recipe_of,
 )
 from transformer_jax.recipes.tasks.denoising_task import DenoisingSettings
+from transformer_jax.recipes.tasks.image_task import ImageSettings
 from transformer_jax.recipes.tasks.labeled import ExampleSettings, LabeledSettings
 from transformer_jax.recipes.tasks.language_model_task import LanguageModelSettings
 from transformer_jax.recipes.tasks.masked_lm_task import MaskedLMSettings, SentenceObjectiveSettings
-from transformer_jax.recipes.tasks.settings import LengthSettings
+from transformer_jax.recipes.tasks.settings import ImageTask, LengthSettings
 from transformer_jax.recipes.tasks.summarization_task import SummarizationSettings, SummarySettings
 from transformer_jax.recipes.tasks.translation_task import PairSettings, TranslationSettings
 from transformer_jax.runs.config_guard import differences
@@ -50,6 +53,7 @@ LIBRARY = {
     "language_model": LanguageModelSettings(DECODER, "bos"),
     "masked_lm": MaskedLMSettings(ENCODER, SentenceObjectiveSettings("nsp"), LENGTH),
     "finetuning": LabeledSettings(ENCODER, ExampleSettings("tag", ("a",), 9, 2)),
+    "images": ImageSettings(vit(64, 1), ImageTask(labels=("a",)), Preprocessing()),
 }
 
 

@@ -31,7 +31,7 @@ from transformer_jax.models.lora import lora
 from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.making import make_model
 from transformer_jax.models.partition import EVERYTHING, Partition
-from transformer_jax.models.presets import bert
+from transformer_jax.models.presets import bert, vit
 from transformer_jax.models.recurrent_config import (
     AlignmentConfig,
     ModelConfig,
@@ -219,6 +219,31 @@ def _labels(task: Any, rng: np.random.Generator, kernel: str, length: int, rows:
     return Case(make, objective, batch, _accumulation(rng), config)
 
 
+def _pictures(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    """Classes of images, mixed by one key, with a row that fills the batch up."""
+    one = lambda *choices: choices[rng.integers(len(choices))]
+    pooling = one("class", "sequence")
+    form = {"stem": one("linear", "convolutions"), "pooling": pooling}
+    if pooling == "class":
+        form["distillation"] = one("none", "embedding", "head")
+    # Eight patches or a multiple of them, which devices share with the text.
+    plain = vit(D, 2, image_size=8 * max(1, length // 24), patch_size=one(2, 4), **form)
+    config = dataclasses.replace(
+        plain,
+        attention=AttentionConfig(num_heads=N, implementation=kernel),
+        compute=ComputeConfig(scan_layers=one(True, False), remat=one(True, False)),
+    )
+    size = config.image.image_size
+    labels = rng.integers(0, 3, rows).astype(np.int32)
+    labels[-1] = -1
+    images = rng.standard_normal((rows, size, size, 3)).astype(np.float32)
+    mixing = {"mixup": one(0.0, 0.5), "cutmix": one(0.0, 1.0)}
+    plainly = objectives.image_classification(0.1, **mixing)
+    objective = lambda model, batch, key: plainly(model, batch, jax.random.key(3))
+    make = lambda: make_model("image", config, task="classify", labels=3, rngs=nnx.Rngs(0))
+    return Case(make, objective, {"images": images, "labels": labels}, 1, config)
+
+
 def _mixed(task: Any, rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
     """A case of another task whose blocks have another mixer."""
     case = task(rng, "auto", length, rows)
@@ -267,6 +292,7 @@ TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "tag": functools.partial(_labels, "tag"),
     "regress": functools.partial(_labels, "regress"),
     "qa": functools.partial(_labels, "qa"),
+    "pictures": _pictures,
 }
 
 

@@ -9,9 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from experiments import decoder_only, seq2seq
+from experiments import decoder_only, encoder_only, seq2seq
 
 ROOT = Path(__file__).parents[2]
 STEPS = 150
@@ -21,7 +22,7 @@ TRANSFORMER = [
     "16",
 ]  # fmt: skip
 SETTINGS = [
-    "--model.d-model", "8", "--tokenizer.kind", "characters",
+    "--model.d-model", "8",
     "--training.steps", str(STEPS), "--training.ema-decay", "0.9",
     "--optimizer.schedule.warmup-steps", "20", "--loop.evaluate-every", "50",
     "--loop.checkpoint-every", "25",
@@ -29,7 +30,7 @@ SETTINGS = [
 PAIRS = [
     "--data.source", "{texts}/a.pt", "--data.target", "{texts}/a.en", "--data.read.max-length",
     "64", "--training.num-buckets", "1", "--training.max-tokens", "256", "--evaluation.sentences",
-    "0",
+    "0", "--tokenizer.kind", "characters",
 ]  # fmt: skip
 # The run of each family that has a name, its texts, and what it has of its own.
 FAMILIES = {
@@ -40,16 +41,26 @@ FAMILIES = {
         "pt-tp={texts}/a.pt,{texts}/a.en", "tp-pt={texts}/a.pt,{texts}/a.en", *PAIRS[4:],
     ],
     "decoder_only": [
-        "char-cpu", *TRANSFORMER, "--data.text", "{texts}/a.pt", "--data.read.documents", "line",
-        "--training.layout", "packed", "--training.batch-size", "8", "--training.sequence-length",
-        "32",
+        "char-cpu", *TRANSFORMER, "--tokenizer.kind", "characters", "--data.text", "{texts}/a.pt",
+        "--data.read.documents", "line", "--training.layout", "packed", "--training.batch-size",
+        "8", "--training.sequence-length", "32",
         "--model.norm.residual-dropout", "0.1", "--evaluation.sample", "0",
         "--evaluation.ngram-orders",
+    ],
+    "pictures": [
+        "digits", "--model.encoder-layers", "1", "--model.attention.num-heads", "2",
+        "--model.feed-forward.d-ff", "16", "--model.image.stem-channels", "4",
+        "--data.images", "{texts}/a.npz", "--data.read.decode-first", "False",
+        "--training.batch-size", "8", "--model.norm.residual-dropout", "0.1",
+        "--augmentation.operations", "1",
+        "--augmentation.erase", "0.5", "--augmentation.mixup", "0.2", "--augmentation.cutmix", "1",
     ],
 }  # fmt: skip
 
 
-MODULES = {"decoder_only": decoder_only} | dict.fromkeys(("seq2seq", "recurrent", "pairs"), seq2seq)
+MODULES = {"decoder_only": decoder_only, "pictures": encoder_only} | dict.fromkeys(
+    ("seq2seq", "recurrent", "pairs"), seq2seq
+)
 
 
 class Runs:
@@ -60,6 +71,8 @@ class Runs:
         lines = [f"{a} {b}" for a in WORDS for b in WORDS]
         (folder / "a.pt").write_text("".join(f"{line}\n" for line in lines))
         (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
+        pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8), np.uint8)
+        np.savez(folder / "a.npz", images=pixels, labels=np.arange(60) % 3)
 
     def arguments(self, run: Path) -> list[str]:
         """The arguments of the command that begins or resumes the run."""
@@ -109,7 +122,10 @@ def wait_for(path: Path, step: int, process: subprocess.Popen) -> None:
     scope="module",
     params=[
         "decoder_only",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("seq2seq", "recurrent", "pairs")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("seq2seq", "recurrent", "pairs", "pictures")
+        ),
     ],
 )
 def runs(tmp_path_factory, request):

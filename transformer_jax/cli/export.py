@@ -107,7 +107,7 @@ class Export(RunCommand):
             shard = None if self.max_shard_size is None else int(self.max_shard_size * 1e9)
             dtype = self.dtype or usual_dtype(published)
             how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "first": first}
-            said = write_model(*what, published, **how)
+            said = write_model(*what, _with_preprocessor(published, fields, model), **how)
             copy_template(directory.path, output)
             write_preprocessing(output, fields, model)
             self.write_sentences(output, directory.path, fields)
@@ -202,6 +202,19 @@ class Export(RunCommand):
         return bool(inside) and all(
             file.is_file() and file.relative_to(self.output).as_posix() in names for file in inside
         )
+
+
+def _with_preprocessor(
+    published: Mapping[str, Any], fields: Mapping[str, Any], model: Any
+) -> Mapping[str, Any]:
+    """The record of a published model, or of pictures as a run here reads them."""
+    if model.kind != "image" or "preprocessing" not in fields:
+        return published
+    from transformer_jax.inference.images import pictures_of
+
+    form = pictures_of(fields, model.config.image)
+    settings = form.preprocessing.settings(form.size, form.channels)
+    return {**published, "preprocessor": settings}
 
 
 def _remove_earlier_drafts(output: Path) -> None:

@@ -20,6 +20,7 @@ class ImageConfig(Configuration, group="image"):
     # The map from pixels to vectors of patches: linear, or log2(patch_size) convolutions that are
     # halved each (Hassani et al. 2021).
     stem: Literal["linear", "convolutions"] = "linear"
+    stem_channels: Annotated[int, Range(1, 1 << 16)] = 64  # of all convolutions but the last
     # The vector of the whole image: that of a class embedding before the patches, or a weighted sum
     # over patches (Hassani et al. 2021).
     pooling: Literal["class", "sequence"] = "class"
@@ -68,7 +69,7 @@ class ImageConfig(Configuration, group="image"):
             >>> ImageConfig(32, 4, stem="convolutions").convolutions
             ((3, 64), (64, 0))
         """
-        widths = [self.num_channels, *[64] * (self.patch_size.bit_length() - 2), 0]
+        widths = [self.num_channels, *[self.stem_channels] * (self.patch_size.bit_length() - 2), 0]
         return tuple(itertools.pairwise(widths)) if self.stem == "convolutions" else ()
 
 

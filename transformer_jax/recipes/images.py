@@ -254,8 +254,10 @@ def _run(
 
 def _compact(size: int, channels: int = 3, layers: int = 4, width: int = 128) -> TransformerConfig:
     """A compact Transformer: two convolutions, sequence pooling, ``d_ff = 2 d_model``."""
-    form = {"patch_size": 4, "stem": "convolutions", "pooling": "sequence"}
-    plain = vit(width, layers, image_size=size, num_channels=channels, **form)
+    plain = vit(
+        width, layers, image_size=size, patch_size=4, num_channels=channels,
+        stem="convolutions", stem_channels=32, pooling="sequence",
+    )  # fmt: skip
     feed_forward = dataclasses.replace(plain.feed_forward, d_ff=2 * width)
     return dataclasses.replace(plain, feed_forward=feed_forward)
 

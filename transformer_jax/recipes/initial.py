@@ -228,7 +228,7 @@ class Initial:
         taken, fresh = [], []
         old, like = self.tokenizer.vocab_size if tokens else 0, like or {}
         for name in known.keys() & image_positions(model):
-            known[name] = resized_positions(known[name], self.model.image, model.image)
+            known[name] = resized_positions(np.asarray(known[name]), self.model.image, model.image)
         if tokens > old:
             for name in known.keys() & _BY_TOKEN:
                 known[name] = with_new_rows(np.asarray(known[name]), old, tokens, name)

@@ -35,6 +35,7 @@ from transformer_jax.training.task import Data, Task, fingerprint
 
 __all__ = [
     "ImageBatching",
+    "ImageSettings",
     "image_classification",
     "image_scores",
     "label_numbers",
