@@ -18,12 +18,13 @@ GPT2 = {"vocab": 50_257, "width": 768, "heads": 12, "layers": 12}  # the smalles
 _TINY = {
     "vocab": 1000, "width": 32, "heads": 2, "layers": 1, "hidden": 64, "context": 16,
     "batch": 4, "length": 8, "prompt": 8, "new": 4, "texts": 64, "deals": 2, "count": 16,
+    "image": 32,
 }  # fmt: skip
 
 What = Literal[
     "train", "decode", "language-train", "language-decode", "encoder-pretrain",
-    "encoder-finetune", "embed", "engine", "recurrent", "adapters", "frozen-base",
-    "load",
+    "encoder-finetune", "vit-train", "embed", "engine", "recurrent", "adapters",
+    "frozen-base", "load",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@
     python -m benchmarks language-decode
     python -m benchmarks encoder-pretrain
     python -m benchmarks encoder-finetune
+    python -m benchmarks vit-train
     python -m benchmarks embed
     python -m benchmarks engine
     python -m benchmarks recurrent
@@ -44,6 +45,7 @@ PEERS_ENCODER = "benchmarks.peers_encoder"
 OURS_ADAPTERS, PEERS_ADAPTERS = "benchmarks.ours_adapters", "benchmarks.peers_adapters"
 
 OURS_FROZEN_BASE = "benchmarks.ours_frozen_base"
+OURS_IMAGES, PEERS_IMAGES = "benchmarks.ours_images", "benchmarks.peers_images"
 
 # 3+3 layers of 256 and 1024, 4 heads, 8,000 tokens: the size of a small translator.
 SIZE = {"vocab": 8000, "width": 256, "heads": 4, "layers": 3, "hidden": 1024}
@@ -54,6 +56,8 @@ MIDDLE = {"vocab": 8000, "width": 384, "heads": 6, "layers": 6, "context": 256, 
 
 BERT_SMALL = {"vocab": 30_522, "width": 512, "heads": 8, "layers": 4, "hidden": 2048}
 MINILM = {"vocab": 30_522, "width": 384, "heads": 12, "layers": 6, "hidden": 1536}
+VIT_TINY = {"width": 192, "heads": 3, "layers": 12, "hidden": 768, "image": 224, "patch": 16}
+VIT_SMALL = VIT_TINY | {"width": 384, "heads": 6, "hidden": 1536}
 LLAMA = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 1376}
 
 
@@ -208,6 +212,24 @@ def _encoder_train(settings: Settings, case: str, texts: int, unit: str) -> Tabl
     return title, rows, unit
 
 
+def vit_train(settings: Settings) -> list[Table]:
+    """A training step of Vision Transformers on pictures of 224 x 224."""
+    tables = []
+    peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_IMAGES}
+    for name, full, batch in (("ViT-Ti/16", VIT_TINY, 16), ("ViT-S/16", VIT_SMALL, 8)):
+        size = settings.size(**full, batch=batch)
+        title = f"image classifier training step, {_named(settings, name)}"
+        title = f"{title}, {size['batch']} pictures"
+        bench = settings.bench(title)
+        bench.add("transformer_jax", "train", size, module=OURS_IMAGES)
+        bench.add("transformers, eager", "train", size, **peer)
+        bench.add("transformers, compiled", "train", {**size, "compiled": True}, **peer)
+        rows = bench.measure(settings.turns, size["batch"], "transformers, eager")
+        bench.close()
+        tables.append((title, rows, "pictures"))
+    return tables
+
+
 def embed(settings: Settings) -> list[Table]:
     """The mean vectors of 2,000 sentences as long as those of SST-2."""
     tables = []
@@ -296,6 +318,7 @@ RUNS = {
     "language-decode": language_decode,
     "encoder-pretrain": encoder_pretrain,
     "encoder-finetune": encoder_finetune,
+    "vit-train": vit_train,
     "embed": embed,
     "engine": engine,
     "recurrent": recurrent,

@@ -292,3 +292,53 @@ def test_images_of_another_shape_are_refused(shape):
     graph, params = parts(SMALL)
     with pytest.raises(ConfigError, match=r"this model reads \[12, 12, 2\], channels last"):
         nnx.merge(graph, params)(jnp.zeros(shape))
+
+
+FORMS = {
+    "compact": {"stem": "convolutions", "stem_channels": 5, "pooling": "sequence"},
+    "convolutions": {"stem": "convolutions", "stem_channels": 5},
+    "distilled": {"distillation": "head"},
+    "second embedding": {"distillation": "embedding"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_parameters_of_every_form_are_counted(form):
+    config = change(image=dataclasses.replace(SMALL.image, **FORMS[form]))
+    _, params = parts(config, labels=0)
+    found = {name: leaf.size for name, leaf in flatten_dict(params).items()}
+    assert accounting.count_parameters(config) == sum(found.values()), found
+
+
+def test_a_stem_of_convolutions_is_the_sum_over_neighbours():
+    """Each convolution, its ReLU and its maximum, in loops of NumPy."""
+    config = change(image=dataclasses.replace(SMALL.image, **FORMS["compact"]))
+    p = jax.device_get(parts(config, labels=0)[1])
+    found = compiled(config, lambda model, x: model.embed(x), labels=0)(IMAGES[:1])
+    x = np.asarray(IMAGES[0], np.float64)
+    for i in range(2):
+        kernel = p["convolutions"][i]["kernel"].reshape(3, 3, x.shape[-1], -1)
+        size = len(x)
+        padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))
+        y = sum(
+            padded[a : a + size, b : b + size] @ kernel[a, b] for a in range(3) for b in range(3)
+        )
+        y = np.pad(np.maximum(y, 0), ((1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
+        x = np.array(
+            [
+                [y[r : r + 3, c : c + 3].max((0, 1)) for c in range(0, size, 2)]
+                for r in range(0, size, 2)
+            ]
+        )
+    assert found.shape == (1, PATCHES, D)
+    np.testing.assert_allclose(found[0], x.reshape(PATCHES, D), atol=1e-5)
+
+
+def test_sequence_pooling_is_a_weighted_sum_of_patches():
+    config = change(image=dataclasses.replace(SMALL.image, **FORMS["compact"]))
+    p = jax.device_get(parts(config)[1])
+    hidden = compiled(config, lambda model, x: VisionEncoder.__call__(model, x))(IMAGES)
+    scores = np.asarray(hidden) @ p["pool"]["kernel"] + p["pool"]["bias"]
+    weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    wanted = (weights * np.asarray(hidden)).sum(1) @ p["labels"]["kernel"] + p["labels"]["bias"]
+    np.testing.assert_allclose(compiled(config)(IMAGES), wanted, atol=1e-5)
