@@ -11,6 +11,7 @@ from transformer_jax.data.corpora import babel
 from transformer_jax.data.corpora.babel_languages import CONCEPTS, LANGUAGES, VALUES
 from transformer_jax.data.corpora.babel_pairs import babel_pairs, training_counts
 from transformer_jax.data.languages import Direction
+from transformer_jax.data.sources import PairData, load_splits, parallel_texts
 
 SPLITS = ("train", "valid", "test")
 
@@ -179,3 +180,26 @@ def _sources(pairs):
 def test_unknown_languages_and_counts_are_refused(pairs, message):
     with pytest.raises(ConfigError, match=message):
         training_counts({Direction.parse(name): count for name, count in pairs.items()})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "babel needs data.pairs, the number of pairs of each direction, such as a-b=10000"),
+        ({"pairs": "x.tsv"}, "babel needs data.pairs, the number of pairs of each direction"),
+        ({"pairs": ("a-b=5",), "tfds": "x"}, "data is given in more than one way"),
+    ],
+)
+def test_settings_without_numbers_of_pairs_are_refused(data, message):
+    with pytest.raises(ConfigError, match=message):
+        PairData(corpus="babel", **data)
+
+
+def test_all_languages_have_the_test_sentences_of_each_direction():
+    data = PairData(corpus="babel", pairs=("a-b=5", "b-c=5"))
+    splits, texts = load_splits(data), parallel_texts(data)
+    assert list(texts) == list(LANGUAGES)
+    for name, pairs in splits.tests.items():
+        source, target = name.removeprefix("test ").split("-")
+        assert (pairs.sources, pairs.targets) == (texts[source], texts[target])
+    assert parallel_texts(PairData(corpus="phrasebook")) == {}
