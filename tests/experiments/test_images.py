@@ -136,7 +136,7 @@ def test_a_truncated_picture_is_refused_before_the_first_step(pictures, tmp_path
 
 
 @pytest.mark.parametrize("layout", ["vit", "deit"])
-@pytest.mark.quick("deit")
+@pytest.mark.slow
 def test_a_run_starts_from_a_published_model(pictures, tmp_path, layout):
     """With another size of images and another head; frozen parts stay, and it goes back."""
     folder = layouts.write(layout, tmp_path / "published")

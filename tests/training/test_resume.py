@@ -71,7 +71,7 @@ class Runs:
         lines = [f"{a} {b}" for a in WORDS for b in WORDS]
         (folder / "a.pt").write_text("".join(f"{line}\n" for line in lines))
         (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
-        pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8), np.uint8)
+        pixels = np.random.default_rng(0).integers(0, 256, (60, 9, 9), np.uint8)
         np.savez(folder / "a.npz", images=pixels, labels=np.arange(60) % 3)
 
     def arguments(self, run: Path) -> list[str]:

@@ -19,7 +19,7 @@ from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.images.store import ImageStore, Pictures, build_image_store
 from transformer_jax.data.images.tables import ImageTable
-from transformer_jax.data.plan import Batching, BucketPlan
+from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.evaluation.classification import accuracy, macro_f1
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
@@ -53,16 +53,15 @@ class ImageBatching(Configuration, group="batching"):
     batch_size: Count = 128  # pictures of a batch, over all devices
     seed: Amount = 1  # of the order, and of random changes
 
-    def plan(self, count: int, shuffle: bool = True) -> BucketPlan:
+    def plan(self, count: int, shuffle: bool = True) -> ArrayPlan:
         """Returns batches of so many pictures; the last one of an epoch is filled up with -1.
 
         Example:
             >>> plan = ImageBatching(batch_size=2).plan(3, shuffle=False)
-            >>> [batch.indices.tolist() for batch in plan.epoch(0)]
+            >>> [plan.batch(step).tolist() for step in range(plan.steps_per_epoch)]
             [[0, 1], [2, -1]]
         """
-        rows = self.batch_size
-        return Batching(rows, 1, rows, self.seed, 1).plan(np.ones(count, np.int64), shuffle=shuffle)
+        return ArrayPlan(count, self.batch_size, self.seed, shuffle, fill=True)
 
 
 @dataclasses.dataclass(frozen=True)
