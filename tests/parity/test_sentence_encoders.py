@@ -121,6 +121,7 @@ def rewrite(draw, folder, modes, include):
         file.write_text(json.dumps(parts))
 
 
+@pytest.mark.filterwarnings("ignore:.*longer than the model reads")  # lengths are drawn
 @pytest.mark.parametrize("number", range(FOLDERS))
 def test_vectors_are_those_of_sentence_transformers(tmp_path, number):
     """Prompts, lengths, poolings, linear maps and normalization, of the folder and of its run."""
