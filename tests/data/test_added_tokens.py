@@ -67,3 +67,10 @@ def test_what_cannot_be_added_exactly_is_refused():
     file["model"]["vocab"]["t"] = 100  # a hole, into which the library would put new tokens
     with pytest.raises(ConfigError, match="cannot be added to this tokenizer exactly"):
         add_tokens(Tokenizer(json.dumps(file)), ["covid"])
+
+
+def test_further_ends_of_texts_stay_with_more_tokens():
+    plain = add_tokens(train_tokenizer("bytes", []), special=["<stop>"])
+    tokenizer = Tokenizer(plain.text, {"ends": ["<stop>"]})
+    assert add_tokens(tokenizer, special=["<new>"]).end_tokens == tokenizer.end_tokens
+    assert len(tokenizer.end_tokens) == 2
