@@ -44,7 +44,7 @@ def weights(layout: str) -> dict[str, np.ndarray]:
     for name, shape in LAYOUTS[layout]["tensors"].items():
         noise = 0.15 * random(f"{layout}/{name}").standard_normal(shape)
         gain = len(shape) == 1 and name.endswith("weight") and "gemma" not in layout
-        found[name] = (noise + gain).astype(np.float32)
+        found[name] = np.asarray(noise + gain, np.float32)
     return found
 
 
@@ -69,6 +69,8 @@ def inputs(layout: str) -> dict[str, np.ndarray]:
         if "decoder" not in fields:
             return pixels
         return pixels | {"decoder_input_ids": draw.randint(5, 80, (3, 33))}
+    if "vision_config" in fields:
+        return towers(draw, fields)
     B, S = 4, 40
     ids, real = draw.randint(5, 80, (B, S)), np.ones((B, S), np.int64)
     real[1, 29:] = real[2, :13] = real[3, 11:20] = 0
@@ -82,6 +84,22 @@ def inputs(layout: str) -> dict[str, np.ndarray]:
     elif fields["model_type"] in DECODERS:
         found["position_ids"] = np.maximum(real.cumsum(1) - 1, 0)
     return found
+
+
+def towers(draw: np.random.RandomState, fields: dict) -> dict[str, np.ndarray]:
+    """Images and texts for two towers: CLIP looks for ends of texts, SigLIP reads padding too."""
+    image, text, rows = fields["vision_config"], fields["text_config"], 4
+    shape = (3, image["num_channels"], image["image_size"], image["image_size"])
+    pixels = {"pixel_values": draw.standard_normal(shape).astype(np.float32)}
+    length, end = text["max_position_embeddings"], text["eos_token_id"]
+    ids = draw.randint(3, text["vocab_size"] - 1, (rows, length))
+    if fields["model_type"] == "siglip":
+        return pixels | {"input_ids": ids}
+    last = draw.randint(1, length, (rows, 1))
+    ids = np.where(ids == end, end + 1, ids)
+    ids[np.arange(rows), last[:, 0]] = end
+    real = (np.arange(length) <= last).astype(np.int64)
+    return pixels | {"input_ids": ids, "attention_mask": real}
 
 
 # In transformers a padding token that these write has the position of padding; in ours the next.

@@ -26,6 +26,12 @@ def outputs(model, module, inputs):
     if model.kind == "captioner":
         pixels = jnp.moveaxis(given["pixel_values"], 1, -1)
         return {"logits": module(pixels, given["decoder_input_ids"])}
+    if model.kind == "two-tower":
+        images = module.embed_images(jnp.moveaxis(given["pixel_values"], 1, -1))
+        ids = given["input_ids"]
+        texts = module.embed_texts(ids, given.get("attention_mask", jnp.ones_like(ids)).sum(1))
+        matches = module.similarities(images, texts)
+        return {"image_embeds": images, "text_embeds": texts, "logits_per_image": matches}
     ids, real = given["input_ids"], given["attention_mask"].astype(bool)
     if model.kind == "encoder-decoder":
         return {"logits": module(ids, given["decoder_input_ids"], real)}

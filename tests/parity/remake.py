@@ -78,6 +78,12 @@ VIT = {
 }  # fmt: skip
 CROSS = {"is_decoder": True, "add_cross_attention": True}
 MULTI = {"num_labels": 4, "problem_type": "multi_label_classification"}
+TOWER = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+READS = TOWER | {
+    "vocab_size": V, "max_position_embeddings": 20, "eos_token_id": V - 1, "bos_token_id": 0,
+    "pad_token_id": 1,
+}  # fmt: skip
+SEES = TOWER | {"image_size": 32, "patch_size": 8}
 MODELS = {
     "bert": (hf.BertForPreTraining, hf.BertConfig(**BERT)),
     "bert_mlm": (hf.BertForMaskedLM, hf.BertConfig(**BERT, hidden_act="gelu_new")),
@@ -169,6 +175,28 @@ MODELS = {
                 tie_word_embeddings=False,
             ).to_dict(),
             decoder_start_token_id=0, eos_token_id=2, pad_token_id=1,
+        ),
+    ),
+    "clip": (
+        hf.CLIPModel,
+        hf.CLIPConfig(
+            text_config=READS | {"hidden_size": 32, "num_hidden_layers": 3},
+            vision_config=SEES | {"hidden_size": 24}, projection_dim=18,
+        ),
+    ),
+    "clip_gelu": (
+        hf.CLIPModel,
+        hf.CLIPConfig(
+            text_config=READS | {"hidden_size": 24, "hidden_act": "gelu", "layer_norm_eps": 1e-3},
+            vision_config=SEES | {"hidden_size": 32, "hidden_act": "gelu", "num_channels": 1},
+            projection_dim=32,
+        ),
+    ),
+    "siglip": (
+        hf.SiglipModel,
+        hf.SiglipConfig(
+            text_config=READS | {"hidden_size": 32, "projection_size": 24},
+            vision_config=SEES | {"hidden_size": 24, "num_hidden_layers": 3},
         ),
     ),
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA)),
@@ -285,7 +313,8 @@ def outputs(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
     with torch.no_grad(), exact() if dtype == torch.float64 else contextlib.nullcontext():
         out = model(**given)
     kinds = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits",
-             "end_logits", "pooler_output", "last_hidden_state")  # fmt: skip
+             "end_logits", "pooler_output", "last_hidden_state", "logits_per_image",
+             "image_embeds", "text_embeds")  # fmt: skip
     return {kind: out[kind].double().numpy() for kind in kinds if out.get(kind) is not None}
 
 

@@ -41,7 +41,7 @@ LAYOUTS = list(layouts.LAYOUTS)
 QUICK = (
     "bert_mlm", "bert_qa", "roberta", "camembert_tag", "distilbert_cls", "electra", "gpt2",
     "gpt2_multi", "llama_yarn", "qwen3_number", "gemma2", "phi3_short", "stablelm", "opt_post",
-    "bart", "marian_unshared", "t5_gated", "vit", "deit",
+    "bart", "marian_unshared", "t5_gated", "vit", "deit", "clip", "siglip",
 )  # fmt: skip
 # Of each kind of model, with the mechanisms in which they differ.
 QUICK_OUTPUTS = (
@@ -232,6 +232,7 @@ CHANGES = [
     ("image.stem", "vit", "convolutions"),
     ("image.pooling", "vit", "sequence"),
     ("image.stem_channels", "vit", 32),
+    ("image.patch_bias", "vit", False),
 ]
 # What no published family sets, or what changes no result.
 OTHERS = {
@@ -373,6 +374,8 @@ KEYS = {
             "problem_type": "multi_label_classification", "model_type": "bert"},
     "vit_bare": {"pooler_act": "relu", "pooler_output_size": 16, "qkv_bias": True},
     "deit": {"image_size": 64, "hidden_act": "relu", "id2label": {"0": "a", "1": "b"}},
+    "clip": {"projection_dim": 20, "text_config": {"vocab_size": 97}, "vision_config": {}},
+    "siglip": {"text_config": {"vocab_size": 97}, "vision_config": {"vision_use_head": False}},
     "deit_bare": {"pooler_act": "tanh", "pooler_output_size": 16, "qkv_bias": False},
 }  # fmt: skip
 

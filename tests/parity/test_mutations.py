@@ -162,8 +162,11 @@ def usual_config(config):
 def inputs_of(name):
     """Inputs of a layout, padded with the token that a configuration names."""
     usual = {key: value[:, : SHORT.get(name)] for key, value in layouts.inputs(name).items()}
+    usual_fields = layouts.LAYOUTS[name]["config"]
 
     def inputs(fields):
+        if "vision_config" in usual_fields:
+            return towers(name, fields)
         pad = fields.get("pad_token_id")
         if "input_ids" not in usual or isinstance(pad, bool) or not isinstance(pad, int):
             return usual
@@ -174,6 +177,16 @@ def inputs_of(name):
         return usual | {"input_ids": np.where(real == 1, clash, pad)}
 
     return inputs
+
+
+def towers(name, fields):
+    """Inputs of two towers whose texts end with the token that a configuration names."""
+    usual = layouts.LAYOUTS[name]["config"]
+    text = (fields.get("text_config") or {}) if isinstance(fields.get("text_config"), dict) else {}
+    end = text.get("eos_token_id")
+    known = isinstance(end, int) and not isinstance(end, bool) and 0 <= end < 96
+    named = usual["text_config"] | ({"eos_token_id": end} if known else {})
+    return layouts.towers(layouts.random(f"{name} inputs"), usual | {"text_config": named})
 
 
 @pytest.mark.parametrize("name", [*LAYOUTS, "mt5"])

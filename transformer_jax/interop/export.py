@@ -249,6 +249,8 @@ def write_folder(
                 f"and the tokenizer has {own[name]}: train with positions.offset {own[name] + 1}"
             )
     said = fit.fields | own | {"dtype": dtype}
+    if "text_config" in said and own:  # transformers looks for the end of a text there
+        said |= {"text_config": said["text_config"] | own}
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

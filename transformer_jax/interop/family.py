@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.making import Kind, TaskKind
 
 __all__ = [
@@ -22,9 +23,9 @@ __all__ = [
 ]
 
 # How a tensor lies in Hugging Face files. ``transposed``: linear kernels are [out, in].
-# ``leading_axis``: a first axis of size one. ``patches``: the kernel over [rows, columns,
+# ``leading_axis``: a first axis of size one. ``first_row``: ours has such an axis. ``patches``: the kernel over [rows, columns,
 # channels] is a convolution, [out, channels, rows, columns].
-TensorLayout = Literal["same", "transposed", "leading_axis", "patches"]
+TensorLayout = Literal["same", "transposed", "leading_axis", "first_row", "patches"]
 
 
 class TensorMapping(NamedTuple):
@@ -61,10 +62,12 @@ class Model:
         task: Task of a fine-tuned model: of encoders classify, multi_label, regress, tag, qa,
             or replaced (ELECTRA's discriminator); of decoders the first three; of images classify.
         labels: Names of its classes.
-        encoder: Of a captioner, what its encoder of images is made of; ``config`` is the decoder.
+        encoder: Of a captioner or of two towers, what the encoder of images is made of; ``config``
+            is that of texts.
+        contrast: What two towers have in common.
     """
 
-    kind: Kind | Literal["captioner"]
+    kind: Kind | Literal["captioner", "two-tower"]
     config: TransformerConfig
     prefix: str = ""
     words: bool = False
@@ -72,6 +75,7 @@ class Model:
     task: TaskKind | None = None
     labels: tuple[str, ...] = ()
     encoder: TransformerConfig | None = None
+    contrast: ContrastConfig | None = None
 
 
 @dataclasses.dataclass(frozen=True)

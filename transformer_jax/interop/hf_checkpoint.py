@@ -30,6 +30,7 @@ from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import make_model
+from transformer_jax.models.two_towers import TwoTowers
 
 __all__ = [
     "HFCheckpoint",
@@ -166,7 +167,9 @@ def abstract_model(model: Model) -> Any:
         "labels": len(model.labels),
     }
     make: Any = lambda: make_model(kind, model.config, **how, rngs=nnx.Rngs(0))
-    if model.encoder is not None:
+    if model.contrast is not None:
+        make = lambda: TwoTowers(model.encoder, model.config, model.contrast, rngs=nnx.Rngs(0))
+    elif model.encoder is not None:
         make = lambda: Captioner(model.encoder, model.config, rngs=nnx.Rngs(0))
     return nnx.eval_shape(make)
 
@@ -300,7 +303,11 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter; one block a stack is traced, for the others are as it is."""
     config = model.config
     encoder = model.encoder or config
-    layers = {"encoder": encoder.encoder_layers, "decoder": config.decoder_layers}
+    layers = {
+        "encoder": encoder.encoder_layers,
+        "decoder": config.decoder_layers,
+        "text": config.encoder_layers or config.decoder_layers,
+    }
     few = model.encoder and _with_one_layer(model.encoder)
     small = abstract_model(dataclasses.replace(model, config=_with_one_layer(config), encoder=few))
     state = nnx.to_pure_dict(nnx.split(small)[1])

@@ -23,6 +23,7 @@ from transformer_jax.interop.folder_tokens import generation_fields, special_tok
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.runs.checkpoint_reader import Loaded
 from transformer_jax.runs.run_directory import RunDirectory
 
@@ -198,6 +199,8 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
         }
     elif model.encoder is not None:
         found["encoder"] = dataclasses.asdict(model.encoder)
+        if model.contrast is not None:
+            found["contrast"] = dataclasses.asdict(model.contrast)
         found["published"]["preprocessor"] = preprocessor_fields(folder.path)
     elif model.kind == "image":
         found["task"] = {"kind": "classify", "labels": list(model.labels)} if model.task else None
@@ -237,12 +240,13 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
         next_sentence=kind == "encoder" and objective != "none",
         task="classify" if task.get("kind") == "pair" else task.get("kind"),
         labels=tuple(map(str, labels)),
-        encoder=_encoder_of(fields, config) if kind == "captioner" else None,
+        encoder=_encoder_of(fields, config) if kind in ("captioner", "two-tower") else None,
+        contrast=from_dict(ContrastConfig, fields["contrast"]) if kind == "two-tower" else None,
     )
 
 
 def _encoder_of(fields: Mapping[str, Any], config: TransformerConfig) -> TransformerConfig:
-    """The encoder of a captioner, which computes as its decoder does."""
+    """The encoder of images, which computes as the model of texts does."""
     encoder: TransformerConfig = from_dict(TransformerConfig, fields["encoder"])
     return dataclasses.replace(encoder, compute=config.compute)
 

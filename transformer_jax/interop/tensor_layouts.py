@@ -21,12 +21,16 @@ def hf_shape(shape: tuple[int, ...], mapping: TensorMapping) -> tuple[int, ...]:
         >>> key = TensorMapping("key/kernel", "qkv_proj.weight", "transposed", (4, 6, 8))
         >>> hf_shape((32, 16), key)
         (64, 32)
+        >>> hf_shape((1, 32), TensorMapping("class/table", "class_embedding", "first_row"))
+        (32,)
         >>> patches = TensorMapping("embedding/kernel", "conv.weight", "patches", patch=8)
         >>> hf_shape((192, 32), patches)
         (32, 3, 8, 8)
     """
     if mapping.layout == "patches":
         return (shape[1], shape[0] // mapping.patch**2, mapping.patch, mapping.patch)
+    if mapping.layout == "first_row":
+        return shape[1:]
     first, last, of = mapping.part
     shape = (*shape[:-1], shape[-1] * of // (last - first))
     if mapping.layout == "transposed":
@@ -63,6 +67,8 @@ def from_hf(array: np.ndarray, mapping: TensorMapping, memory: Memory = aligned)
         array = array[..., first * size : last * size]
     if mapping.layout == "leading_axis":
         array = array[0]
+    elif mapping.layout == "first_row":
+        array = array[None]
     elif mapping.layout == "patches":
         array = array.transpose(2, 3, 1, 0).reshape(-1, len(array))
     if array.dtype == np.float32 and array.flags.c_contiguous:
@@ -85,6 +91,8 @@ def to_hf(arrays: Sequence[np.ndarray], mappings: Sequence[TensorMapping]) -> np
     if form == "patches":
         kernel = arrays[0].reshape(patch, patch, -1, arrays[0].shape[-1])
         return np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
+    if form == "first_row":
+        return np.asarray(arrays[0]).reshape(arrays[0].shape[1:])
     parts = [arrays[i] for i in order]
     array = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
     array = array.T if form == "transposed" else array

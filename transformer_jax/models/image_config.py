@@ -21,9 +21,11 @@ class ImageConfig(Configuration, group="image"):
     # halved each (Hassani et al. 2021).
     stem: Literal["linear", "convolutions"] = "linear"
     stem_channels: Annotated[int, Range(1, 1 << 16)] = 64  # of all convolutions but the last
-    # The vector of the whole image: that of a class embedding before the patches, or a weighted sum
-    # over patches (Hassani et al. 2021).
-    pooling: Literal["class", "sequence"] = "class"
+    patch_bias: bool = True  # of the linear map (CLIP: False)
+    # The vector of the whole image: that of a class embedding before the patches, a weighted sum
+    # over patches (Hassani et al. 2021), or that of a learned query that attends to them, behind a
+    # feed-forward layer (Zhai et al. 2022).
+    pooling: Literal["class", "sequence", "attention"] = "class"
     # DeiT's second embedding before the patches: none, its embedding alone, or with a second head
     # of labels, whose logits are averaged with those of the first.
     distillation: Literal["none", "embedding", "head"] = "none"
@@ -40,10 +42,15 @@ class ImageConfig(Configuration, group="image"):
                 f"image.patch_size is {self.patch_size}: with image.stem convolutions it is 2, 4, "
                 f"8 and so on, as each convolution is halved"
             )
-        if self.pooling == "sequence" and self.distillation != "none":
+        if self.pooling != "class" and self.distillation != "none":
             raise ConfigError(
                 f"image.distillation {self.distillation} is for image.pooling class, and that is "
-                f"sequence: leave one of them out"
+                f"{self.pooling}: leave one of them out"
+            )
+        if self.stem == "convolutions" and not self.patch_bias:
+            raise ConfigError(
+                "image.patch_bias False is for image.stem linear, and that is convolutions, which "
+                "have none: leave it out"
             )
 
     @property

@@ -1,5 +1,7 @@
 """The Vision Transformer: reads an image as a sequence of patches."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,13 +11,34 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.patches import convolve, max_pool, patchify, sequence_pool
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.layers.basic import FeedForward, Linear, Norm
 from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.layers.parameters import at_depth
 from transformer_jax.models.layers.stack import OnHidden, Stack
 from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["ImageClassifier", "VisionEncoder"]
+
+
+class AttentionPool(Summarized):
+    """The vector of a whole sequence: what a learned query attends to, ``y + FFN(norm(y))``.
+
+    Zhai et al. 2022 (Scaling Vision Transformers), section 3.2; Zhai et al. 2023 (SigLIP).
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        self.query = Embed(1, config.d_model, scale=config.d_model**-0.5, rngs=rngs)
+        self.attention = Attention(config, rngs=rngs)
+        self.norm = Norm(config.norm, config.d_model)
+        self.feed_forward = FeedForward(config, rngs=rngs)
+
+    def __call__(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+        """Returns a vector for each sequence."""
+        B, _, D = hidden.shape
+        query = jnp.broadcast_to(self.query.table[...].astype(hidden.dtype), (B, 1, D))
+        y, _ = self.attention(query, memory=self.attention.project_memory(hidden))
+        return (y + self.feed_forward(self.norm(y)))[:, 0]
 
 
 class VisionEncoder(Summarized):
@@ -43,15 +66,19 @@ class VisionEncoder(Summarized):
         single = lambda use: Embed(1, D, scale=spread, rngs=rngs) if use else None
         linear, axes = image.stem == "linear", (None, "embed")
         pixels = image.patch_size**2 * image.num_channels
-        self.embedding = Linear(pixels, D, axes, rngs=rngs) if linear else None
+        bias = image.patch_bias
+        self.embedding = Linear(pixels, D, axes, bias=bias, rngs=rngs) if linear else None
         self.convolutions = nnx.List(
             Linear(9 * inputs, outputs or D, axes, bias=False, rngs=rngs)
             for inputs, outputs in image.convolutions
         )
         self.class_embedding = single(image.pooling == "class")
         self.distillation_embedding = single(image.distillation != "none")
-        pools = image.pooling == "sequence"
-        self.pool = Linear(D, 1, ("embed", None), rngs=rngs) if pools else None
+        pools: dict[str, Callable[[], Linear | AttentionPool]] = {
+            "sequence": lambda: Linear(D, 1, ("embed", None), rngs=rngs),
+            "attention": lambda: AttentionPool(config, rngs=rngs),
+        }
+        self.pool = pools[image.pooling]() if image.pooling in pools else None
         learned = self.class_embedding, self.distillation_embedding
         for part in (self.embedding, *self.convolutions, *learned):
             if part is not None:
@@ -111,9 +138,11 @@ class VisionEncoder(Summarized):
         return jnp.concatenate([*learned, x], axis=1) * self.config.embedding_scale
 
     def summary(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """Returns a vector for each image: ``h₁``, or the weighted sum of its patches."""
+        """Returns a vector for each image: ``h₁``, or what pooling makes of its patches."""
         if self.pool is None:
             return hidden[:, 0]
+        if isinstance(self.pool, AttentionPool):
+            return self.pool(hidden)
         return sequence_pool(hidden, self.pool(hidden)[..., 0])
 
     def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:

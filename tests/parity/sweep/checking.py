@@ -76,6 +76,8 @@ def opened(folder: Path) -> HFCheckpoint:
 def inputs(folder: HFCheckpoint, case: Case, draw: Draw, noise: Any) -> dict[str, np.ndarray]:
     """Rows that are whole, and padded on the right, on the left and in the middle."""
     config, fields = folder.model.config, folder.fields.values
+    if folder.model.kind == "two-tower":
+        return layouts.towers(noise, fields)
     most = min(case.positions or 80, 80)
     if folder.model.kind in ("image", "captioner"):
         image = (folder.model.encoder or config).image
@@ -196,7 +198,9 @@ def check_export(
 def special(here: HFCheckpoint) -> dict[str, Any]:
     """The ids of special tokens, as a tokenizer would give them."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-    return {name: here.fields.values[name] for name in names if name in here.fields.values}
+    fields = here.fields.values
+    fields = fields.get("text_config", fields)
+    return {name: fields[name] for name in names if name in fields}
 
 
 def check_captions(

@@ -18,7 +18,7 @@ from tests.parity.exact import exact
 from tests.parity.sweep.drawing import Case
 
 KINDS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits",
-         "pooler_output", "last_hidden_state")  # fmt: skip
+         "pooler_output", "last_hidden_state", "logits_per_image", "image_embeds", "text_embeds")  # fmt: skip
 _WIDE = {torch.float32: contextlib.nullcontext, torch.float64: exact}
 
 
@@ -52,7 +52,7 @@ def write(case: Case, folder: Path, noise: np.random.RandomState) -> None:
 def _noisy(array: np.ndarray, noise: np.random.RandomState) -> np.ndarray:
     """Zeros and ones hide mistakes; what is constant, such as a gain, stays around it."""
     middle = array.flat[0] if array.size and np.all(array == array.flat[0]) else 0.0
-    return (middle + 0.15 * noise.standard_normal(array.shape)).astype(np.float32)
+    return np.asarray(middle + 0.15 * noise.standard_normal(array.shape), np.float32)
 
 
 def load(cls: str, folder: Path, spare: Sequence[str] = ()) -> Any:

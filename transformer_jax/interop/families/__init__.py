@@ -26,6 +26,8 @@ _MODULES = (
     "opt",
     "vit",
     "vision_encoder_decoder",
+    "clip",
+    "siglip",
 )
 FAMILIES: tuple[ModelFamily, ...] = tuple(
     family for name in _MODULES for family in importlib.import_module(f"{__name__}.{name}").FAMILIES

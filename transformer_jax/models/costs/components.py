@@ -135,7 +135,8 @@ def _patches(config: TransformerConfig, B: int) -> Iterator[Component]:
     D, item, image = config.d_model, itemsize(config), config.image
     inputs, scaled = image.patch_size**2 * image.num_channels, int(config.embedding_scale != 1.0)
     if image.stem == "linear":
-        yield _linear("embedding", 1, B * image.num_patches, inputs, D, True, item, scaled)
+        patches, bias = B * image.num_patches, image.patch_bias
+        yield _linear("embedding", 1, patches, inputs, D, bias, item, scaled)
     pixels = B * image.image_size**2
     for i, (channels, outputs) in enumerate(image.convolutions):
         path = f"convolutions/{i}"
@@ -149,6 +150,11 @@ def _patches(config: TransformerConfig, B: int) -> Iterator[Component]:
             yield Component(name, 1, ((1, D),), scaled * B * D, B * D, item * (1 + B) * D, B)
     if image.pooling == "sequence":
         yield _linear("pool", 1, B * image.num_patches, D, 1, True, item)
+    elif image.pooling == "attention":
+        yield Component("pool/query", 1, ((1, D),), 0, B * D, item * (1 + B) * D, B)
+        yield from _attention(config, "pool/attention", 1, B, 1, image.sequence_length)
+        yield _norm_part(config, "pool/norm", 1, B)
+        yield from _feed_forward(config, "pool/feed_forward", 1, B)
 
 
 def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Component]:

@@ -1,0 +1,92 @@
+"""SigLIP: a tower of images with attention pooling and one of texts that reads both ways.
+
+Zhai et al. 2023. Layout: https://huggingface.co/docs/transformers/model_doc/siglip.
+"""
+
+from typing import Any
+
+from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.interop.families.clip import (
+    Towers,
+    both_fields,
+    both_mappings,
+    image_keys,
+    part_of,
+    text_keys,
+    tower_keys,
+)
+from transformer_jax.interop.family import (
+    Model,
+    ModelFamily,
+    TensorMapping,
+    Tensors,
+    linear_mappings,
+    norm_mappings,
+)
+from transformer_jax.interop.key_table import KeyTable
+from transformer_jax.models.contrast_config import ContrastConfig
+
+__all__ = ["FAMILIES"]
+
+_KEYS = tower_keys("gelu_pytorch_tanh", 1e-6, 768, 12)
+SIGLIP = Towers(
+    KeyTable(*_KEYS, *image_keys(16)),
+    KeyTable(*_KEYS, *text_keys("encoder_layers", 32000, 64)),
+    {"image.pooling": "attention"},
+    {"decoder_layers": 0},
+)
+
+
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
+    """Two towers."""
+    del tensors
+    part_of(fields, "vision_config").only(vision_use_head=True)
+    image, text = SIGLIP.configs(fields)
+    # The size of the vector of a text is that of an image, which has no map of its own.
+    size = part_of(fields, "text_config").whole("projection_size", default=text.d_model)
+    contrast = ContrastConfig("sigmoid", size, False, True, "last")
+    return Model("two-tower", text, encoder=image, contrast=contrast)
+
+
+def mappings(model: Model) -> list[TensorMapping]:
+    """Both towers, the pooling of images, the projection of texts, temperature and bias."""
+    ours, theirs = "encoder/pool", "vision_model.head"
+    attention = f"{theirs}.attention"
+    found = [
+        *both_mappings(model),
+        TensorMapping(f"{ours}/query/table", f"{theirs}.probe", "leading_axis"),
+        *linear_mappings(f"{ours}/attention/out", f"{attention}.out_proj"),
+        *norm_mappings(f"{ours}/norm", f"{theirs}.layernorm"),
+        *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.mlp.fc1"),
+        *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.mlp.fc2"),
+        *linear_mappings("text_projection", "text_model.head"),
+        TensorMapping("logit_scale", "logit_scale"),
+        TensorMapping("logit_bias", "logit_bias"),
+    ]
+    for i, name in enumerate(("query", "key", "value")):
+        part, place = (i, i + 1, 3), f"{attention}.in_proj"
+        map_of = f"{ours}/attention/{name}"
+        found += [
+            TensorMapping(f"{map_of}/kernel", f"{place}_weight", "transposed", part),
+            TensorMapping(f"{map_of}/bias", f"{place}_bias", "same", part),
+        ]
+    return found
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of a model."""
+    found = both_fields(model, SIGLIP, "siglip")
+    assert model.contrast is not None
+    found["text_config"] |= {"projection_size": model.contrast.projection_dim}
+    return found | {"architectures": ["SiglipModel"]}
+
+
+FAMILIES = (
+    ModelFamily(
+        types=("siglip",),
+        model=model,
+        mappings=mappings,
+        fields=fields,
+        ignored=(r"(text|vision)_model\.embeddings\.position_ids",),
+    ),
+)
