@@ -26,6 +26,7 @@ from transformer_jax.models.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.layers.parameters import map_parameters
 from transformer_jax.models.lora import lora
 from transformer_jax.models.lora_config import LoRAConfig
@@ -39,6 +40,7 @@ from transformer_jax.models.recurrent_config import (
     RecurrentEmbeddingConfig,
     RecurrentHeadConfig,
 )
+from transformer_jax.models.two_towers import TwoTowers
 from transformer_jax.parallel.mesh import local_rows, shard_batch
 from transformer_jax.training import objectives
 from transformer_jax.training.state import create_state
@@ -244,6 +246,27 @@ def _pictures(rng: np.random.Generator, kernel: str, length: int, rows: int) -> 
     return Case(make, objective, {"images": images, "labels": labels}, 1, config)
 
 
+def _pairs(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    """Images and texts, of which one row has none."""
+    drawn = _config(rng, kernel, length, ("learned", "sinusoidal"), encoder_layers=0)
+    one = lambda *choices: choices[rng.integers(len(choices))]
+    config = TransformerConfig(**drawn, decoder_layers=2)
+    pooling = one("class", "attention", "sequence")
+    encoder = vit(D, 2, image_size=8, patch_size=4, pooling=pooling)
+    encoder = dataclasses.replace(encoder, compute=config.compute)
+    contrast = ContrastConfig(one("softmax", "sigmoid"), projection_dim=24)
+    lengths = rng.integers(1, length + 1, rows).astype(np.int32)
+    lengths[-1] = 0
+    batch = {
+        "images": rng.standard_normal((rows, 8, 8, 3)).astype(np.float32),
+        "tokens": rng.integers(3, 23, (rows, length)).astype(np.int32),
+        "lengths": lengths,
+    }
+    make = lambda: TwoTowers(encoder, config, contrast, rngs=nnx.Rngs(0))
+    objective = objectives.contrastive(contrast.loss)
+    return Case(make, objective, batch, _accumulation(rng), config)
+
+
 def _mixed(task: Any, rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
     """A case of another task whose blocks have another mixer."""
     case = task(rng, "auto", length, rows)
@@ -293,6 +316,7 @@ TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "regress": functools.partial(_labels, "regress"),
     "qa": functools.partial(_labels, "qa"),
     "pictures": _pictures,
+    "images and texts": _pairs,
 }
 
 

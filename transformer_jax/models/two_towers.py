@@ -148,14 +148,23 @@ class TwoTowers(Summarized):
         return _unit(self.text_projection(self.text(tokens, lengths, key=key)))
 
     def similarities(
-        self, images: Float32[Array, "B P"], texts: Float32[Array, "C P"]
+        self,
+        images: Float32[Array, "B P"],
+        texts: Float32[Array, "C P"],
+        limit: float | None = None,
     ) -> Float32[Array, "B C"]:
         """Returns how well each image matches each text: ``exp(scale) i · t + bias``.
 
         The softmax over texts is the probability of each to belong to an image (CLIP); with a bias,
         the sigmoid of a number is the probability that the two are a pair (SigLIP).
+
+        Args:
+            images: Vectors of images.
+            texts: Vectors of texts.
+            limit: The largest ``exp(scale)``; None is without.
         """
-        found = jnp.exp(self.logit_scale[0]) * (images @ texts.T)
+        scale = jnp.exp(self.logit_scale[0])
+        found = (scale if limit is None else jnp.minimum(scale, limit)) * (images @ texts.T)
         return found if self.logit_bias is None else found + self.logit_bias[0]
 
 

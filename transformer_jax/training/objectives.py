@@ -9,13 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.functional.contrastive import sigmoid_contrast, softmax_contrast
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
 from transformer_jax.functional.mixing import mix_images
+from transformer_jax.functional.partitioning import constrain
 from transformer_jax.models.protocol import Scorer
+from transformer_jax.training.micro_batches import Compared
 from transformer_jax.training.step import Objective, Sums
 
 __all__ = [
+    "contrastive",
     "encoder_inputs",
     "image_classification",
     "language_model",
@@ -247,6 +251,43 @@ def image_classification(
         return {"loss": (mixed.weight * first + (1 - mixed.weight) * second, weight)}
 
     return objective
+
+
+def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
+    """Pairs of an image and a text among all pairs of a batch, in nats for each pair.
+
+    The batch holds ``images`` float ``[B height width C]``, ``tokens`` int32 ``[B T]`` and
+    ``lengths`` int32 ``[B]``, 0 for a row without. Beside ``loss``: ``accuracy``, the share of
+    images and of texts whose nearest of the other kind is their own. On a mesh every device has the
+    vectors of all texts, and compares its images with them.
+
+    Source: Radford et al. 2021, whose limit of the temperature softmax has; Zhai et al. 2023.
+
+    Args:
+        loss: :func:`.softmax_contrast` or :func:`.sigmoid_contrast`.
+    """
+    measure = {"softmax": softmax_contrast, "sigmoid": sigmoid_contrast}[loss]
+    limit = 100.0 if loss == "softmax" else None
+
+    def embed(model: Any, batch: dict[str, Any], key: Array | None) -> dict[str, Array]:
+        keys = (None, None) if key is None else jax.random.split(key)
+        tokens, lengths = jnp.asarray(batch["tokens"]), jnp.asarray(batch["lengths"])
+        return {
+            "images": model.embed_images(jnp.asarray(batch["images"]), key=keys[0]),
+            "texts": model.embed_texts(tokens, lengths, key=keys[1]),
+        }
+
+    def compare(model: Any, vectors: dict[str, Array], batch: dict[str, Any]) -> Sums:
+        images = constrain(vectors["images"], ("batch", None))
+        texts = constrain(vectors["texts"], (None, None))
+        found, counts = model.similarities(images, texts, limit), jnp.asarray(batch["lengths"]) > 0
+        weight = counts.sum().astype(jnp.float32)
+        near = jnp.where(counts[:, None] & counts[None], found, -jnp.inf)
+        own = jnp.arange(len(counts))
+        hits = sum((near.argmax(axis) == own) & counts for axis in (0, 1)).sum() / 2
+        return {"loss": (measure(found, counts), weight), "accuracy": (hits, weight)}
+
+    return Compared(embed, compare)
 
 
 def regression() -> Objective:

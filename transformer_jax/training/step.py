@@ -18,6 +18,14 @@ from transformer_jax.parallel.sharding import (
     num_batch_shards,
     replicated,
 )
+from transformer_jax.training.micro_batches import (
+    Compared,
+    Differentiated,
+    Sums,
+    accumulated,
+    cached,
+    checked,
+)
 from transformer_jax.training.optimizers import learning_rate
 from transformer_jax.training.state import TrainState
 
@@ -34,8 +42,6 @@ __all__ = [
 ]
 
 Batch = dict[str, Any]  # arrays, or dictionaries of them, whose first axis is rows
-
-Sums = dict[str, tuple[Array, Array]]  # by name: a sum, and the weight that divides it
 
 # (model, batch, key) -> Sums; training minimizes "loss".
 Objective = Callable[..., Sums]
@@ -74,18 +80,20 @@ def make_step(
         tx: The optimizer, clipping included; it updates ``state.params`` alone.
         merge: ``(trainable, frozen, key) -> model``, such as ``merging(graph)``. Gradients are
             those of the first argument.
-        accumulation: Micro-batches per batch, computed one after another.
+        accumulation: Micro-batches per batch, computed one after another; those of
+            :class:`.Compared` rows are compared all at once.
         ema_decay: Decay of the moving average of parameters, which ``state.ema_params`` then holds.
         skip_nonfinite: Whether non-finite updates are skipped.
 
     Raises:
-        ConfigError: ``accumulation`` below 1, or above 1 with an objective of whole batches; a
+        ConfigError: ``accumulation`` below 1, or above 1 with another objective of whole batches; a
             decay outside [0, 1); or, when traced, rows that do not divide into the micro-batches,
-            or an objective without a loss.
+            an objective without a loss, or one of whole batches by pmap.
     """
     if accumulation < 1:
         raise ConfigError(f"accumulation is {accumulation}: it must be at least 1")
-    if accumulation > 1 and getattr(objective, "whole_batch", False):
+    compared = isinstance(objective, Compared)
+    if accumulation > 1 and getattr(objective, "whole_batch", False) and not compared:
         raise ConfigError(
             f"accumulation is {accumulation}, but the objective compares all rows of a batch with "
             f"each other: set it to 1"
@@ -102,6 +110,11 @@ def make_step(
         axis_name: str | None = None,
         shardings: PyTree | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
+        if axis_name is not None and getattr(objective, "whole_batch", False):
+            raise ConfigError(
+                "the objective compares all rows of a batch with each other, and pmap gives each "
+                "device some of them: use jit"
+            )
         if (ema_decay is None) != (state.ema_params is None):
             raise ConfigError(
                 "ema_decay and state.ema_params go together: "
@@ -111,8 +124,12 @@ def make_step(
             key = jax.random.fold_in(key, state.step)
             if axis_name is not None:
                 key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        differentiated = _differentiated(objective, merge, shardings)
-        sums, grads = _accumulated(differentiated, state.params, frozen, batch, key, accumulation)
+        if isinstance(objective, Compared) and accumulation > 1:
+            differentiated = _placed(cached(objective, merge, accumulation), shardings)
+        else:
+            whole = _placed(_differentiated(objective, merge), shardings)
+            differentiated = accumulated(whole, accumulation)
+        sums, grads = differentiated(state.params, frozen, batch, key)
         if axis_name is not None:
             sums, grads = jax.lax.psum((sums, grads), axis_name)
         metrics = means(sums)
@@ -208,67 +225,28 @@ def _where(
     return jax.lax.platform_dependent(ok, state, *how, cpu=branch, default=select)
 
 
-def _differentiated(
-    objective: Objective, merge: Merge, shardings: PyTree | None
-) -> Callable[..., tuple[Sums, PyTree]]:
-    """``(params, frozen, batch, key) -> (sums, gradients of the sum of the loss)``."""
+def _differentiated(objective: Objective, merge: Merge) -> Differentiated:
+    """Sums of an objective over a batch, and the gradients of the sum of the loss."""
 
     def loss(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
-        sums = _checked(objective(merge(params, frozen, key), batch, key))
+        sums = checked(objective(merge(params, frozen, key), batch, key))
         return sums["loss"][0], sums
 
     def differentiated(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params, frozen, batch, key)
-        if shardings is not None:
-            grads = jax.lax.with_sharding_constraint(grads, shardings)
         return sums, grads
 
     return differentiated
 
 
-def _checked(sums: Any) -> Sums:
-    """The result of an objective, checked."""
-    if not isinstance(sums, dict) or "loss" not in sums:
-        raise ConfigError(
-            'an objective returns a dictionary {"loss": (sum, weight), name: (sum, weight), ...}; '
-            f"this one returned {type(sums).__name__}"
-            + (f" of {', '.join(map(str, sums))}" if isinstance(sums, dict) else "")
-        )
-    return sums
+def _placed(differentiated: Differentiated, shardings: PyTree | None) -> Differentiated:
+    """The same with gradients that lie as the parameters do."""
 
+    def placed(*arguments: Any) -> tuple[Sums, PyTree]:
+        sums, grads = differentiated(*arguments)
+        return sums, jax.lax.with_sharding_constraint(grads, shardings)
 
-def _accumulated(
-    differentiated: Callable[..., tuple[Sums, PyTree]],
-    params: PyTree,
-    frozen: PyTree,
-    batch: Batch,
-    key: Key[Array, ""] | None,
-    accumulation: int,
-) -> tuple[Sums, PyTree]:
-    """Sums and gradients over the batch, one micro-batch after another."""
-    part = functools.partial(differentiated, params, frozen)
-    if accumulation == 1:
-        return part(batch, key)
-
-    def body(carry, numbered):
-        index, rows = numbered
-        there = None if key is None else jax.random.fold_in(key, index)
-        return jax.tree.map(jnp.add, carry, part(rows, there)), None
-
-    parts = jax.tree.map(lambda x: _deal(x, accumulation), batch)
-    shapes = jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts), key)
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.scan(body, zeros, (jnp.arange(accumulation), parts))[0]
-
-
-def _deal(x: Any, parts: int) -> Any:
-    # Row r goes to part r % parts, so that every part has rows of every device and none moves.
-    if x.shape[0] % parts:
-        raise ConfigError(
-            f"a batch of {plural(x.shape[0], 'row')} does not divide into {parts} micro-batches: "
-            f"choose an accumulation that divides the rows"
-        )
-    return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+    return differentiated if shardings is None else placed
 
 
 def _moving_average(ema: PyTree, params: PyTree, step: Int[Array, ""], decay: float) -> PyTree:
@@ -359,7 +337,7 @@ def make_eval_step(objective: Objective, merge: Merge) -> Callable[..., Sums]:
     """
 
     def evaluate(params: PyTree, frozen: PyTree, batch: Batch) -> Sums:
-        return _checked(objective(merge(params, frozen, None), batch, None))
+        return checked(objective(merge(params, frozen, None), batch, None))
 
     return evaluate
 

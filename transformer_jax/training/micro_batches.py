@@ -1,0 +1,136 @@
+"""Gradients of a batch that is computed in parts, one after another."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key, PyTree
+
+from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.models.partition import Merge
+
+__all__ = ["Compared", "Differentiated", "Sums", "accumulated", "cached", "checked"]
+
+Sums = dict[str, tuple[Array, Array]]  # by name: a sum, and the weight that divides it
+
+# (params, frozen, batch, key) -> sums, and gradients of the sum of the loss
+Differentiated = Callable[..., tuple[Sums, PyTree]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """An objective that makes vectors of each row alone and compares those of all rows.
+
+    Attributes:
+        embed: ``(model, batch, key)`` to arrays whose first axis is rows.
+        compare: ``(model, vectors, batch)`` to sums and their weights, as of any objective.
+    """
+
+    embed: Callable[[Any, Any, Any], PyTree]
+    compare: Callable[[Any, PyTree, Any], Sums]
+
+    whole_batch: ClassVar[bool] = True
+
+    def __call__(self, model: Any, batch: Any, key: Key[Array, ""] | None = None) -> Sums:
+        """Returns sums and weights over the batch."""
+        return self.compare(model, self.embed(model, batch, key), batch)
+
+
+def checked(sums: Any) -> Sums:
+    """The result of an objective, checked.
+
+    Raises:
+        ConfigError: It is none, or has no loss.
+    """
+    if not isinstance(sums, dict) or "loss" not in sums:
+        raise ConfigError(
+            'an objective returns a dictionary {"loss": (sum, weight), name: (sum, weight), ...}; '
+            f"this one returned {type(sums).__name__}"
+            + (f" of {', '.join(map(str, sums))}" if isinstance(sums, dict) else "")
+        )
+    return sums
+
+
+def accumulated(differentiated: Differentiated, parts: int) -> Differentiated:
+    """Returns the same, computed in parts and added up.
+
+    Args:
+        differentiated: Sums and gradients of a batch.
+        parts: Their number, which divides the rows.
+    """
+    if parts == 1:
+        return differentiated
+
+    def added(params: PyTree, frozen: PyTree, batch: Any, key: Key[Array, ""] | None):
+        part = functools.partial(differentiated, params, frozen)
+
+        def body(carry, numbered):
+            index, rows = numbered
+            there = None if key is None else jax.random.fold_in(key, index)
+            return jax.tree.map(jnp.add, carry, part(rows, there)), None
+
+        dealt = jax.tree.map(lambda x: _deal(x, parts), batch)
+        shapes = jax.eval_shape(part, jax.tree.map(lambda x: x[0], dealt), key)
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return jax.lax.scan(body, zeros, (jnp.arange(parts), dealt))[0]
+
+    return added
+
+
+def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:
+    """Sums and gradients of a batch whose rows are embedded in parts and compared all at once.
+
+    Vectors of all rows are computed first, then the gradients of the loss by them, and then those
+    of the parameters, part by part from these: the result is that of the whole batch, and
+    activations are those of a part. Dropout draws the same masks in both passes.
+
+    Source: Gao et al. 2021, https://arxiv.org/abs/2101.06983, section 3.2.
+
+    Args:
+        objective: Embeds and compares.
+        merge: ``(trainable, frozen, key) -> model``.
+        parts: Their number, which divides the rows.
+    """
+
+    def differentiated(params: PyTree, frozen: PyTree, batch: Any, key: Key[Array, ""] | None):
+        dealt = jnp.arange(parts), jax.tree.map(lambda x: _deal(x, parts), batch)
+
+        def embed(params: PyTree, numbered: Any) -> PyTree:
+            index, rows = numbered
+            there = None if key is None else jax.random.fold_in(key, index)
+            return objective.embed(merge(params, frozen, there), rows, there)
+
+        def loss(params: PyTree, vectors: PyTree) -> tuple[Array, Sums]:
+            together = jax.tree.map(_gather, vectors)
+            sums = checked(objective.compare(merge(params, frozen, key), together, batch))
+            return sums["loss"][0], sums
+
+        def body(carry: PyTree, part: Any) -> tuple[PyTree, None]:
+            numbered, by_vectors = part
+            _, back = jax.vjp(lambda params: embed(params, numbered), params)
+            return jax.tree.map(jnp.add, carry, back(by_vectors)[0]), None
+
+        vectors = jax.lax.map(functools.partial(embed, params), dealt)
+        both = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+        (_, sums), (grads, by_vectors) = both(params, vectors)
+        return sums, jax.lax.scan(body, grads, (dealt, by_vectors))[0]
+
+    return differentiated
+
+
+def _deal(x: Any, parts: int) -> Any:
+    # Row r goes to part r % parts, so that every part has rows of every device and none moves.
+    if x.shape[0] % parts:
+        raise ConfigError(
+            f"a batch of {plural(x.shape[0], 'row')} does not divide into {parts} micro-batches: "
+            f"choose an accumulation that divides the rows"
+        )
+    return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+
+
+def _gather(x: Any) -> Any:
+    """The rows in the order that they had before they were dealt."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
