@@ -121,12 +121,16 @@ class Pair:
         Null is a missing key to ours, and to transformers what most keys cannot be.
         """
         try:
-            there = self.reference.load(self.cls, self.folder)
+            return self.computed(fields)
         except Exception:
             if (missing := without_null(fields, name)) == fields:
                 raise
             (self.folder / "config.json").write_text(json.dumps(missing))
-            there = self.reference.load(self.cls, self.folder)
+            return self.computed(fields)
+
+    def computed(self, fields):
+        """The model of the file, inputs for a configuration, and what it gives."""
+        there = self.reference.load(self.cls, self.folder)
         pad = getattr(there.config, "pad_token_id", None)  # or what it is where a file has none
         given = self.reference.accepted(there, self.inputs(fields | {"pad_token_id": pad}))
         return there, given, self.reference.outputs(there, given)

@@ -24,11 +24,13 @@ class ConfigReader:
 
     Attributes:
         asked: The numbers, flags and objects that were read, the usual values of missing ones too.
+        groups: The nested objects that were read, empty where they are missing.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json"):
         self.values, self.where = dict(values), where
         self.asked: dict[str, Any] = {}
+        self.groups: dict[str, ConfigReader] = {}
 
     def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """The whole number under the first of ``names`` that is there and not null.
@@ -127,7 +129,7 @@ class ConfigReader:
     def replaced(self, /, **values: Any) -> "ConfigReader":
         """The same with other values under some keys; what is read of it counts as read of this."""
         found = ConfigReader(self.values | values, self.where)
-        found.asked = self.asked
+        found.asked, found.groups = self.asked, self.groups
         return found
 
     def group(self, name: str) -> "ConfigReader":
@@ -137,12 +139,12 @@ class ConfigReader:
             CheckpointError: It is no object.
         """
         value = self.values.get(name)
-        if value is None:
-            return ConfigReader({}, f"{self.where}: {name}")
-        if not isinstance(value, dict):
+        if value is not None and not isinstance(value, dict):
             raise self.refused(name, value, "an object is needed")
-        self.asked[name] = value
-        return ConfigReader(value, f"{self.where}: {name}")
+        if value is not None:
+            self.asked[name] = value
+        found = self.groups[name] = ConfigReader(value or {}, f"{self.where}: {name}")
+        return found
 
     def only(self, **usual: Any) -> None:
         """Refuses keys with other values than these; what a model without them has comes first.
@@ -206,7 +208,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def diagnose_config(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) -> str:
     """Names the keys on which an outcome depends, with their values, to follow an error.
 
-    Each number and flag that was read is changed, and named if the outcome then is another.
+    Each number and flag that was read, in nested objects too, is changed, and named if the outcome
+    then is another.
 
     Args:
         fields: A configuration that was read.
@@ -218,19 +221,40 @@ def diagnose_config(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]
         >>> _ = width(fields), fields.whole("layers", default=2)
         >>> diagnose_config(fields, width)
         ' (heads 4, size 8)'
+        >>> fields = ConfigReader({"text": {"size": 8}})
+        >>> diagnose_config(fields, lambda fields: fields.group("text").whole("size"))
+        ' (text.size 8)'
     """
     now, found = outcome(fields), []
-    for name, value in tuple(fields.asked.items()):
+    for path, value in tuple(_read(fields)):
         for other in _others(value):
             try:
-                then = outcome(ConfigReader(fields.values | {name: other}, fields.where))
+                then = outcome(ConfigReader(_changed(fields.values, path, other), fields.where))
             except UserError:
                 continue
             if then != now:
+                name = ".".join(path)
                 found.append(f"{name} {len(value)} names" if isinstance(value, dict)
                              else f"{name} {value}")  # fmt: skip
                 break
     return f" ({', '.join(found)})" if found else ""
+
+
+def _read(fields: ConfigReader) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The paths of what was read, and its values; objects of which keys were read by these."""
+    for name, value in fields.asked.items():
+        if name not in fields.groups or not fields.groups[name].asked:
+            yield (name,), value
+    for name, group in fields.groups.items():
+        for path, value in _read(group):
+            yield (name, *path), value
+
+
+def _changed(values: Mapping[str, Any], path: tuple[str, ...], other: Any) -> dict[str, Any]:
+    """The same with another value at a path."""
+    first, *rest = path
+    inner = _changed(values.get(first) or {}, tuple(rest), other) if rest else other
+    return {**values, first: inner}
 
 
 def _others(value: Any) -> Iterator[Any]:

@@ -101,10 +101,9 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     del tensors
     image, text = CLIP.configs(fields)
     words = part_of(fields, "text_config")
-    if (end := words.values.get("eos_token_id")) is not None:  # transformers looks for it
-        words.whole("eos_token_id", least=0)
-        if end >= text.vocab_size:
-            raise words.refused("eos_token_id", end, f"one of {text.vocab_size} tokens is needed")
+    end = words.whole("eos_token_id", default=49407, least=0)
+    if end >= text.vocab_size:  # transformers takes the vector of this token
+        raise words.refused("eos_token_id", end, f"one of {text.vocab_size} tokens is needed")
     size = fields.whole("projection_dim", default=512)
     return Model("two-tower", text, encoder=image, contrast=ContrastConfig(projection_dim=size))
 
@@ -180,7 +179,7 @@ def fields(model: Model) -> dict[str, Any]:
     found = both_fields(model, CLIP, "clip")
     assert model.contrast is not None
     size = {"projection_dim": model.contrast.projection_dim}
-    found["text_config"] |= size
+    found["text_config"] |= size | {"eos_token_id": model.config.vocab_size - 1}
     found["vision_config"] |= size
     return found | {"architectures": ["CLIPModel"]} | size
 

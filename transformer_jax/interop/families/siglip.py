@@ -43,7 +43,11 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     part_of(fields, "vision_config").only(vision_use_head=True)
     image, text = SIGLIP.configs(fields)
     # The size of the vector of a text is that of an image, which has no map of its own.
-    size = part_of(fields, "text_config").whole("projection_size", default=text.d_model)
+    words = part_of(fields, "text_config")
+    size = words.whole("projection_size", default=text.d_model)
+    if size != image.d_model:
+        wanted = f"hidden_size of vision_config is {image.d_model}: they are equal"
+        raise words.refused("projection_size", size, wanted)
     contrast = ContrastConfig("sigmoid", size, False, True, "last")
     return Model("two-tower", text, encoder=image, contrast=contrast)
 
