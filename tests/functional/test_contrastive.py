@@ -27,7 +27,9 @@ CASES = [(softmax_contrast, softmax_by_hand), (sigmoid_contrast, sigmoid_by_hand
 @pytest.mark.parametrize(("loss", "formula"), CASES)
 def test_the_loss_is_its_formula(loss, formula):
     s = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
-    np.testing.assert_allclose(loss(jnp.asarray(s), jnp.ones(5, bool)), formula(s.astype(float)), rtol=1e-6)
+    np.testing.assert_allclose(
+        loss(jnp.asarray(s), jnp.ones(5, bool)), formula(s.astype(float)), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("loss", "formula"), CASES)

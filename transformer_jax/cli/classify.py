@@ -35,12 +35,16 @@ class Classify(PredictionCommand):
     """
 
     run: tyro.conf.Positional[Path]
-    """Run directory or Hugging Face folder of the task classify, pair or regress, or of an image
-    classifier."""
+    """Run directory or Hugging Face folder of the task classify, pair or regress, of an image
+    classifier, or of a model of images and texts, which needs --labels."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Texts; without any, the lines of standard input. A tab separates the two texts of a pair. Of
     an image classifier the paths of pictures. Of a reward model a text may be {"prompt": "...",
     "completion": "..."}, or a conversation that ends with an answer, {"messages": [...]}."""
+    labels: tuple[str, ...] = ()
+    """What pictures may show, for a model of images and texts."""
+    template: str | None = None
+    """Text of a label, which stands in place of {}; None is "a picture of a {}"."""
     all: bool = False
     """Print the probability of every class, after a header line."""
     threshold: Share | None = None
@@ -59,6 +63,7 @@ class Classify(PredictionCommand):
 
         if reads_pictures(self.run):
             return classify_pictures(self)
+        self.check_labels()
         from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.inference.encoders import load_task
         from transformer_jax.inference.encoding.rewards import RewardRunner
@@ -122,6 +127,19 @@ class Classify(PredictionCommand):
         """
         if self.threshold is not None and self.all:
             raise ConfigError("--all shows every label: leave --threshold out")
+
+    def check_labels(self) -> None:
+        """Refuses labels for a model that has its own.
+
+        Raises:
+            ConfigError: It names the flag.
+        """
+        for name, usual in (("labels", ()), ("template", None)):
+            if getattr(self, name) != usual:
+                raise ConfigError(
+                    f"--{name} is for models of images and texts, and {self.run} has labels of its "
+                    f"own: leave it out"
+                )
 
     def check_task(self, kind: str) -> None:
         """Refuses flags that are for other tasks.

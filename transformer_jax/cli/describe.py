@@ -63,8 +63,8 @@ class Describe(RunCommand):
                 pictures="has neither positions nor masks",
             )
         found = None if self.run is None else family(open_directory(self.run))
-        # One configuration does not describe both parts of a captioner.
-        if found is not None and (found not in FAMILY_NAMES or found == "captioner"):
+        # One configuration does not describe both parts of a captioner or two towers.
+        if found is not None and (found not in FAMILY_NAMES or found in ("captioner", "two-tower")):
             print(self.parts(config))
             return 0
         text = report(

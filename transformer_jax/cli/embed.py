@@ -20,10 +20,12 @@ class Embed(LanguageFlags, PredictionCommand):
     """Write embeddings of lines of text, of their tokens or of pictures: .npz or .safetensors."""
 
     run: tyro.conf.Positional[Path]
-    """Run directory or Hugging Face folder of an encoder, a translator or an image model."""
+    """Run directory or Hugging Face folder of an encoder, a translator, an image model, or a model
+    of images and texts."""
     file: tyro.conf.Positional[Path]
     """Text file of any size; - is standard input. For an image model a folder of pictures, or a
-    file with the path of a picture in each line."""
+    file with the path of a picture in each line; for a model of images and texts a folder of
+    pictures or a text file."""
     output: OutputPath = Path("vectors.npz")
     """Output file with "vectors", and without pooling "offsets" of lines and token "ids"."""
     layers: str = "last"

@@ -47,7 +47,7 @@ def glue(arguments: Sequence[str], program: str) -> int:
 FAMILY = training.TrainingProgram(
     "python -m experiments.encoder_only",
     __doc__ or "",
-    {"pretrain": ("masked_lm",), "train": ("images",), "finetune": ("finetuning",)},
+    {"pretrain": ("masked_lm",), "train": ("images", "clip"), "finetune": ("finetuning",)},
     {"glue": glue},
 )
 

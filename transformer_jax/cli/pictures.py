@@ -1,26 +1,80 @@
 """Pictures where commands take texts: their files are given instead of lines."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.core.errors import ConfigError, DataError
 
-__all__ = ["classify_pictures", "embed_pictures", "reads_pictures"]
+__all__ = [
+    "classify_pictures",
+    "compares_pictures",
+    "embed_pictures",
+    "reads_pictures",
+    "search_pictures",
+]
 
 _BATCH = 64  # pictures at a time
 
 
 def reads_pictures(run: Path) -> bool:
-    """Returns whether the model of a run or of a Hugging Face folder reads pictures alone.
+    """Returns whether the model of a run or of a Hugging Face folder reads pictures.
 
     Raises:
         CheckpointError: There is no such run, or it is damaged.
     """
     from transformer_jax.inference.runs import family, open_directory
 
-    return family(open_directory(run)) == "image"
+    return family(open_directory(run)) in ("image", "two-tower")
+
+
+def compares_pictures(run: Path) -> bool:
+    """Returns whether the model of a run or of a Hugging Face folder reads pictures and texts.
+
+    Raises:
+        CheckpointError: There is no such run, or it is damaged.
+    """
+    from transformer_jax.inference.runs import family, open_directory
+
+    return family(open_directory(run)) == "two-tower"
+
+
+def search_pictures(command: Any) -> int:
+    """Prints similarity and path of the pictures nearest to a text, in descending order.
+
+    Args:
+        command: The flags of ``semantic-search``.
+
+    Raises:
+        ConfigError: There is no folder, no query, or a flag for texts.
+        DataError: The folder has no pictures, or one cannot be read.
+    """
+    import numpy as np
+
+    from transformer_jax.cli.encoders import write
+    from transformer_jax.data.images.sources import find_pictures
+    from transformer_jax.inference.image_texts import ImageTextPredictor
+
+    for name, usual in (("layers", "last"), ("pool", None)):
+        if getattr(command, name) != usual:
+            raise ConfigError(f"--{name} is for encoders: {command.run} has one vector for a text")
+    query = str(command.file)
+    if command.images is None or command.query is not None:
+        raise ConfigError(
+            f"{command.run} searches pictures: semantic-search {command.run} --images FOLDER QUERY"
+        )
+    if not query.strip():
+        raise ConfigError("the query is empty: there is nothing to compare with")
+    paths = find_pictures(command.images)
+    if not paths:
+        raise DataError(f"--images {command.images}: no pictures: it is empty")
+    predictor = ImageTextPredictor(command.run, command.checkpoint)
+    worth = predictor.embed_images(paths) @ predictor.embed_texts(query)
+    write("cosine", "picture")
+    for i in np.argsort(-worth, kind="stable")[: command.top].tolist():
+        write(f"{worth[i]:.4f}", paths[i])
+    return 0
 
 
 def classify_pictures(command: Any) -> int:
@@ -30,18 +84,38 @@ def classify_pictures(command: Any) -> int:
         command: The flags of ``classify``.
     """
     from transformer_jax.cli.encoders import given_lines, windows, write
-    from transformer_jax.inference.images import ImagePredictor
 
     command.check_task("classify")
-    predictor = ImagePredictor(command.run, command.checkpoint)
+    labels, tell = _labels(command)
     if command.all:
-        write("label", "probability", *predictor.labels)
+        write("label", "probability", *labels)
     for window in windows(given_lines(command.texts), min(command.buffer_size, _BATCH)):
         paths = [_named(name, text) for name, text in window]
-        for row in predictor.probabilities(paths):
-            write(*command.cells("classify", predictor.labels, row))
+        for row in tell(paths):
+            write(*command.cells("classify", labels, row))
         sys.stdout.buffer.flush()
     return 0
+
+
+def _labels(command: Any) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
+    """The labels of pictures, and the function from paths to the probability of each.
+
+    Raises:
+        ConfigError: A model of images and texts needs --labels, and another refuses them.
+    """
+    if compares_pictures(command.run):
+        from transformer_jax.inference.image_texts import TEMPLATE, ImageTextPredictor
+
+        if not command.labels:
+            raise ConfigError(f"{command.run} has no labels of its own: give --labels")
+        texts, template = ImageTextPredictor(command.run, command.checkpoint), command.template
+        template = TEMPLATE if template is None else template
+        return command.labels, lambda paths: texts.probabilities(paths, command.labels, template)
+    from transformer_jax.inference.images import ImagePredictor
+
+    command.check_labels()
+    predictor = ImagePredictor(command.run, command.checkpoint)
+    return predictor.labels, predictor.probabilities
 
 
 def _named(name: str, path: str) -> str:
@@ -51,7 +125,9 @@ def _named(name: str, path: str) -> str:
 
 
 def embed_pictures(command: Any) -> int:
-    """Writes the vector of each picture, and prints a line about them.
+    """Writes the vector of each picture, or of each line of a text, and prints a line about them.
+
+    A model of images and texts reads the pictures of a folder and the lines of a file.
 
     Args:
         command: The flags of ``embed``.
@@ -61,7 +137,6 @@ def embed_pictures(command: Any) -> int:
     """
     from transformer_jax.cli.output import wrote
     from transformer_jax.inference.encoding.saving import VectorFile
-    from transformer_jax.inference.images import ImagePredictor
 
     for name, usual in (("layers", "last"), ("pool", None), ("prompt_name", None),
                         ("prompt", None), ("max_tokens", None), ("from_language", None),
@@ -69,14 +144,30 @@ def embed_pictures(command: Any) -> int:
         if getattr(command, name) != usual:
             flag = name.removesuffix("_language").replace("_", "-")
             raise ConfigError(f"--{flag} is for texts: {command.run} reads pictures")
-    file, predictor = VectorFile(command.output), ImagePredictor(command.run, command.checkpoint)
+    (what, embed, given), file = _embedded(command), VectorFile(command.output)
     with file:
-        for paths in _batches(_paths(command.file)):
-            file.add(predictor.embed(paths))
+        for several in _batches(given):
+            file.add(embed(several))
         if not file.rows:
-            raise DataError(f"embed {command.file}: no pictures: it is empty")
-    wrote(command.output, what=f"vectors {file.rows:,} × {file.shape[0]:,} of pictures")
+            raise DataError(f"embed {command.file}: no {what}: it is empty")
+    wrote(command.output, what=f"vectors {file.rows:,} × {file.shape[0]:,} of {what}")
     return 0
+
+
+def _embedded(command: Any) -> tuple[str, Callable[[list[Any]], Any], Iterator[str]]:
+    """What is embedded, the function that does it, and paths of pictures or lines of text."""
+    if not compares_pictures(command.run):
+        from transformer_jax.inference.images import ImagePredictor
+
+        predictor = ImagePredictor(command.run, command.checkpoint)
+        return "pictures", predictor.embed, _paths(command.file)
+    from transformer_jax.cli.encoders import file_lines
+    from transformer_jax.inference.image_texts import ImageTextPredictor
+
+    both = ImageTextPredictor(command.run, command.checkpoint)
+    if command.file.is_dir():
+        return "pictures", both.embed_images, _paths(command.file)
+    return "lines", both.embed_texts, file_lines(command.file, "embed")
 
 
 def _paths(file: Path) -> Iterator[str]:

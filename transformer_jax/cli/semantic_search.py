@@ -1,4 +1,4 @@
-"""``transformer-jax semantic-search``: semantic search in the lines of a file."""
+"""``transformer-jax semantic-search``: semantic search in lines of a file, or in pictures."""
 
 import dataclasses
 import heapq
@@ -18,20 +18,24 @@ __all__ = ["SemanticSearch"]
 
 @dataclasses.dataclass(frozen=True)
 class SemanticSearch(LanguageFlags, PredictionCommand):
-    """Print the lines of a file with the highest cosine similarity to a query, as TSV.
+    """Print the lines or pictures with the highest cosine similarity to a query, as TSV.
 
     A sentence encoder puts its prompt "query" before the query and "document" before the lines, if
     it has them, and compares by dot products if its configuration says so.
     """
 
     run: tyro.conf.Positional[Path]
-    """Run directory or Hugging Face folder of an encoder or a translator."""
+    """Run directory or Hugging Face folder of an encoder or a translator, or of a model of images
+    and texts."""
     file: tyro.conf.Positional[Path]
-    """Text file of any size; - is standard input. Empty lines are ignored."""
-    query: tyro.conf.Positional[str]
+    """Text file of any size; - is standard input. Empty lines are ignored. With --images the query
+    stands here."""
+    query: tyro.conf.Positional[str | None] = None
     """Query text."""
+    images: str | None = None
+    """Folder of pictures that are searched in place of a file."""
     top: Count = 5
-    """Number of lines to print."""
+    """Number of lines or pictures to print."""
     layers: str = "last"
     """Layers: last, sum4 or concat4 (the last four), or a number; 0 is the embeddings."""
     pool: Literal["mean", "cls"] | None = None
@@ -42,6 +46,12 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
 
     def __call__(self) -> int:
         """Prints similarity, number and text of the most similar lines, in descending order."""
+        from transformer_jax.cli.pictures import compares_pictures, search_pictures
+
+        if compares_pictures(self.run):
+            return search_pictures(self)
+        if self.images is not None:
+            raise ConfigError(f"--images: {self.run} reads texts alone: give a file and a query")
         from transformer_jax.cli.encoders import file_lines, layers_of, write
         from transformer_jax.inference.encoders import (
             load_vectors,
@@ -56,7 +66,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
         layers = layers_of(self.layers)
         if layers == "all":
             raise ConfigError("--layers all: lines are compared by one vector: choose one layer")
-        if not self.query.strip():
+        if self.query is None or not self.query.strip():
             raise ConfigError("the query is empty: there is nothing to compare with")
         from transformer_jax.core.numerics import cosine
         from transformer_jax.data.text import check_readable

@@ -1,6 +1,7 @@
 """Image models as functions of pictures."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from transformer_jax.inference.runs import open_directory
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.parallel.inference import MeshProgram
 
-__all__ = ["ImagePredictor", "pictures_of", "pixels_of"]
+__all__ = ["ImagePredictor", "is_single", "picture_batches", "pictures_of", "pixels_of"]
 
 _BATCH = 64  # pictures at a time
 
@@ -68,7 +69,7 @@ class ImagePredictor(Predictor):
             NumericsError: The model computed NaN or infinity.
         """
         found = [classification(self.labels, row.tolist()) for row in self.probabilities(images)]
-        return found[0] if _is_single(images) else found
+        return found[0] if is_single(images) else found
 
     def probabilities(self, images: Any) -> Float[np.ndarray, "B V"]:
         """Returns the probability of each label for each picture; see :meth:`__call__`."""
@@ -95,27 +96,16 @@ class ImagePredictor(Predictor):
             NumericsError: The model computed NaN or infinity.
         """
         found = self._run(self._vectors, images)
-        return np.asarray(found[0] if _is_single(images) else found)
+        return np.asarray(found[0] if is_single(images) else found)
 
     def _run(self, program: Any, images: Any) -> np.ndarray:
-        parts: list[np.ndarray] = []
-        if (paths := _paths_of(images)) is not None:
-            store = ImageStore(PictureFiles(paths), self.form)
-            for start in range(0, len(paths), _BATCH):
-                rows = np.arange(start, start + _BATCH)
-                pixels = store.batch(np.where(rows < len(paths), rows, -1))  # one shape
-                parts.append(np.asarray(program(self._params, pixels))[: len(paths) - start])
-        else:
-            parts.append(np.asarray(program(self._params, self._normalized(pixels_of(images)))))
+        parts = [
+            np.asarray(program(self._params, pixels))[:count]
+            for pixels, count in picture_batches(self.form, images)
+        ]
         found = np.concatenate(parts)
         refuse_nonfinite(found)
         return found
-
-    def _normalized(self, images: np.ndarray) -> jax.Array:
-        pixels = images if images.ndim == 4 else images[None]
-        if np.issubdtype(images.dtype, np.integer):
-            pixels = self.form.preprocessing.normalized(pixels.astype(np.uint8))
-        return jnp.asarray(pixels, jnp.float32)
 
 
 def _vectors(model: Any, images: Any) -> Any:
@@ -139,6 +129,31 @@ def pictures_of(fields: Any, image: Any) -> Pictures:
     return Pictures(size, image.num_channels, preprocessing)
 
 
+def picture_batches(form: Pictures, images: Any) -> Iterator[tuple[Any, int]]:
+    """Pictures as a model reads them, some at a time, and how many of the rows are pictures.
+
+    Args:
+        form: How pictures become pixels.
+        images: Paths of files, or pixels, see :meth:`ImagePredictor.__call__`.
+
+    Raises:
+        ArgumentError: No picture, see :func:`pixels_of`.
+        DataError: A file cannot be read as a picture.
+    """
+    if (paths := _paths_of(images)) is not None:
+        store = ImageStore(PictureFiles(paths), form)
+        for start in range(0, len(paths), _BATCH):
+            rows = np.arange(start, start + _BATCH)
+            # One shape for all.
+            yield store.batch(np.where(rows < len(paths), rows, -1)), len(paths) - start
+        return
+    given = pixels_of(images)
+    pixels = given if given.ndim == 4 else given[None]
+    if np.issubdtype(given.dtype, np.integer):
+        pixels = form.preprocessing.normalized(pixels.astype(np.uint8))
+    yield jnp.asarray(pixels, jnp.float32), len(pixels)
+
+
 def _paths_of(images: Any) -> list[str] | None:
     """The paths of pictures; None for pixels."""
     several = images if isinstance(images, list | tuple) else [images]
@@ -147,7 +162,7 @@ def _paths_of(images: Any) -> list[str] | None:
     return [os.fspath(one) for one in several]
 
 
-def _is_single(images: Any) -> bool:
+def is_single(images: Any) -> bool:
     """Returns whether images are one picture."""
     if _paths_of(images) is not None:
         return not isinstance(images, list | tuple)

@@ -22,6 +22,7 @@ from transformer_jax.runs.config_guard import changed_config
 if TYPE_CHECKING:
     from transformer_jax.inference.captions import CaptionPredictor
     from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
+    from transformer_jax.inference.image_texts import ImageTextPredictor
     from transformer_jax.inference.images import ImagePredictor
     from transformer_jax.inference.speech import SpeechPredictor
     from transformer_jax.inference.texts import (
@@ -51,6 +52,7 @@ _PREDICTORS = {
     "reward": "texts.Reward",
     "images": "images.Image",
     "captioning": "captions.Caption",
+    "contrast": "image_texts.ImageText",
 }
 Place: TypeAlias = str | os.PathLike[str]
 
@@ -107,6 +109,10 @@ def load(
     path: Place, task: Literal["captioning"], **how: Unpack[LoadOptions]
 ) -> "CaptionPredictor": ...
 @overload
+def load(
+    path: Place, task: Literal["contrast"], **how: Unpack[LoadOptions]
+) -> "ImageTextPredictor": ...
+@overload
 def load(path: Place, task: "Task | None" = None, **how: Unpack[LoadOptions]) -> Any: ...
 def load(
     path: Place,
@@ -125,7 +131,8 @@ def load(
     :class:`~transformer_jax.inference.generation.TranslationPredictor` for an encoder-decoder, a
     ``SpeechPredictor`` for one of recordings, a ``LanguageModelPredictor`` for a decoder or an
     n-gram model, an ``EncoderPredictor`` for a pre-trained encoder, an ``ImagePredictor`` for an
-    image model, a ``CaptionPredictor`` for a captioner, a ``ClassificationPredictor``,
+    image model, a ``CaptionPredictor`` for a captioner, an
+    ``ImageTextPredictor`` for one of images and texts, a ``ClassificationPredictor``,
     ``RegressionPredictor``, ``TaggingPredictor`` or ``QuestionAnsweringPredictor`` for a fine-tuned
     model, and a ``RewardPredictor`` for a reward model.
 

@@ -71,6 +71,7 @@ _USE = {
     "decoder-task": ("a fine-tuned decoder", "classify"),
     "image": ("an image model", "embed"),
     "captioner": ("a captioner", "caption"),
+    "two-tower": ("a model of images and texts", "semantic-search"),
 }
 FAMILY_NAMES = {found: name for found, (name, _) in _USE.items()}  # for messages
 

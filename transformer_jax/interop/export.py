@@ -23,6 +23,8 @@ from transformer_jax.interop.tokenizer_settings import LANGUAGES
 
 __all__ = ["hf_tensors", "with_post_processor", "write_folder", "write_model"]
 
+# Kinds of models whose texts stand between two special tokens.
+_FRAMED = ("encoder", "encoder-task", "two-tower")
 # Post-processors of tokenizers that add special tokens.
 _TEMPLATES = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 
@@ -151,9 +153,7 @@ def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> s
     if tokenizer.template is not None:
         prefix, _, suffix = tokenizer.template
         framed = (prefix, suffix) == ((tokenizer.bos,), (tokenizer.eos,))
-        if kind in ("encoder-decoder", "captioner") or (
-            framed and kind in ("encoder", "encoder-task")
-        ):
+        if kind in ("encoder-decoder", "captioner") or (framed and kind in _FRAMED):
             return tokenizer.text
     token = lambda id: {"SpecialToken": {"id": tokenizer.name(id), "type_id": 0}}
     second = lambda part: {next(iter(part)): next(iter(part.values())) | {"type_id": 1}}
@@ -161,7 +161,7 @@ def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> s
     end, begin = token(tokenizer.eos), token(tokenizer.bos)
     single, pair = [a, end], [a, end, second(b), second(end)]
     used = {tokenizer.eos}
-    if kind in ("encoder", "encoder-task"):
+    if kind in _FRAMED:
         single, pair = [begin, *single], [begin, *pair]
         used.add(tokenizer.bos)
     elif kind == "decoder":

@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 # How a tensor lies in Hugging Face files. ``transposed``: linear kernels are [out, in].
-# ``leading_axis``: a first axis of size one. ``first_row``: ours has such an axis. ``patches``: the kernel over [rows, columns,
-# channels] is a convolution, [out, channels, rows, columns].
+# ``leading_axis``: a first axis of size one. ``first_row``: ours has such an axis. ``patches``: the
+# kernel over [rows, columns, channels] is a convolution, [out, channels, rows, columns].
 TensorLayout = Literal["same", "transposed", "leading_axis", "first_row", "patches"]
 
 

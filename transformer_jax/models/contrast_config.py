@@ -20,6 +20,6 @@ class ContrastConfig(Configuration, group="contrast"):
     # (SigLIP).
     image_projection: bool = True
     text_projection_bias: bool = False  # of the linear map from the vector of a text (SigLIP: True)
-    # The vector of a text: that of its last token, or of the last position of the model, up to which
-    # texts are filled with padding that the model reads (SigLIP).
+    # The vector of a text: that of its last token, or of the last position of the model, up to
+    # which texts are filled with padding that the model reads (SigLIP).
     text_pooling: Literal["end", "last"] = "end"

@@ -99,7 +99,7 @@ class TwoTowers(Summarized):
         self,
         encoder: TransformerConfig,
         config: TransformerConfig,
-        contrast: ContrastConfig = ContrastConfig(),
+        contrast: ContrastConfig,
         *,
         rngs: nnx.Rngs,
     ):

@@ -56,11 +56,14 @@ StartedRun = TypeVar("StartedRun", bound=Any)  # the settings of a run of any fa
 _BY_TOKEN = {
     "embedding/table", "decoder_embedding/table", "head/table", "head/bias",
     "encoder/embedding/table", "decoder/embedding/table", "decoder/table/table",
+    "text/embedding/table",
 }  # fmt: skip
 
 # What a run of each family starts from, for messages.
 _WANTED = {
     "image": "an image model",
+    "two-tower": f"a model of images and texts: train one, such as with "
+    f"{command('train', 'clip-scenes')}",
     "captioner": f"a captioner: train one, such as with {command('train', 'scenes')}",
     "encoder": f"an encoder: pre-train one, such as with {command('pretrain', 'python-docs')}",
     "decoder": f"a language model: train one, such as with {command('train', 'python-docs')}",

@@ -35,6 +35,7 @@ RECIPES: dict[str, str] = {
     "finetuning": "transformer_jax.recipes.finetuning",
     "images": "transformer_jax.recipes.images",
     "captions": "transformer_jax.recipes.captions",
+    "clip": "transformer_jax.recipes.clip",
 }
 
 
@@ -152,6 +153,7 @@ def _has_features(fields: Fields) -> bool:
 # The first that holds.
 _TABLE: tuple[tuple[str, Callable[[Fields], Any]], ...] = (
     ("ngram", lambda f: _at(f, "model", "kind") == "ngram"),
+    ("clip", lambda f: "contrast" in f),
     ("captions", lambda f: _at(f, "encoder", "image", "image_size")),
     ("images", lambda f: _at(f, "model", "image", "image_size")),
     ("recurrent_speech", lambda f: _has_features(f) and _is_recurrent(f)),

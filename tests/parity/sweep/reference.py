@@ -18,7 +18,8 @@ from tests.parity.exact import exact
 from tests.parity.sweep.drawing import Case
 
 KINDS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits",
-         "pooler_output", "last_hidden_state", "logits_per_image", "image_embeds", "text_embeds")  # fmt: skip
+         "pooler_output", "last_hidden_state", "logits_per_image", "image_embeds",
+         "text_embeds")  # fmt: skip
 _WIDE = {torch.float32: contextlib.nullcontext, torch.float64: exact}
 
 

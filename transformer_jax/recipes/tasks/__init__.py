@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformer_jax.recipes.tasks.caption_task import captioning
+    from transformer_jax.recipes.tasks.contrast_task import contrast
     from transformer_jax.recipes.tasks.denoising_task import denoising
     from transformer_jax.recipes.tasks.image_task import image_classification
     from transformer_jax.recipes.tasks.labeled import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "captioning",
+    "contrast",
     "denoising",
     "image_classification",
     "language_model",
@@ -42,6 +44,7 @@ __all__ = [
 # Modules of tasks; a module of the same name as its function would hide it.
 _MODULES = {
     "captioning": "caption_task",
+    "contrast": "contrast_task",
     "denoising": "denoising_task",
     "image_classification": "image_task",
     "language_model": "language_model_task",

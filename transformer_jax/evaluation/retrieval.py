@@ -1,0 +1,95 @@
+"""Recall of retrieval between images and texts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from transformer_jax.core.errors import ConfigError
+
+__all__ = ["matches", "recall", "recalls"]
+
+_DEPTHS = (1, 5, 10)
+_BLOCK = 1024  # rows of similarities at a time
+
+
+def matches(
+    rows: Sequence[int], texts: Sequence[str]
+) -> tuple[list[int], list[str], Bool[np.ndarray, "images texts"]]:
+    """Returns the images, the different texts, and which of these belong to which image.
+
+    Equal texts are one, so that no image is asked for by a text that another has too and then
+    counted as wrong.
+
+    Args:
+        rows: The image of each text.
+        texts: The texts.
+
+    Example:
+        >>> images, different, own = matches([7, 8, 8], ["a dog", "a cat", "a dog"])
+        >>> images, different, own.tolist()
+        ([7, 8], ['a dog', 'a cat'], [[True, False], [True, True]])
+    """
+    images, different = list(dict.fromkeys(rows)), list(dict.fromkeys(texts))
+    places = {row: i for i, row in enumerate(images)}
+    columns = {text: i for i, text in enumerate(different)}
+    own = np.zeros((len(images), len(different)), bool)
+    for row, text in zip(rows, texts, strict=True):
+        own[places[row], columns[text]] = True
+    return images, different, own
+
+
+def recall(
+    queries: Float[np.ndarray, "Q P"],
+    candidates: Float[np.ndarray, "C P"],
+    own: Bool[np.ndarray, "Q C"],
+    depths: Sequence[int] = _DEPTHS,
+) -> list[float]:
+    """The share of queries for which one of their own is among so many nearest candidates.
+
+    Of candidates that are equally near, one's own come last, so that equal vectors gain nothing.
+
+    Args:
+        queries: A vector of length 1 for each.
+        candidates: Likewise.
+        own: Which candidates belong to a query.
+        depths: Numbers of nearest candidates.
+
+    Raises:
+        ConfigError: There are no queries.
+
+    Example:
+        >>> queries, candidates = np.eye(2), np.array([[0.8, 0.6], [1.0, 0.0]])
+        >>> recall(queries, candidates, np.eye(2, dtype=bool), (1, 2))
+        [0.5, 1.0]
+    """
+    if not len(queries):
+        raise ConfigError("there is nothing to search with: no images or no texts")
+    places = []
+    for start in range(0, len(queries), _BLOCK):
+        mine = own[start : start + _BLOCK]
+        near = queries[start : start + _BLOCK] @ candidates.T
+        best = np.where(mine, near, -np.inf).max(1, keepdims=True)
+        places.append(((near >= best) & ~mine).sum(1))
+    before = np.concatenate(places)
+    return [float((before < depth).mean()) for depth in depths]
+
+
+def recalls(
+    images: Float[np.ndarray, "I P"],
+    texts: Float[np.ndarray, "C P"],
+    own: Bool[np.ndarray, "I C"],
+) -> dict[str, float]:
+    """Recall at 1, 5 and 10 of texts for an image and of images for a text, and their mean at 1.
+
+    Example:
+        >>> found = recalls(np.eye(2), np.eye(2), np.eye(2, dtype=bool))
+        >>> found["text_recall_1"], found["image_recall_10"], found["recall_1"]
+        (1.0, 1.0, 1.0)
+    """
+    found = {}
+    for name, given in (("text", (images, texts, own)), ("image", (texts, images, own.T))):
+        for depth, value in zip(_DEPTHS, recall(*given), strict=True):
+            found[f"{name}_recall_{depth}"] = value
+    mean = (found["text_recall_1"] + found["image_recall_1"]) / 2
+    return found | {"recall_1": mean}

@@ -1,0 +1,137 @@
+"""Two towers as functions of pictures and of texts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+from jaxtyping import Float
+
+from transformer_jax.core.errors import ArgumentError, ConfigError
+from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.data.images.store import build_image_store
+from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.inference.base import Predictor
+from transformer_jax.inference.images import is_single, picture_batches, pictures_of
+from transformer_jax.inference.load_run import load
+from transformer_jax.inference.results import classification
+from transformer_jax.inference.runs import as_trained, open_directory
+from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.recipes.tasks.contrast_task import TextReader, retrieval_scores
+
+__all__ = ["TEMPLATE", "ImageTextPredictor"]
+
+TEMPLATE = "a picture of a {}"
+_BATCH = 64  # texts at a time
+
+
+class ImageTextPredictor(Predictor):
+    """Two towers: vectors of pictures and of texts, and labels that were never trained.
+
+    Attributes:
+        form: How pictures become the pixels that the model reads.
+    """
+
+    def __init__(self, path: Path, checkpoint: str = "best"):
+        loaded, self.tokenizer = load(path, checkpoint, kind="two-tower")
+        self.model = nnx.merge(*loaded)
+        config = open_directory(path).read_config()
+        self.form = pictures_of(config, self.model.encoder.config.image)
+        self._prepare = as_trained(path)
+        self._reader = TextReader(self.tokenizer, self.model.config.max_length)
+        graph, self._params = loaded
+        self._images = MeshProgram(lambda p, x: nnx.merge(graph, p).embed_images(x))
+        self._texts = MeshProgram(lambda p, *x: nnx.merge(graph, p).embed_texts(*x))
+
+    def embed_images(self, images: Any) -> Float[np.ndarray, "*B P"]:
+        """The vector of a picture, or an array with that of each picture; their length is 1.
+
+        Args:
+            images: The path of a file or a list of paths, which are resized as in training; or
+                pixels ``[height, width, channels]`` or ``[B, height, width, channels]``. Integers
+                are pixels from 0 to 255; floating-point images are normalized already. Pixels are
+                not resized.
+
+        Raises:
+            ConfigError: Images of another size.
+            ArgumentError: No picture.
+            DataError: A file cannot be read as a picture.
+            NumericsError: The model computed NaN or infinity.
+        """
+        parts = [
+            np.asarray(self._images(self._params, pixels))[:count]
+            for pixels, count in picture_batches(self.form, images)
+        ]
+        found = np.concatenate(parts)
+        refuse_nonfinite(found)
+        return np.asarray(found[0] if is_single(images) else found)
+
+    def embed_texts(self, texts: str | Sequence[str]) -> Float[np.ndarray, "*B P"]:
+        """The vector of a text, or an array with that of each text; their length is 1.
+
+        Texts that are longer than the positions of the model are cut.
+
+        Raises:
+            ArgumentError: Neither a text nor a list of texts.
+            NumericsError: The model computed NaN or infinity.
+        """
+        one = isinstance(texts, str)
+        lines = [texts] if isinstance(texts, str) else list(texts)
+        if not lines or not all(isinstance(line, str) for line in lines):
+            raise ArgumentError("texts: a text, or a list of at least one text, is needed")
+        examples, _ = self._reader.encode([self._prepare(line) for line in lines])
+        rows = np.append(np.arange(len(lines)), np.full(-len(lines) % _BATCH, -1))
+        parts = [
+            np.asarray(self._texts(self._params, *self._reader.batch(examples, these).values()))
+            for these in rows.reshape(-1, _BATCH)
+        ]
+        found = np.concatenate(parts)[: len(lines)]
+        refuse_nonfinite(found)
+        return np.asarray(found[0] if one else found)
+
+    def __call__(self, images: Any, labels: Sequence[str], template: str = TEMPLATE) -> Any:
+        """The label of a picture and its probability, or a list with those of each picture.
+
+        Of a model with the loss of CLIP the probabilities of all labels add up to 1; with that of
+        SigLIP each is that of a match. Radford et al. 2021, section 3.1.
+
+        Args:
+            images: As in :meth:`embed_images`.
+            labels: Words for what a picture may show.
+            template: The text of a label, which stands in place of ``{}``.
+
+        Raises:
+            ConfigError: There are no labels, one comes twice, or the template has no ``{}``.
+        """
+        rows = self.probabilities(images, labels, template)
+        found = [classification(labels, row.tolist()) for row in rows]
+        return found[0] if is_single(images) else found
+
+    def probabilities(
+        self, images: Any, labels: Sequence[str], template: str = TEMPLATE
+    ) -> Float[np.ndarray, "B C"]:
+        """Returns the probability of each label for each picture; see :meth:`__call__`."""
+        if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
+            raise ConfigError("labels: at least one is needed, each once")
+        if "{}" not in template:
+            raise ConfigError(f"template is {template!r}: it needs {{}}, where a label stands")
+        vectors = self.embed_images(images)
+        texts = self.embed_texts([template.replace("{}", label) for label in labels])
+        found = self.model.similarities(np.atleast_2d(vectors), texts)
+        each = np.asarray(found, np.float64)
+        if self.model.contrast.loss == "sigmoid":
+            return np.asarray(1 / (1 + np.exp(-each)))
+        powers = np.exp(each - each.max(1, keepdims=True))
+        return np.asarray(powers / powers.sum(1, keepdims=True))
+
+    def recalls(self, part: ImageTable) -> dict[str, float]:
+        """Returns recall at 1, 5 and 10, both ways, among the pictures and texts of a table.
+
+        Raises:
+            DataError: A picture cannot be read.
+        """
+        store = build_image_store(part.pictures, self.form, name=part.name, decode=False)
+        images = lambda pixels: self._images(self._params, pixels)
+        texts = lambda *tokens: self._texts(self._params, *tokens)
+        return retrieval_scores(images, texts, store, part, self._reader)

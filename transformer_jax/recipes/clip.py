@@ -1,0 +1,294 @@
+"""Images and words for retrieval, by two towers: ``train clip-scenes``."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.config_fields import Configuration, Count, Flag
+from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.images.augmentation import Augmentation
+from transformer_jax.data.images.captions import CaptionData, open_captions
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.models.contrast_config import ContrastConfig
+from transformer_jax.models.presets import vit
+from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig, TokenizerConfig
+from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.runs.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+
+__all__ = ["Clip", "ClipRun"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PairBatches(ExampleBatches):
+    """Training settings: duration, batches of so many pairs, seed."""
+
+    batch_size: Count = 256  # pairs of a batch, over all devices; all of them are compared
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipRun(Cached, RunConfig):
+    """One training run of two towers."""
+
+    model: TransformerConfig = TransformerConfig()  # the tower of texts
+    encoder: TransformerConfig = vit(192, 12)  # the tower of images
+    contrast: ContrastConfig = ContrastConfig()
+    data: CaptionData = CaptionData()
+    preprocessing: Preprocessing = Preprocessing()
+    augmentation: Augmentation = Augmentation()
+    training: PairBatches = PairBatches()
+
+    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluatePairs(Configuration, group="--"):
+    """Print recall at 1, 5 and 10 of texts for a picture and of pictures for a text."""
+
+    images: Annotated[str | None, Flag("data.images")] = None
+    """Table, folder or array of pictures and texts, read as the run reads its pictures; None is
+    the tests of the run, or else its validation pictures."""
+
+
+class Clip(Recipe):
+    """Pictures and their texts, a Vision Transformer and a Transformer of texts."""
+
+    name = "clip"
+    title = "a model of images and texts"
+    config: ClassVar[type] = ClipRun
+    family = "two-tower"
+    starts = ("two-tower",)
+    metrics = ("valid_accuracy", "recall_1")
+    keeps_publication = True
+    evaluation = EvaluatePairs
+
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        return with_defaults(_NAMED)
+
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Says what a start gives; the tower of texts is that of the start."""
+        log(f"{run.init_from} is {start.name}: all of it is loaded")
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run with the tower of images and the preprocessing of its start."""
+        if start is None:
+            return run
+        from transformer_jax.inference.images import pictures_of
+        from transformer_jax.recipes.initial import with_given
+
+        fields = start.directory.read_config()
+        encoder, contrast = towers_of(fields)
+        kept = pictures_of(fields, encoder.image).preprocessing
+        changed = {
+            name: with_given(old, getattr(run, name), getattr(named, name), f"{name}.")
+            for name, old in (
+                ("encoder", encoder), ("contrast", contrast), ("preprocessing", kept)
+            )
+        }  # fmt: skip
+        changed["encoder"] = dataclasses.replace(changed["encoder"], compute=run.encoder.compute)
+        return dataclasses.replace(run, **changed)
+
+    def in_layers(self, run: Any) -> Any:
+        """Returns the run without a frozen tower of images, as that of texts learns."""
+        return dataclasses.replace(run, freeze="none") if run.freeze == "encoder" else run
+
+    def check(self, run: Any, start: Any) -> None:
+        """Refuses settings that two towers do not have."""
+        if run.freeze not in ("none", "encoder") or run.reinit_last or run.reinit_head:
+            raise ConfigError(
+                "freeze: of two towers that of images may be frozen, freeze encoder; leave "
+                "others, reinit_last and reinit_head out"
+            )
+        for name in ("mixup", "cutmix"):
+            if value := getattr(run.augmentation, name):
+                raise ConfigError(
+                    f"augmentation.{name} is {value}: texts of two pictures cannot be mixed: leave "
+                    f"it out"
+                )
+        if not run.encoder.image.image_size:
+            raise ConfigError("encoder.image.image_size is 0: the encoder reads images")
+        if run.training.mode == "pmap":
+            raise ConfigError(
+                "training.mode is pmap: all pairs of a batch are compared with each other: use jit"
+            )
+
+    def open_data(self, run: Any) -> Any:
+        """Returns the pictures and their texts."""
+        return open_captions(run.data)
+
+    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
+        """Returns the training texts."""
+        texts: Iterable[str] = data.train.texts
+        return texts
+
+    def make_task(
+        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    ) -> "Task":
+        """Returns the task of pairs."""
+        from transformer_jax.models.partition import where
+        from transformer_jax.recipes.tasks.contrast_task import contrast
+        from transformer_jax.recipes.tasks.image_task import ImageBatching
+
+        task = contrast(
+            data,
+            computed_as(run.model, run.encoder),
+            run.model,
+            tokenizer,
+            form=run.contrast,
+            preprocessing=run.preprocessing,
+            augmentation=run.augmentation,
+            batching=ImageBatching(run.training.batch_size, run.training.seed),
+            cache=directory.path / "store" if run.cache is None else Path(run.cache),
+        )
+        if run.freeze != "encoder":
+            return task
+        texts = where(lambda path: not path.startswith("encoder/"))
+        return dataclasses.replace(task, partition=texts)
+
+    def batch_tokens(self, run: Any) -> int:
+        """Returns the tokens and patches of a batch."""
+        return int(run.training.batch_size * (run.model.max_length + run.encoder.max_length))
+
+    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+        """Prints recall among pictures and texts."""
+        from transformer_jax.data.images.data import ImageSplits, check_headers, read_table
+        from transformer_jax.inference.image_texts import ImageTextPredictor
+        from transformer_jax.recipes.driver import read
+        from transformer_jax.recipes.tasks.scores import table, write_scores
+
+        run = read(directory)
+        if request.images is None:
+            data = open_captions(run.data)
+            parts = data.tests or ({} if data.valid is None else {"valid": data.valid})
+        else:
+            given = read_table(request.images, run.data.read, "--data.images")
+            check_headers(ImageSplits(given), run.data.read.max_pixels)
+            parts = {"data": given}
+        if not parts:
+            raise ConfigError(
+                f"{request.run}: has no test or validation pictures: give --data.images"
+            )
+        predictor = ImageTextPredictor(directory.path, request.checkpoint)
+        scores = {name: predictor.recalls(part) for name, part in parts.items()}
+        print(table(scores), flush=True)
+        write_scores(request.output, scores)
+        return 0
+
+    def predictor(self, path: Path, checkpoint: str) -> Any:
+        """Returns a function of pictures and texts."""
+        from transformer_jax.inference.image_texts import ImageTextPredictor
+
+        return ImageTextPredictor(path, checkpoint)
+
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+        """Returns two towers."""
+        from transformer_jax.models.two_towers import TwoTowers
+
+        encoder, contrast = towers_of(fields)
+        return TwoTowers(computed_as(config, encoder), config, contrast, rngs=rngs)
+
+
+def towers_of(fields: Mapping[str, Any]) -> tuple[TransformerConfig, ContrastConfig]:
+    """The tower of images of a stored run, and what it has in common with that of texts.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged.
+    """
+    try:
+        encoder = from_dict(TransformerConfig, fields["encoder"])
+        return encoder, from_dict(ContrastConfig, fields["contrast"])
+    except (ConfigError, TypeError, KeyError) as error:
+        raise CheckpointError(f"config.json: encoder or contrast: {error}: damaged?") from None
+
+
+def computed_as(model: TransformerConfig, encoder: TransformerConfig) -> TransformerConfig:
+    """The tower of images, computed as that of texts is: one setting has the dtype of both."""
+    return dataclasses.replace(encoder, compute=model.compute)
+
+
+def _texts(width: int, layers: int, heads: int, length: int, dropout: float) -> TransformerConfig:
+    """A tower of texts of CLIP's layout."""
+    return TransformerConfig(
+        d_model=width,
+        encoder_layers=0,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(scale=1.0, dropout=dropout),
+        positions=PositionConfig(kind="learned", max_length=length),
+        attention=AttentionConfig(num_heads=heads),
+        feed_forward=FeedForwardConfig(d_ff=4 * width, activation="quick_gelu"),
+        norm=NormConfig(placement="pre", residual_dropout=dropout),
+    )
+
+
+def _images(width: int, layers: int, heads: int, **sizes: Any) -> TransformerConfig:
+    """A tower of images of CLIP's layout: a norm before the first block, patches without bias."""
+    usual = vit(width, layers, patch_bias=False, **sizes)
+    return dataclasses.replace(
+        usual,
+        embedding=dataclasses.replace(usual.embedding, layernorm_embedding=True),
+        attention=AttentionConfig(num_heads=heads),
+        feed_forward=dataclasses.replace(usual.feed_forward, activation="quick_gelu"),
+        norm=dataclasses.replace(usual.norm, eps=1e-5),
+    )
+
+
+def _with_sinusoids(config: TransformerConfig) -> TransformerConfig:
+    """The same with positions that tell patches apart from the first step on."""
+    positions = dataclasses.replace(config.positions, kind="sinusoidal")
+    return dataclasses.replace(config, positions=positions)
+
+
+def _optimizer(rate: float, warmup: int | None) -> OptimizerConfig:
+    schedule = ScheduleConfig("cosine", warmup_steps=warmup)
+    return OptimizerConfig("adamw", rate, schedule, weight_decay=0.1)
+
+
+_OWN = ClipRun(
+    model=_texts(256, 6, 4, 77, 0.0),
+    encoder=_images(192, 12, 3),
+    contrast=ContrastConfig(projection_dim=256),
+    augmentation=Augmentation(crop="resized", area=(0.5, 1.0)),
+    tokenizer=TokenizerConfig(vocab_size=None),
+    optimizer=_optimizer(1e-3, None),
+    training=PairBatches(epochs=None),
+    loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+)
+_NAMED: dict[str, tuple[str, ClipRun]] = {
+    "clip": ("Your own pictures and texts: CLIP with a ViT-Ti/16 at 224 x 224 pixels.", _OWN),
+    "siglip": (
+        "Your own pictures and texts: as clip, with the loss of SigLIP.",
+        dataclasses.replace(_OWN, contrast=ContrastConfig("sigmoid", projection_dim=256)),
+    ),
+    "clip-scenes": (
+        "The built-in pictures of shapes: minutes on a laptop.",
+        ClipRun(
+            model=_texts(96, 2, 4, 16, 0.0),
+            encoder=_with_sinusoids(_images(96, 3, 4, image_size=48, patch_size=8)),
+            contrast=ContrastConfig(projection_dim=64),
+            data=CaptionData(corpus="scenes"),
+            tokenizer=TokenizerConfig("wordpiece", vocab_size=None),
+            optimizer=_optimizer(2e-3, 100),
+            training=PairBatches(steps=1500, batch_size=128),
+            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+        ),
+    ),
+}

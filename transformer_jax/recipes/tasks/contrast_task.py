@@ -1,0 +1,221 @@
+"""Images and texts that belong together, by two towers."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from flax import nnx
+
+from transformer_jax.core.errors import plural
+from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.data.examples import EncodedExamples, collate, default_template
+from transformer_jax.data.examples import encode_sentences as encode
+from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
+from transformer_jax.data.images.data import ImageSplits
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.data.images.store import ImageStore, Pictures
+from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.data.plan import ArrayPlan
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.evaluation.retrieval import matches, recalls
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.contrast_config import ContrastConfig
+from transformer_jax.models.two_towers import TwoTowers
+from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.image_task import ImageBatching, open_stores
+from transformer_jax.recipes.tasks.scores import table
+from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.training import objectives
+from transformer_jax.training.state import split
+from transformer_jax.training.task import Data, Task, fingerprint
+
+__all__ = ["TextReader", "contrast", "retrieval_scores"]
+
+_AT_ONCE = 64  # images or texts, where vectors are made
+_METRICS = ("valid_accuracy", "recall_1")
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastSettings:
+    """Two towers."""
+
+    model: TransformerConfig
+    encoder: TransformerConfig
+    contrast: ContrastConfig
+    preprocessing: Preprocessing
+
+    recipe: ClassVar[str] = "clip"
+
+
+@dataclasses.dataclass(frozen=True)
+class TextReader:
+    """Texts as the tokens that a tower reads.
+
+    Attributes:
+        tokenizer: Its template, if it has one, stands around texts; else bos and eos do.
+        length: Positions of the tower: texts are cut to as many tokens, and filled up with padding.
+    """
+
+    tokenizer: Tokenizer
+    length: int
+
+    def encode(self, texts: Sequence[str]) -> tuple[EncodedExamples, int]:
+        """Returns the tokens of texts, and how many were cut."""
+        template = self.tokenizer.template or default_template(self.tokenizer)
+        return encode(texts, None, self.tokenizer, self.length, template)
+
+    def batch(self, examples: EncodedExamples, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns ``tokens`` and ``lengths`` of some texts; row -1 has length 0."""
+        made = collate(examples, rows, self.length, self.tokenizer.pad)
+        return {name: made[name] for name in ("tokens", "lengths")}
+
+
+def contrast(
+    data: ImageSplits | ImageTable,
+    encoder: TransformerConfig,
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    *,
+    form: ContrastConfig = ContrastConfig(),
+    preprocessing: Preprocessing = Preprocessing(),
+    augmentation: Augmentation = Augmentation(),
+    batching: ImageBatching = ImageBatching(),
+    cache: Path | None = None,
+) -> Task:
+    """Images and texts as near vectors (Radford et al. 2021; Zhai et al. 2023).
+
+    All pairs of a batch are compared, also where it is divided. Validation measures ``valid_loss``
+    and ``valid_accuracy`` within its batches, and recall among all validation images and texts.
+
+    Args:
+        data: Images with texts; a single table is for training alone.
+        encoder: Of the Vision Transformer.
+        config: Of the Transformer of texts.
+        tokenizer: Of the texts.
+        form: What the two have in common.
+        preprocessing: How pictures become the pixels of the model.
+        augmentation: Random changes in training; MixUp and CutMix are ignored.
+        batching: Pairs of a batch, and the seed of the order and of random changes.
+        cache: A folder that keeps decoded pictures; None keeps them in memory.
+
+    Raises:
+        DataError: A picture cannot be read.
+    """
+    splits = data if isinstance(data, ImageSplits) else ImageSplits(data)
+    image = encoder.image
+    pictures = Pictures(image.image_size, image.num_channels, preprocessing, splits.read.max_pixels)
+    stores = open_stores(splits, pictures, cache)
+    reader = TextReader(tokenizer, config.max_length)
+    batches = functools.partial(_pairs, stores=stores, reader=reader, batching=batching)
+    scores = _Scores(stores, reader)
+    changes = None if augmentation == Augmentation() else augmentation
+    terms = {"dropout": has_dropout(encoder) or has_dropout(config), "augmentation": changes}
+    parts = ({} if splits.valid is None else {"valid": splits.valid}) | splits.tests
+    loss = objectives.contrastive(form.loss)
+    return Task(
+        model=lambda rngs: TwoTowers(encoder, config, form, rngs=rngs),
+        train=batches(splits.train, change=changes),
+        objective=loss,
+        valid={} if splits.valid is None else {"valid": batches(splits.valid, shuffle=False)},
+        metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in _METRICS)),
+        evaluate=None if splits.valid is None else functools.partial(scores, splits.valid),
+        test=functools.partial(_test, parts, scores) if parts else None,
+        counts="pairs",
+        regularization=tuple(name for name, used in terms.items() if used),
+        tokenizer=tokenizer,
+        settings=ContrastSettings(config, encoder, form, preprocessing),
+    )
+
+
+def _pairs(
+    part: ImageTable,
+    stores: Mapping[int, ImageStore],
+    reader: TextReader,
+    batching: ImageBatching,
+    *,
+    change: Augmentation | None = None,
+    shuffle: bool = True,
+) -> Data:
+    """The batches of pairs, and a line about them."""
+    store, (examples, cut) = stores[id(part.pictures)], reader.encode(part.texts)
+    said = f", {cut:,} of them cut to {plural(reader.length, 'token')}" if cut else ""
+    count = plural(len(set(part.rows.tolist())), "picture")
+    log(f"{part.name}: {count}, {plural(len(part), 'text')}{said}")
+    plan: Any = ArrayPlan(len(part), batching.batch_size, batching.seed, shuffle, fill=True)
+    plan = plan if change is None else KeyedPlan(plan, batching.seed)
+
+    def make(items: Any) -> dict[str, Any]:
+        indices, images = store.of_items(items, part.rows, change)
+        return {"images": images, **reader.batch(examples, indices)}
+
+    content = [*store.parts(), part.rows, np.asarray(examples.store.ids)]
+    return Data(plan, make, fingerprint(plan.fingerprint, content), threads=2)
+
+
+def retrieval_scores(
+    embed_images: Callable[[Any], Any],
+    embed_texts: Callable[[Any, Any], Any],
+    store: ImageStore,
+    part: ImageTable,
+    reader: TextReader,
+) -> dict[str, float]:
+    """Recall at 1, 5 and 10, both ways, among the pictures of a table and its different texts.
+
+    Args:
+        embed_images: Function of normalized pictures.
+        embed_texts: Function of tokens and lengths.
+        store: Of the pictures.
+        part: Pictures and texts.
+        reader: Of the texts.
+
+    Raises:
+        DataError: A picture cannot be read.
+    """
+    rows, texts, own = matches(part.rows.tolist(), part.texts)
+    examples, _ = reader.encode(texts)
+    with show_progress(f"retrieval among {plural(len(rows), 'picture')}"):
+        images = _vectors(lambda these: embed_images(store.batch(these)), np.array(rows))
+        of_texts = lambda these: embed_texts(*reader.batch(examples, these).values())
+        found = _vectors(of_texts, np.arange(len(texts)))
+    return recalls(images, found, own)
+
+
+def _vectors(embed: Callable[[np.ndarray], Any], rows: np.ndarray) -> np.ndarray:
+    """The vectors of rows, so many at a time; the last ones are filled up with -1."""
+    filled = np.append(rows, np.full(-len(rows) % _AT_ONCE, -1))
+    parts = [np.asarray(embed(these)) for these in filled.reshape(-1, _AT_ONCE)]
+    return np.concatenate(parts)[: len(rows)]
+
+
+class _Scores:
+    """Recall among the pairs of a table; programs are kept from one evaluation to the next."""
+
+    def __init__(self, stores: Mapping[int, ImageStore], reader: TextReader):
+        self.stores, self.reader = stores, reader
+        self.programs: tuple[MeshProgram, MeshProgram] | None = None
+
+    def __call__(self, part: ImageTable, model: Any) -> dict[str, float]:
+        graph, params = split(model)
+        if self.programs is None:
+            self.programs = (
+                MeshProgram(lambda params, images: nnx.merge(graph, params).embed_images(images)),
+                MeshProgram(lambda params, *texts: nnx.merge(graph, params).embed_texts(*texts)),
+            )
+        embed = [functools.partial(program, params) for program in self.programs]
+        return retrieval_scores(*embed, self.stores[id(part.pictures)], part, self.reader)
+
+
+def _test(
+    parts: Mapping[str, ImageTable],
+    scores: Callable[[ImageTable, Any], dict[str, float]],
+    model: Any,
+    step: int,
+) -> dict[str, Any]:
+    """Prints and returns recall among validation and test pictures."""
+    found = {name: scores(part, model) for name, part in parts.items()}
+    print(table(found), flush=True)
+    return {"evaluated_step": step, "scores": found}
