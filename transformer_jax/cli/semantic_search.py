@@ -45,13 +45,17 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Prints similarity, number and text of the most similar lines, in descending order."""
+        """Prints the most similar lines or pictures with their similarity, in descending order."""
         from transformer_jax.cli.pictures import compares_pictures, search_pictures
 
         if compares_pictures(self.run):
             return search_pictures(self)
         if self.images is not None:
             raise ConfigError(f"--images: {self.run} reads texts alone: give a file and a query")
+        return self.search_lines()
+
+    def search_lines(self) -> int:
+        """Prints similarity, number and text of the most similar lines of the file."""
         from transformer_jax.cli.encoders import file_lines, layers_of, write
         from transformer_jax.inference.encoders import (
             load_vectors,

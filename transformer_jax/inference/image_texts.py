@@ -16,9 +16,9 @@ from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.images import is_single, picture_batches, pictures_of
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
+from transformer_jax.inference.retrieval import TextReader, retrieval_scores
 from transformer_jax.inference.runs import as_trained, open_directory
 from transformer_jax.parallel.inference import MeshProgram
-from transformer_jax.recipes.tasks.contrast_task import TextReader, retrieval_scores
 
 __all__ = ["TEMPLATE", "ImageTextPredictor"]
 

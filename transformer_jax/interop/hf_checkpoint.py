@@ -167,9 +167,10 @@ def abstract_model(model: Model) -> Any:
         "labels": len(model.labels),
     }
     make: Any = lambda: make_model(kind, model.config, **how, rngs=nnx.Rngs(0))
-    if model.contrast is not None:
-        make = lambda: TwoTowers(model.encoder, model.config, model.contrast, rngs=nnx.Rngs(0))
-    elif model.encoder is not None:
+    encoder, contrast = model.encoder, model.contrast
+    if encoder is not None and contrast is not None:
+        make = lambda: TwoTowers(encoder, model.config, contrast, rngs=nnx.Rngs(0))
+    elif encoder is not None:
         make = lambda: Captioner(model.encoder, model.config, rngs=nnx.Rngs(0))
     return nnx.eval_shape(make)
 

@@ -145,15 +145,13 @@ class Clip(Recipe):
     ) -> "Task":
         """Returns the task of pairs."""
         from transformer_jax.models.partition import where
-        from transformer_jax.recipes.tasks.contrast_task import contrast
+        from transformer_jax.recipes.tasks.contrast_task import Towers, contrast
         from transformer_jax.recipes.tasks.image_task import ImageBatching
 
         task = contrast(
             data,
-            computed_as(run.model, run.encoder),
-            run.model,
+            Towers(computed_as(run.model, run.encoder), run.model, run.contrast),
             tokenizer,
-            form=run.contrast,
             preprocessing=run.preprocessing,
             augmentation=run.augmentation,
             batching=ImageBatching(run.training.batch_size, run.training.seed),
@@ -170,7 +168,7 @@ class Clip(Recipe):
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints recall among pictures and texts."""
-        from transformer_jax.data.images.data import ImageSplits, check_headers, read_table
+        from transformer_jax.data.images.data import open_table
         from transformer_jax.inference.image_texts import ImageTextPredictor
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.scores import table, write_scores
@@ -180,9 +178,7 @@ class Clip(Recipe):
             data = open_captions(run.data)
             parts = data.tests or ({} if data.valid is None else {"valid": data.valid})
         else:
-            given = read_table(request.images, run.data.read, "--data.images")
-            check_headers(ImageSplits(given), run.data.read.max_pixels)
-            parts = {"data": given}
+            parts = {"data": open_table(request.images, run.data.read, "--data.images")}
         if not parts:
             raise ConfigError(
                 f"{request.run}: has no test or validation pictures: give --data.images"

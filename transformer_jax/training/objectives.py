@@ -284,7 +284,8 @@ def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
         weight = counts.sum().astype(jnp.float32)
         near = jnp.where(counts[:, None] & counts[None], found, -jnp.inf)
         own = jnp.arange(len(counts))
-        hits = sum((near.argmax(axis) == own) & counts for axis in (0, 1)).sum() / 2
+        found_own = jnp.stack([(near.argmax(axis) == own) & counts for axis in (0, 1)])
+        hits = found_own.sum() / 2
         return {"loss": (measure(found, counts), weight), "accuracy": (hits, weight)}
 
     return Compared(embed, compare)

@@ -90,14 +90,7 @@ def make_step(
             decay outside [0, 1); or, when traced, rows that do not divide into the micro-batches,
             an objective without a loss, or one of whole batches by pmap.
     """
-    if accumulation < 1:
-        raise ConfigError(f"accumulation is {accumulation}: it must be at least 1")
-    compared = isinstance(objective, Compared)
-    if accumulation > 1 and getattr(objective, "whole_batch", False) and not compared:
-        raise ConfigError(
-            f"accumulation is {accumulation}, but the objective compares all rows of a batch with "
-            f"each other: set it to 1"
-        )
+    _check_accumulation(objective, accumulation)
     if ema_decay is not None and not 0.0 <= ema_decay < 1.0:
         raise ConfigError(f"ema_decay is {ema_decay}: allowed are 0 up to, not including, 1")
 
@@ -110,11 +103,7 @@ def make_step(
         axis_name: str | None = None,
         shardings: PyTree | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
-        if axis_name is not None and getattr(objective, "whole_batch", False):
-            raise ConfigError(
-                "the objective compares all rows of a batch with each other, and pmap gives each "
-                "device some of them: use jit"
-            )
+        _check_mode(objective, axis_name)
         if (ema_decay is None) != (state.ema_params is None):
             raise ConfigError(
                 "ema_decay and state.ema_params go together: "
@@ -124,12 +113,8 @@ def make_step(
             key = jax.random.fold_in(key, state.step)
             if axis_name is not None:
                 key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        if isinstance(objective, Compared) and accumulation > 1:
-            differentiated = _placed(cached(objective, merge, accumulation), shardings)
-        else:
-            whole = _placed(_differentiated(objective, merge), shardings)
-            differentiated = accumulated(whole, accumulation)
-        sums, grads = differentiated(state.params, frozen, batch, key)
+        differentiate = _differentiated(objective, merge, accumulation, shardings)
+        sums, grads = differentiate(state.params, frozen, batch, key)
         if axis_name is not None:
             sums, grads = jax.lax.psum((sums, grads), axis_name)
         metrics = means(sums)
@@ -149,6 +134,27 @@ def make_step(
         return new, metrics
 
     return step
+
+
+def _check_accumulation(objective: Objective, accumulation: int) -> None:
+    """Refuses micro-batches that there cannot be."""
+    if accumulation < 1:
+        raise ConfigError(f"accumulation is {accumulation}: it must be at least 1")
+    compared = isinstance(objective, Compared)
+    if accumulation > 1 and getattr(objective, "whole_batch", False) and not compared:
+        raise ConfigError(
+            f"accumulation is {accumulation}, but the objective compares all rows of a batch with "
+            f"each other: set it to 1"
+        )
+
+
+def _check_mode(objective: Objective, axis_name: str | None) -> None:
+    """Refuses pmap for objectives of whole batches."""
+    if axis_name is not None and getattr(objective, "whole_batch", False):
+        raise ConfigError(
+            "the objective compares all rows of a batch with each other, and pmap gives each "
+            "device some of them: use jit"
+        )
 
 
 def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
@@ -225,8 +231,12 @@ def _where(
     return jax.lax.platform_dependent(ok, state, *how, cpu=branch, default=select)
 
 
-def _differentiated(objective: Objective, merge: Merge) -> Differentiated:
-    """Sums of an objective over a batch, and the gradients of the sum of the loss."""
+def _differentiated(
+    objective: Objective, merge: Merge, accumulation: int, shardings: PyTree | None
+) -> Differentiated:
+    """Sums of an objective over a batch, computed in parts, and the gradients of its loss."""
+    if isinstance(objective, Compared) and accumulation > 1:
+        return _placed(cached(objective, merge, accumulation), shardings)
 
     def loss(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
         sums = checked(objective(merge(params, frozen, key), batch, key))
@@ -236,7 +246,7 @@ def _differentiated(objective: Objective, merge: Merge) -> Differentiated:
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params, frozen, batch, key)
         return sums, grads
 
-    return differentiated
+    return accumulated(_placed(differentiated, shardings), accumulation)
 
 
 def _placed(differentiated: Differentiated, shardings: PyTree | None) -> Differentiated:

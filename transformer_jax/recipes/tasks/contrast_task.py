@@ -2,17 +2,15 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from flax import nnx
 
 from transformer_jax.core.errors import plural
-from transformer_jax.core.task_progress import log, show_progress
-from transformer_jax.data.examples import EncodedExamples, collate, default_template
-from transformer_jax.data.examples import encode_sentences as encode
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
@@ -20,7 +18,7 @@ from transformer_jax.data.images.store import ImageStore, Pictures
 from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.evaluation.retrieval import matches, recalls
+from transformer_jax.inference.retrieval import TextReader, retrieval_scores
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.two_towers import TwoTowers
@@ -33,9 +31,8 @@ from transformer_jax.training import objectives
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Task, fingerprint
 
-__all__ = ["TextReader", "contrast", "retrieval_scores"]
+__all__ = ["Towers", "contrast"]
 
-_AT_ONCE = 64  # images or texts, where vectors are made
 _METRICS = ("valid_accuracy", "recall_1")
 
 
@@ -51,36 +48,19 @@ class ContrastSettings:
     recipe: ClassVar[str] = "clip"
 
 
-@dataclasses.dataclass(frozen=True)
-class TextReader:
-    """Texts as the tokens that a tower reads.
+class Towers(NamedTuple):
+    """Both towers, and what they have in common."""
 
-    Attributes:
-        tokenizer: Its template, if it has one, stands around texts; else bos and eos do.
-        length: Positions of the tower: texts are cut to as many tokens, and filled up with padding.
-    """
-
-    tokenizer: Tokenizer
-    length: int
-
-    def encode(self, texts: Sequence[str]) -> tuple[EncodedExamples, int]:
-        """Returns the tokens of texts, and how many were cut."""
-        template = self.tokenizer.template or default_template(self.tokenizer)
-        return encode(texts, None, self.tokenizer, self.length, template)
-
-    def batch(self, examples: EncodedExamples, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns ``tokens`` and ``lengths`` of some texts; row -1 has length 0."""
-        made = collate(examples, rows, self.length, self.tokenizer.pad)
-        return {name: made[name] for name in ("tokens", "lengths")}
+    images: TransformerConfig
+    texts: TransformerConfig
+    contrast: ContrastConfig = ContrastConfig()
 
 
 def contrast(
     data: ImageSplits | ImageTable,
-    encoder: TransformerConfig,
-    config: TransformerConfig,
+    towers: Towers,
     tokenizer: Tokenizer,
     *,
-    form: ContrastConfig = ContrastConfig(),
     preprocessing: Preprocessing = Preprocessing(),
     augmentation: Augmentation = Augmentation(),
     batching: ImageBatching = ImageBatching(),
@@ -93,10 +73,8 @@ def contrast(
 
     Args:
         data: Images with texts; a single table is for training alone.
-        encoder: Of the Vision Transformer.
-        config: Of the Transformer of texts.
+        towers: Configurations of the model.
         tokenizer: Of the texts.
-        form: What the two have in common.
         preprocessing: How pictures become the pixels of the model.
         augmentation: Random changes in training; MixUp and CutMix are ignored.
         batching: Pairs of a batch, and the seed of the order and of random changes.
@@ -105,6 +83,7 @@ def contrast(
     Raises:
         DataError: A picture cannot be read.
     """
+    encoder, config, form = towers
     splits = data if isinstance(data, ImageSplits) else ImageSplits(data)
     image = encoder.image
     pictures = Pictures(image.image_size, image.num_channels, preprocessing, splits.read.max_pixels)
@@ -156,41 +135,6 @@ def _pairs(
     return Data(plan, make, fingerprint(plan.fingerprint, content), threads=2)
 
 
-def retrieval_scores(
-    embed_images: Callable[[Any], Any],
-    embed_texts: Callable[[Any, Any], Any],
-    store: ImageStore,
-    part: ImageTable,
-    reader: TextReader,
-) -> dict[str, float]:
-    """Recall at 1, 5 and 10, both ways, among the pictures of a table and its different texts.
-
-    Args:
-        embed_images: Function of normalized pictures.
-        embed_texts: Function of tokens and lengths.
-        store: Of the pictures.
-        part: Pictures and texts.
-        reader: Of the texts.
-
-    Raises:
-        DataError: A picture cannot be read.
-    """
-    rows, texts, own = matches(part.rows.tolist(), part.texts)
-    examples, _ = reader.encode(texts)
-    with show_progress(f"retrieval among {plural(len(rows), 'picture')}"):
-        images = _vectors(lambda these: embed_images(store.batch(these)), np.array(rows))
-        of_texts = lambda these: embed_texts(*reader.batch(examples, these).values())
-        found = _vectors(of_texts, np.arange(len(texts)))
-    return recalls(images, found, own)
-
-
-def _vectors(embed: Callable[[np.ndarray], Any], rows: np.ndarray) -> np.ndarray:
-    """The vectors of rows, so many at a time; the last ones are filled up with -1."""
-    filled = np.append(rows, np.full(-len(rows) % _AT_ONCE, -1))
-    parts = [np.asarray(embed(these)) for these in filled.reshape(-1, _AT_ONCE)]
-    return np.concatenate(parts)[: len(rows)]
-
-
 class _Scores:
     """Recall among the pairs of a table; programs are kept from one evaluation to the next."""
 
@@ -205,8 +149,9 @@ class _Scores:
                 MeshProgram(lambda params, images: nnx.merge(graph, params).embed_images(images)),
                 MeshProgram(lambda params, *texts: nnx.merge(graph, params).embed_texts(*texts)),
             )
-        embed = [functools.partial(program, params) for program in self.programs]
-        return retrieval_scores(*embed, self.stores[id(part.pictures)], part, self.reader)
+        images, texts = (functools.partial(program, params) for program in self.programs)
+        store = self.stores[id(part.pictures)]
+        return retrieval_scores(images, texts, store, part, self.reader)
 
 
 def _test(
