@@ -155,7 +155,7 @@ def embed_pictures(command: Any) -> int:
 
 
 def _embedded(command: Any) -> tuple[str, Callable[[list[Any]], Any], Iterator[str]]:
-    """What is embedded, the function that does it, and paths of pictures or lines of text."""
+    """Returns what is embedded, the function for it, and paths of pictures or lines of text."""
     if not compares_pictures(command.run):
         from transformer_jax.inference.images import ImagePredictor
 

@@ -51,7 +51,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
         if compares_pictures(self.run):
             return search_pictures(self)
         if self.images is not None:
-            raise ConfigError(f"--images: {self.run} reads texts alone: give a file and a query")
+            raise ConfigError(f"--images: {self.run} is no model of images and texts: give a file")
         return self.search_lines()
 
     def search_lines(self) -> int:

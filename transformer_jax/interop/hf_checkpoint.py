@@ -171,7 +171,7 @@ def abstract_model(model: Model) -> Any:
     if encoder is not None and contrast is not None:
         make = lambda: TwoTowers(encoder, model.config, contrast, rngs=nnx.Rngs(0))
     elif encoder is not None:
-        make = lambda: Captioner(model.encoder, model.config, rngs=nnx.Rngs(0))
+        make = lambda: Captioner(encoder, model.config, rngs=nnx.Rngs(0))
     return nnx.eval_shape(make)
 
 

@@ -253,9 +253,9 @@ def _with_sinusoids(config: TransformerConfig) -> TransformerConfig:
     return dataclasses.replace(config, positions=positions)
 
 
-def _optimizer(rate: float, warmup: int | None) -> OptimizerConfig:
+def _optimizer(learning_rate: float, warmup: int | None) -> OptimizerConfig:
     schedule = ScheduleConfig("cosine", warmup_steps=warmup)
-    return OptimizerConfig("adamw", rate, schedule, weight_decay=0.1)
+    return OptimizerConfig("adamw", learning_rate, schedule, weight_decay=0.1)
 
 
 _OWN = ClipRun(

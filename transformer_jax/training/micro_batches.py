@@ -64,7 +64,7 @@ def accumulated(differentiated: Differentiated, parts: int) -> Differentiated:
     if parts == 1:
         return differentiated
 
-    def added(params: PyTree, frozen: PyTree, batch: Any, key: Key[Array, ""] | None):
+    def in_parts(params: PyTree, frozen: PyTree, batch: Any, key: Key[Array, ""] | None):
         part = functools.partial(differentiated, params, frozen)
 
         def body(carry, numbered):
@@ -77,7 +77,7 @@ def accumulated(differentiated: Differentiated, parts: int) -> Differentiated:
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         return jax.lax.scan(body, zeros, (jnp.arange(parts), dealt))[0]
 
-    return added
+    return in_parts
 
 
 def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:

@@ -38,7 +38,7 @@ def towers(draw: Draw) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def tower(draw: Draw) -> dict[str, Any]:
-    """What both towers have, each with its own sizes."""
+    """The keys of either tower, each with its own sizes."""
     heads, size = draw.heads()
     return {
         "hidden_size": heads * size,
