@@ -283,8 +283,8 @@ _NAMED: dict[str, tuple[str, ClipRun]] = {
             data=CaptionData(corpus="scenes"),
             tokenizer=TokenizerConfig("wordpiece", vocab_size=None),
             optimizer=_optimizer(2e-3, 100),
-            training=PairBatches(steps=1500, batch_size=128),
-            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+            training=PairBatches(steps=1000, batch_size=128),
+            loop=LoopConfig(evaluate_every=250, checkpoint_every=250),
         ),
     ),
 }
