@@ -117,3 +117,19 @@ def test_preprocessing_is_written_and_read(settings):
     again = Preprocessing.of(read.settings(8, 3), 8)
     np.testing.assert_array_equal(read.pixels(PICTURE, 8), again.pixels(PICTURE, 8))
     np.testing.assert_array_equal(read.normalized(PICTURE), again.normalized(PICTURE))
+
+
+def test_preprocessing_is_that_of_the_folder():
+    """CLIP resizes the short side and crops, DeiT squeezes and crops, ViT squeezes."""
+    picture = Image.fromarray(PICTURE)  # 12 high, 20 wide
+    bicubic, both = Image.Resampling.BICUBIC, {"height": 10, "width": 10}
+    cases = {
+        "clip": ({"size": {"shortest_edge": 10}, "do_center_crop": True, "crop_size": 8},
+                 picture.resize((16, 10), bicubic).crop((4, 1, 12, 9))),
+        "deit": ({"size": both, "do_center_crop": True, "crop_size": 8},
+                 picture.resize((10, 10), bicubic).crop((1, 1, 9, 9))),
+        "vit": ({"size": {"height": 8, "width": 8}}, picture.resize((8, 8), bicubic)),
+    }  # fmt: skip
+    for name, (settings, wanted) in cases.items():
+        found = Preprocessing.of(settings | {"resample": 3}, 8).pixels(PICTURE, 8)
+        np.testing.assert_array_equal(found, wanted, name)
