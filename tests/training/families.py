@@ -14,6 +14,7 @@ from flax import nnx
 
 from transformer_jax.functional.kernels import choice as kernels
 from transformer_jax.functional.kernels import splash
+from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
@@ -134,6 +135,23 @@ def _speech(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Ca
     inputs = case.batch["inputs"] | {"source": source}
     make = lambda: make_model("encoder-decoder", config, rngs=nnx.Rngs(0))
     return case._replace(make=make, config=config, batch=case.batch | {"inputs": inputs})
+
+
+def _captions(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    """Pictures of 8 pixels, of another width than their captions."""
+    sizes = _config(rng, kernel, length, ("learned", "sinusoidal", "rope"))
+    config = TransformerConfig(**sizes, encoder_layers=0, decoder_layers=1)
+    encoder = vit((D, 16)[rng.integers(2)], 1, image_size=8, patch_size=4)
+    encoder = dataclasses.replace(encoder, compute=config.compute)
+    lengths = rng.integers(1, length + 1, rows).astype(np.int32)
+    lengths[-1] = 0  # a row of padding
+    batch = {
+        "inputs": {"images": rng.standard_normal((rows, 8, 8, 3)).astype(np.float32)},
+        "target": rng.integers(3, 23, (rows, length)).astype(np.int32),
+        "lengths": lengths,
+    }
+    make = lambda: Captioner(encoder, config, rngs=nnx.Rngs(0))
+    return Case(make, objectives.sequence_to_sequence(1), batch, _accumulation(rng), config)
 
 
 def random_recurrent(rng: np.random.Generator, vocab: int, length: int) -> RecurrentConfig:
@@ -305,6 +323,7 @@ TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "recurrent translation": _recurrent,
     "mixed translation": functools.partial(_mixed, _translation),
     "speech": _speech,
+    "captions": _captions,
     "mixed packed texts": functools.partial(_mixed, functools.partial(_language, True)),
     "texts": functools.partial(_language, False),
     "packed texts": functools.partial(_language, True),

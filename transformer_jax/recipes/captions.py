@@ -311,7 +311,8 @@ _NAMED: dict[str, tuple[str, CaptionRun]] = {
     "scenes": (
         "The built-in pictures of shapes: minutes on a laptop.",
         CaptionRun(
-            # Sinusoids tell patches apart from the first step on, which relations are learned by.
+            # Sinusoids tell patches apart from the first step on: a table of this size learns it
+            # later, and relations with it.
             encoder=dataclasses.replace(
                 vit(96, 3, image_size=48, patch_size=8),
                 positions=PositionConfig("sinusoidal"),
@@ -320,11 +321,11 @@ _NAMED: dict[str, tuple[str, CaptionRun]] = {
             ),
             # No dropout: pictures are drawn in any number, so that none is memorized.
             model=_decoder(96, 2, 4, 0.0, 16),
-            data=CaptionData(corpus="scenes"),
+            data=CaptionData(corpus="scenes", corpus_size=40_000),
             tokenizer=TokenizerConfig("wordpiece", vocab_size=None),
             optimizer=OptimizerConfig("adamw", 2e-3, ScheduleConfig("cosine", warmup_steps=200)),
-            training=CaptionTraining(steps=2500, batch_size=64, sequence_length=12),
-            loop=LoopConfig(evaluate_every=625, checkpoint_every=625),
+            training=CaptionTraining(steps=6000, batch_size=64, sequence_length=12),
+            loop=LoopConfig(evaluate_every=1000, checkpoint_every=1000),
             evaluation=CaptionEvaluation(num_beams=1),
         ),
     ),
