@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import warnings
 
 import jax
 import numpy as np
@@ -70,7 +71,7 @@ def params_of(run, which="last"):
 
 
 def test_a_run_is_trained_described_and_scored(run, pictures, capfd, tmp_path):
-    results = json.loads((run / "results.json").read_text())["test"]["tests"]
+    results = json.loads((run / "results.json").read_text())["tests"]
     assert {"exact", "sacrebleu", "cider"} <= next(iter(results.values())).keys()
     written = tmp_path / "texts"
     assert main(["evaluate", str(run), "--num-beams", "1", "--output", str(written)]) == 0
@@ -85,9 +86,22 @@ def test_a_run_is_trained_described_and_scored(run, pictures, capfd, tmp_path):
 def test_commands_write_captions_and_heat_maps(run, pictures, capfd, tmp_path):
     page, listed = tmp_path / "page.html", tmp_path / "list.txt"
     listed.write_text(f"{pictures}/0.png\n{pictures}/1.png\n")
-    search = ["--num-beams", "2", "--max-len-b", "6"]
+    search = ["--max-len-b", "6"]
     assert (
-        main(["caption", str(run), "--input", str(listed), "--heat-maps", str(page), *search]) == 0
+        main(
+            [
+                "caption",
+                str(run),
+                "--input",
+                str(listed),
+                "--heat-maps",
+                str(page),
+                "--num-beams",
+                "1",
+                *search,
+            ]
+        )
+        == 0
     )
     assert len(capfd.readouterr().out.splitlines()) == 2
     text = page.read_text()
@@ -127,7 +141,7 @@ def test_a_resumed_run_ends_with_the_same_bits(run, tmp_path):
     for gone in ("checkpoints/step_00000004", "results.json"):
         path = stopped / gone
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert main(["resume", str(stopped)]) == 0
+    assert main(["resume", str(stopped), "--distributed.num-local-devices", "1"]) == 0
     ends = [json.loads((path / "results.json").read_text()) for path in (run, stopped)]
     assert ends[0]["state_sha256"] == ends[1]["state_sha256"]
 
@@ -153,11 +167,13 @@ def test_a_language_model_becomes_the_decoder(run, pictures, tmp_path, how):
     assert main([*command, "--tokenizer.allow-unknown", "--output", str(path)]) == 0
     before, after = params_of(decoder), params_of(path)
     kept = {name for name in before if np.array_equal(after[name], before[name])}
-    assert kept == before.keys()
+    adapted = {name for name in before if "self_attention" in name and name.endswith("kernel")}
+    assert kept == before.keys() - (adapted if how == "adapted" else set())
     cross = [name for name in after if "cross_attention" in name]
     assert cross
     assert all(after[name].any() for name in cross if name.endswith("kernel"))
-    assert tj.load(path)(np.zeros((8, 8, 3), np.uint8), max_len_b=4) is not None
+    with warnings.catch_warnings(action="ignore"):  # what has learnt nothing does not end
+        assert tj.load(path)(np.zeros((8, 8, 3), np.uint8), max_len_b=4) is not None
 
 
 def test_an_exported_captioner_is_the_same_model(run, pictures, tmp_path):

@@ -149,7 +149,7 @@ class CaptionPredictor(Predictor):
         pixels = self.pixels(_source(image, 1), 0)
         return word_maps(found.title, pixels, found["cross"].weights, ids, self.tokenizer.decode)
 
-    def picture(self, image: Image, number: int) -> Picture:
+    def picture(self, image: Any, number: int) -> Picture:
         """Returns a picture of a call as the model reads it.
 
         Args:
@@ -180,7 +180,7 @@ class CaptionPredictor(Predictor):
         return centre_crop(self.form.square(source, index), self.form.size, self.form.size)
 
 
-def _source(image: Image, number: int) -> PictureSource:
+def _source(image: Any, number: int) -> PictureSource:
     """Returns the picture of a call as a source of one.
 
     Raises:
