@@ -501,8 +501,8 @@ def test_damaged_byte_pairs_are_refused(tmp_path):
         write(tmp_path, merges__txt=merges)
         with pytest.raises(DataError, match=r"merges\.txt: .*" + what):
             find_tokenizer(tmp_path)
-    write(tmp_path, merges__txt="a b\n", config__json={"model_type": "clip"})
-    with pytest.raises(DataError, match="'clip', which uses it in its own way"):
+    write(tmp_path, merges__txt="a b\n", config__json={"model_type": "blenderbot"})
+    with pytest.raises(DataError, match="'blenderbot', which uses it in its own way"):
         find_tokenizer(tmp_path)
     (tmp_path / "vocab.json").unlink()
     (tmp_path / "config.json").unlink()
@@ -610,3 +610,18 @@ def test_as_many_bytes_as_are_allowed_are_read(tmp_path, monkeypatch):
         tokenizer_settings.read_bytes(tmp_path / "file", 4)
     monkeypatch.chdir(tmp_path)
     assert tokenizer_settings.read_bytes(Path("file")) == b"12345"
+
+
+def test_vocabularies_of_clip_merge_within_lower_cased_words(tmp_path):
+    """Tokens that transformers' CLIPTokenizer gives for the same files."""
+    merges = ["r e", "re d</w>", "d o", "do g</w>", "' s</w>"]
+    letters = [chr(c) for c in range(33, 127)]
+    names = [*letters, *(f"{c}</w>" for c in letters), *(m.replace(" ", "") for m in merges)]
+    names += ["<|startoftext|>", "<|endoftext|>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({n: i for i, n in enumerate(names)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CLIPTokenizer"}')
+    text, _ = find_tokenizer(tmp_path)
+    found = tokenizers.Tokenizer.from_str(text).encode("A RED  dog's 12").tokens
+    words = ["a</w>", "red</w>", "dog</w>", "'s</w>", "1</w>", "2</w>"]
+    assert found == ["<|startoftext|>", *words, "<|endoftext|>"]

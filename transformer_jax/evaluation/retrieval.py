@@ -61,7 +61,7 @@ def recall(
     Example:
         >>> queries, candidates = np.eye(2), np.array([[0.8, 0.6], [1.0, 0.0]])
         >>> recall(queries, candidates, np.eye(2, dtype=bool), (1, 2))
-        [0.5, 1.0]
+        [0.0, 1.0]
     """
     if not len(queries):
         raise ConfigError("there is nothing to search with: no images or no texts")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Float
@@ -116,10 +117,9 @@ class ImageTextPredictor(Predictor):
             raise ConfigError("labels: at least one is needed, each once")
         if "{}" not in template:
             raise ConfigError(f"template is {template!r}: it needs {{}}, where a label stands")
-        vectors = self.embed_images(images)
+        vectors = jnp.asarray(np.atleast_2d(self.embed_images(images)))
         texts = self.embed_texts([template.replace("{}", label) for label in labels])
-        found = self.model.similarities(np.atleast_2d(vectors), texts)
-        each = np.asarray(found, np.float64)
+        each = np.asarray(self.model.similarities(vectors, jnp.asarray(texts)), np.float64)
         if self.model.contrast.loss == "sigmoid":
             return np.asarray(1 / (1 + np.exp(-each)))
         powers = np.exp(each - each.max(1, keepdims=True))

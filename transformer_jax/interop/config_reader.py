@@ -143,7 +143,9 @@ class ConfigReader:
             raise self.refused(name, value, "an object is needed")
         if value is not None:
             self.asked[name] = value
-        found = self.groups[name] = ConfigReader(value or {}, f"{self.where}: {name}")
+        found = ConfigReader(value or {}, f"{self.where}: {name}")
+        known = self.groups.setdefault(name, found)
+        found.asked, found.groups = known.asked, known.groups
         return found
 
     def only(self, **usual: Any) -> None:
@@ -262,7 +264,8 @@ def _others(value: Any) -> Iterator[Any]:
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
-        yield from (other for other in (value + 1, 2 * value, value // 2, value - 1) if other > 0)
+        near = (value + 1, 2 * value, value // 2, value - 1, 1)
+        yield from (other for other in near if other > 0)
     elif isinstance(value, float):
         yield from (value / 2, 0.5)
     elif value:

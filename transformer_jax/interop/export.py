@@ -153,7 +153,7 @@ def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> s
     if tokenizer.template is not None:
         prefix, _, suffix = tokenizer.template
         framed = (prefix, suffix) == ((tokenizer.bos,), (tokenizer.eos,))
-        if kind in ("encoder-decoder", "captioner") or (framed and kind in _FRAMED):
+        if kind in ("encoder-decoder", "captioner", "two-tower") or (framed and kind in _FRAMED):
             return tokenizer.text
     token = lambda id: {"SpecialToken": {"id": tokenizer.name(id), "type_id": 0}}
     second = lambda part: {next(iter(part)): next(iter(part.values())) | {"type_id": 1}}

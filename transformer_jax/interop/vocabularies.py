@@ -196,17 +196,10 @@ def _wordpiece(text: str, settings: Settings) -> tokenizers.Tokenizer:
 
 
 def _byte_level(vocab: dict[str, int], merges: str, settings: Settings) -> tokenizers.Tokenizer:
+    if settings.family == "clip":
+        return _whole_words(vocab, _pairs(merges), settings)
     _demand(settings, _BYTE_LEVEL)
-    lines = merges.split("\n")
-    if lines[0].startswith("#version"):
-        lines = lines[1:]
-    pairs = []
-    for line in filter(None, (line.removesuffix("\r") for line in lines)):
-        first, _, second = line.partition(" ")
-        if not first or not second or " " in second:
-            raise DataError(f"has a line that is not two parts: {line[:40]!r}")
-        pairs.append((first, second))
-    prefixed = settings.flag("add_prefix_space", False) is True
+    pairs, prefixed = _pairs(merges), settings.flag("add_prefix_space", False) is True
     backend = tokenizers.Tokenizer(models.BPE(vocab, pairs, fuse_unk=False))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
     backend.decoder = decoders.ByteLevel()
@@ -217,6 +210,44 @@ def _byte_level(vocab: dict[str, int], merges: str, settings: Settings) -> token
         last, first_token = ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"])
         backend.post_processor = processors.RobertaProcessing(last, first_token, True, prefixed)
     return backend
+
+
+def _whole_words(
+    vocab: dict[str, int], pairs: list[tuple[str, str]], settings: Settings
+) -> tokenizers.Tokenizer:
+    """Bytes merged within lower-cased words, whose last part ends in ``</w>`` (CLIP)."""
+    names = {"bos": "<|startoftext|>", "eos": "<|endoftext|>"} | settings.names
+    if not {names["bos"], names["eos"]} <= vocab.keys():
+        raise DataError(f"lacks {names['bos'][:40]} or {names['eos'][:40]}")
+    unknown = names.get("unk", names["eos"])
+    model = models.BPE(vocab, pairs, end_of_word_suffix="</w>", fuse_unk=False, unk_token=unknown)
+    backend = tokenizers.Tokenizer(model)
+    blanks = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+    parts = [normalizers.NFC(), blanks, normalizers.Lowercase()]
+    backend.normalizer = normalizers.Sequence(parts)  # type: ignore[arg-type]
+    words = tokenizers.Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+    split = pre_tokenizers.Split(words, behavior="removed", invert=True)
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, level])  # type: ignore[list-item]
+    backend.decoder = decoders.ByteLevel()
+    _mark(backend, [*names.values()])
+    first, last = ((names[role], vocab[names[role]]) for role in ("bos", "eos"))
+    backend.post_processor = processors.RobertaProcessing(last, first, False, False)
+    return backend
+
+
+def _pairs(merges: str) -> list[tuple[str, str]]:
+    """The merges of a file, in order."""
+    lines = merges.split("\n")
+    if lines[0].startswith("#version"):
+        lines = lines[1:]
+    pairs = []
+    for line in filter(None, (line.removesuffix("\r") for line in lines)):
+        first, _, second = line.partition(" ")
+        if not first or not second or " " in second:
+            raise DataError(f"has a line that is not two parts: {line[:40]!r}")
+        pairs.append((first, second))
+    return pairs
 
 
 def _sentencepiece(data: bytes, settings: Settings) -> tokenizers.Tokenizer:

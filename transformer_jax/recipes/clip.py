@@ -76,7 +76,6 @@ class Clip(Recipe):
     family = "two-tower"
     starts = ("two-tower",)
     metrics = ("valid_accuracy", "recall_1")
-    keeps_publication = True
     evaluation = EvaluatePairs
 
     @functools.cached_property

@@ -1,0 +1,98 @@
+"""Two towers: trained, resumed, used, exported and started from again."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import transformer_jax as tj
+from transformer_jax.cli.main import main
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.images import captions
+from transformer_jax.runs.run_directory import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+SMALL = """--data.corpus scenes --data.corpus-size 40 --training.batch-size 16 --training.steps 4
+--training.gradient-accumulation-steps 2 --loop.evaluate-every 100 --loop.checkpoint-every 2
+--augmentation.crop shift --contrast.projection-dim 8
+--model.d-model 16 --model.decoder-layers 1 --model.attention.num-heads 2
+--model.feed-forward.d-ff 16 --model.positions.max-length 16
+--encoder.d-model 16 --encoder.encoder-layers 1 --encoder.attention.num-heads 2
+--encoder.feed-forward.d-ff 16 --encoder.image.image-size 48 --encoder.image.patch-size 16"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("clip") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(captions, "TEST_SCENES", 16)
+        assert main(["train", "clip", "--output", str(path), *SMALL.split()]) == 0
+    return path
+
+
+def parameters(path):
+    return jax.tree.leaves(RunDirectory.open(path).load_params("last").params)
+
+
+def pixels():
+    return np.random.default_rng(0).integers(0, 256, (2, 48, 48, 3)).astype(np.uint8)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(captions, "TEST_SCENES", 16)
+    again = shutil.copytree(run, tmp_path / "again")
+    shutil.rmtree(again / "checkpoints" / "step_00000004")
+    assert main(["resume", str(again)]) == 0
+    for found, wanted in zip(parameters(again), parameters(run), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_an_export_gives_the_same_vectors(run, tmp_path):
+    assert main(["export", str(run), str(tmp_path / "out"), "--format", "hf"]) == 0
+    one, two = tj.load(run), tj.load(tmp_path / "out")
+    texts = ["a small red circle", "two large blue squares"]
+    np.testing.assert_array_equal(one.embed_texts(texts), two.embed_texts(texts))
+    np.testing.assert_array_equal(one.embed_images(pixels()), two.embed_images(pixels()))
+
+
+def test_pictures_are_searched_and_labeled(run, tmp_path, capsys):
+    for name, one in zip("ab", pixels(), strict=True):
+        Image.fromarray(one).save(tmp_path / f"{name}.png")
+    query = "a small red circle"
+    clip = tj.load(run)
+    worth = clip.embed_images([tmp_path / f"{n}.png" for n in "ab"]) @ clip.embed_texts(query)
+    assert main(["semantic-search", str(run), "--images", str(tmp_path), query]) == 0
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first == f"{worth.max():.4f}\t{tmp_path / 'ab'[worth.argmax()]}.png"
+    found = clip(pixels()[0], ["red circle", "blue square"])
+    assert abs(sum(found.probabilities.values()) - 1) < 1e-6
+    picture = str(tmp_path / "a.png")
+    assert main(["classify", str(run), picture, "--labels", "red circle", "blue square"]) == 0
+    assert capsys.readouterr().out.split("\t")[0] in ("red circle", "blue square")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["classify", "RUN", "a.png"], "give --labels"),
+        (["semantic-search", "RUN", "texts.txt", "a query"], "--images FOLDER QUERY"),
+        (["semantic-search", "RUN", "--images", "nowhere", "a query"], "nowhere"),
+        (["train", "clip", "--data.corpus", "scenes", "--training.mode", "pmap"], "use jit"),
+        (["train", "clip", "--data.corpus", "scenes", "--augmentation.mixup", "1"], "mixed"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(run, tmp_path, capsys, arguments, said):
+    given = [str(run) if each == "RUN" else each for each in arguments]
+    given += ["--output", str(tmp_path / "x")] if given[0] == "train" else []
+    assert main(given) != 0
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said in error
+    assert "unexpected" not in error
+
+
+def test_labels_are_refused_without_a_place_for_them(run):
+    with pytest.raises(ConfigError, match="it needs"):
+        tj.load(run)(pixels()[0], ["red"], template="a picture")
