@@ -27,9 +27,8 @@ class ImageReadOptions(Configuration, group="data.read"):
     # Column, field or array that holds pictures; TFDS feature. None looks for a usual name:
     # file_name, image, images, file, path, x.
     image: str | None = None
-    text: str | None = (
-        None  # likewise labels or captions: label, labels, caption, captions, text, y
-    )
+    # Likewise of labels or captions: label, labels, caption, captions, text, y.
+    text: str | None = None
     lowercase: bool = False  # lower-case texts
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Most pixels of a picture, checked before it is decoded.
