@@ -14,7 +14,7 @@ COMMANDS = dict(with_flags())
 # What each command is given beside the run; only verify and convert have no flag to allow it.
 ARGUMENTS = {
     "translate": [], "generate": ["a"], "prompt": ["--task", "in-context"], "score": ["FILE"],
-    "diversity": ["FILE"],
+    "diversity": ["FILE"], "caption": ["FILE"],
     "prefer": ["FILE", "--output", "OUT"],
     "win-rate": ["RUN", "FILE", "--rule", "RULE"],
     "fill-mask": ["a [MASK]"], "classify": ["a"], "tag": ["a"], "embed": ["FILE"],

@@ -91,6 +91,7 @@ REFUSED = {
 # Sampling, and what is compared elsewhere.
 OTHERS = {"sample", "temperature", "top_k", "top_p", "seed", "input", "engine", "compute", "run"}
 OTHERS |= {"prompt", "prompts", "requests", "num_beams", "num_return_sequences"}
+OTHERS |= {"to", "from_language"}
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def arguments_of(name, flag, runs, folder):
         "win-rate": [decoder, decoder, text, *([] if flag == "rule" else ["--rule", rule])],
         "chat": [decoder] if flag == "template" else [decoder, "--template", "mistral"],
         "transcribe": own.get("transcribe", [translator, text]),
+        "caption": own.get("caption", [translator, text]),
         "diversity": [decoder, text],
         "fill-mask": [readers["fill-mask"], "a [MASK]"],
         "classify": [readers["threshold" if flag == "threshold" else "classify"], "a cab"],

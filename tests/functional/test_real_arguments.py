@@ -17,7 +17,7 @@ from transformer_jax.functional.kernels import products
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.recurrent import CELLS
 
-SIZES = {"HJ": 8, "bins": 3, "O": 8}
+SIZES = {"HJ": 8, "bins": 3, "O": 8, "9*I": 36}
 # Of a mesh; or in tests/test_wrong_arguments.py.
 WITHIN = {"unshard_fsdp", "unshard_fsdp_again", "reduce_scatter"} | {
     *("frame_signal", "power_spectrum", "stack_frames")

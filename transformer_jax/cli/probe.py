@@ -110,7 +110,8 @@ class Probe(LanguageFlags, PredictionCommand):
             said = str(error).replace("data.read.validation_size", "the share held out")
             for name in ("data.read.", "data."):
                 said = said.replace(name, "--")
-            raise type(error)(said.replace("--train", "probe")) from None
+            error.args = (said.replace("--train", "probe"),)
+            raise
         assert splits.valid is not None
         return splits.train, splits.valid
 

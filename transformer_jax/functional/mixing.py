@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer_jax.functional.real_arguments import real_arguments
+
 __all__ = ["Mixed", "cutmix", "mix_images", "mixup"]
 
 
@@ -23,6 +25,7 @@ class Mixed(NamedTuple):
     weight: Float[Array, ""]
 
 
+@real_arguments
 def mix_images(
     images: Float[Array, "B height width C"],
     valid: Bool[Array, " B"],
@@ -65,6 +68,7 @@ def mix_images(
     return Mixed(mixed, partners, weight)
 
 
+@real_arguments
 def mixup(
     images: Float[Array, "B height width C"],
     others: Float[Array, "B height width C"],
@@ -83,6 +87,7 @@ def mixup(
     return weight * images + (1 - weight) * others, weight
 
 
+@real_arguments
 def cutmix(
     images: Float[Array, "B height width C"],
     others: Float[Array, "B height width C"],

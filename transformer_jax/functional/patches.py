@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from transformer_jax.core.errors import ArgumentError
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["convolve", "max_pool", "patchify", "sequence_pool"]
 
@@ -38,6 +39,7 @@ def patchify(
     return jnp.swapaxes(cut, 2, 3).reshape(B, rows * columns, size * size * channels)
 
 
+@real_arguments
 def convolve(
     images: Float[Array, "B height width I"], kernel: Float[Array, "9*I O"]
 ) -> Float[Array, "B height width O"]:
@@ -58,6 +60,7 @@ def convolve(
     return jax.lax.conv_general_dilated(images, weights, (1, 1), "SAME", dimension_numbers=layout)
 
 
+@real_arguments
 def max_pool(
     images: Float[Array, "B height width C"],
 ) -> Float[Array, "B height//2 width//2 C"]:
@@ -86,6 +89,7 @@ def _halved(images: Float[Array, "B height width C"], axis: int) -> Float[Array,
     return jnp.maximum(jnp.maximum(before, even), odd)
 
 
+@real_arguments
 def sequence_pool(
     hidden: Float[Array, "B T D"], scores: Float[Array, "B T"]
 ) -> Float[Array, "B D"]:

@@ -18,6 +18,7 @@ from flax import nnx
 from transformer_jax import models
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
+from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -30,6 +31,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import (
@@ -63,7 +65,8 @@ from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
-from transformer_jax.models.vision import ImageClassifier, VisionEncoder
+from transformer_jax.models.two_towers import TextTower, TwoTowers
+from transformer_jax.models.vision import AttentionPool, ImageClassifier, VisionEncoder
 
 B, T, S, D, V, R = 2, 5, 6, 8, 11, 3
 X, Y = jnp.ones((B, T, D)), jnp.ones((B, S, D))
@@ -268,6 +271,20 @@ CASES = {
     "ImageClassifier": (
         ImageClassifier, lambda rngs: ImageClassifier(PICTURES, labels=3, rngs=rngs),
         lambda m: m(IMAGES), (B, 3),
+    ),
+    "AttentionPool": (
+        AttentionPool, lambda rngs: AttentionPool(READER, rngs=rngs), lambda m: m(X), (B, D),
+    ),
+    "Captioner": (
+        Captioner, lambda rngs: Captioner(PICTURES, WRITER, rngs=rngs),
+        lambda m: m(IMAGES, TOKENS, target_lengths=LENGTHS), (B, T, V),
+    ),
+    "TextTower": (
+        TextTower, lambda rngs: TextTower(WRITER, rngs=rngs), lambda m: m(TOKENS, LENGTHS), (B, D),
+    ),
+    "TwoTowers": (
+        TwoTowers, lambda rngs: TwoTowers(PICTURES, WRITER, ContrastConfig(), rngs=rngs),
+        lambda m: m.embed_images(IMAGES), (B, ContrastConfig().projection_dim),
     ),
 }  # fmt: skip
 # What others derive from.
