@@ -81,6 +81,20 @@ def test_a_large_process_drops_its_programs(monkeypatch, held, same, dropped):
     assert len(done) == dropped
 
 
+def test_what_stays_in_memory_is_not_dropped_again(monkeypatch):
+    """A process that is large without programs drops them when it has gained enough of them."""
+    sizes = iter([10**9, 10**9, 10**9 + 1, 10**9 + memory.MOST_GAINED + 1, 10**9])
+    done, bound = [], memory.MemoryBound()
+    monkeypatch.setattr(memory, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(memory, "drop_programs", lambda: done.append(1))
+    for dropped in (1, 1, 2):
+        hook = bound.pytest_runtest_teardown(SimpleNamespace(path="a"), SimpleNamespace(path="b"))
+        next(hook)
+        with pytest.raises(StopIteration):
+            hook.send(None)
+        assert len(done) == dropped
+
+
 def test_programs_share_a_context_until_they_are_dropped():
     """A context of its own for each program takes as long as lowering it."""
 
