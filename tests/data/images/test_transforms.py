@@ -133,3 +133,13 @@ def test_preprocessing_is_that_of_the_folder():
     for name, (settings, wanted) in cases.items():
         found = Preprocessing.of(settings | {"resample": 3}, 8).pixels(PICTURE, 8)
         np.testing.assert_array_equal(found, wanted, name)
+
+
+def test_a_long_strip_is_resized_in_its_middle_alone():
+    """All of this one would need 45 GB."""
+    strip = np.full((1, 300_000, 3), 7, np.uint8)
+    strip[:, 150_000:] = 9
+    for picture in (strip, strip.swapaxes(0, 1)):
+        square = resize_to(picture, 224)
+        assert square.shape == (224, 224, 3)
+        assert set(np.unique(square)) <= {7, 8, 9}

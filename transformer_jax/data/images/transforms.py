@@ -28,6 +28,8 @@ __all__ = [
     "split",
 ]
 
+_STRIP = 64  # times its short side a picture is long at most when it is resized
+
 Fit = Literal["crop", "squash"]
 Filter = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 Pixels = UInt8[np.ndarray, "height width C"]
@@ -96,11 +98,12 @@ def resize_to(pixels: Pixels, size: int, fit: Fit = "crop", filter: Filter = "bi
         >>> resize_to(np.zeros((30, 60, 3), np.uint8), 20).shape
         (20, 20, 3)
     """
-    height, width = pixels.shape[:2]
     if fit == "squash":
         return resize(pixels, size, size, filter)
-    short = min(height, width)
-    height, width = (side * size // short for side in (height, width))
+    short = min(pixels.shape[:2])
+    # Of a long strip only the middle is resized, which would else need memory without bound.
+    pixels = centre_crop(pixels, *(min(side, _STRIP * short) for side in pixels.shape[:2]))
+    height, width = (side * size // short for side in pixels.shape[:2])
     return centre_crop(resize(pixels, height, width, filter), size, size)
 
 
