@@ -80,6 +80,12 @@ def test_pictures_are_searched_and_labeled(run, tmp_path, capsys):
         (["classify", "RUN", "a.png"], "give --labels"),
         (["semantic-search", "RUN", "texts.txt", "a query"], "--images FOLDER QUERY"),
         (["semantic-search", "RUN", "--images", "nowhere", "a query"], "nowhere"),
+        (
+            ["semantic-search", "RUN", "--images", ".", "query", "--to", "de"],
+            "--to is for",
+        ),
+        (["semantic-search", "RUN", "--images", ".", "query", "--from", "de"], "--from is for"),
+        (["classify", "RUN", "a.png", "--labels", "red", ""], "labels: one is empty"),
         (["train", "clip", "--data.corpus", "scenes", "--training.mode", "pmap"], "use jit"),
         (["train", "clip", "--data.corpus", "scenes", "--augmentation.mixup", "1"], "mixed"),
     ],

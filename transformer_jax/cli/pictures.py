@@ -56,9 +56,10 @@ def search_pictures(command: Any) -> int:
     from transformer_jax.data.images.sources import find_pictures
     from transformer_jax.inference.image_texts import ImageTextPredictor
 
-    for name, usual in (("layers", "last"), ("pool", None)):
+    for name, usual in (("layers", "last"), ("pool", None), ("from_language", None), ("to", None)):
         if getattr(command, name) != usual:
-            raise ConfigError(f"--{name} is for encoders: {command.run} has one vector for a text")
+            flag = name.removesuffix("_language")
+            raise ConfigError(f"--{flag} is for encoders: {command.run} has one vector for a text")
     query = str(command.file)
     if command.images is None or command.query is not None:
         raise ConfigError(

@@ -103,7 +103,8 @@ class ImageTextPredictor(Predictor):
             template: The text of a label, which stands in place of ``{}``.
 
         Raises:
-            ConfigError: There are no labels, one comes twice, or the template has no ``{}``.
+            ConfigError: There are no labels, one is empty or comes twice, or the template has no
+                ``{}``.
         """
         rows = self.probabilities(images, labels, template)
         found = [classification(labels, row.tolist()) for row in rows]
@@ -115,6 +116,8 @@ class ImageTextPredictor(Predictor):
         """Returns the probability of each label for each picture; see :meth:`__call__`."""
         if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
             raise ConfigError("labels: at least one is needed, each once")
+        if not all(label.strip() for label in labels):
+            raise ConfigError("labels: one is empty: leave it out")
         if "{}" not in template:
             raise ConfigError(f"template is {template!r}: it needs {{}}, where a label stands")
         vectors = jnp.asarray(np.atleast_2d(self.embed_images(images)))
