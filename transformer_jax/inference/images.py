@@ -1,5 +1,6 @@
 """Image models as functions of pictures."""
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,8 +117,8 @@ def pictures_of(fields: Any, image: Any) -> Pictures:
     """Returns how the pictures of a stored model become pixels.
 
     Args:
-        fields: Its ``config.json``: settings ``preprocessing``, or those of the Hugging Face folder
-            that it was converted from.
+        fields: Its ``config.json``: settings ``preprocessing`` and the most pixels that it read, or
+            settings of the Hugging Face folder that it was converted from.
         image: Sizes of images, as in its model.
     """
     size, stored = image.image_size, fields.get("preprocessing")
@@ -126,7 +127,9 @@ def pictures_of(fields: Any, image: Any) -> Pictures:
     else:
         published = fields.get("published", {}).get("preprocessor") or {}
         preprocessing = Preprocessing.of(published, size)
-    return Pictures(size, image.num_channels, preprocessing)
+    read = (fields.get("data") or {}).get("read") or {}
+    usual = Pictures(size, image.num_channels, preprocessing)
+    return dataclasses.replace(usual, max_pixels=read.get("max_pixels", usual.max_pixels))
 
 
 def picture_batches(form: Pictures, images: Any) -> Iterator[tuple[Any, int]]:

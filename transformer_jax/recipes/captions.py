@@ -23,6 +23,7 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.presets import vit
+from transformer_jax.recipes.pictures import check_pictures, scored_pictures
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.scored_texts import SearchFlags, beam_search, write_lines
 from transformer_jax.recipes.settings import Adapted, RowBatches, RunConfig, TokenizerConfig
@@ -122,6 +123,7 @@ class Captions(Recipe):
         encoder = with_given(there, run.encoder, named.encoder, "encoder.")
         encoder = dataclasses.replace(encoder, compute=run.encoder.compute)
         kept = pictures_of(fields, there.image).preprocessing
+        kept = kept.scaled(there.image.image_size, encoder.image.image_size)
         preprocessing = with_given(kept, run.preprocessing, named.preprocessing, "preprocessing.")
         return dataclasses.replace(run, encoder=encoder, preprocessing=preprocessing)
 
@@ -141,8 +143,7 @@ class Captions(Recipe):
                 )
         if run.evaluation.tokenize is not None:
             check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
-        if not run.encoder.image.image_size:
-            raise ConfigError("encoder.image.image_size is 0: the encoder reads images")
+        check_pictures(run, "encoder")
 
     def open_data(self, run: Any) -> Any:
         """Returns the pictures and their captions."""
@@ -197,8 +198,7 @@ class Captions(Recipe):
 
         run, search = read(directory), beam_search(request)
         if request.images is None:
-            data = open_captions(run.data)
-            parts = data.tests or ({} if data.valid is None else {"valid": data.valid})
+            _, parts = scored_pictures(run, self.open_data, request.run)
         else:
             table = open_table(request.images, run.data.read, "--data.images")
             parts = {table.name: table}

@@ -23,6 +23,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.presets import vit
+from transformer_jax.recipes.pictures import check_pictures, scored_pictures
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -123,8 +124,7 @@ class Clip(Recipe):
                     f"augmentation.{name} is {value}: texts of two pictures cannot be mixed: leave "
                     f"it out"
                 )
-        if not run.encoder.image.image_size:
-            raise ConfigError("encoder.image.image_size is 0: the encoder reads images")
+        check_pictures(run, "encoder")
         if run.training.mode == "pmap":
             raise ConfigError(
                 "training.mode is pmap: all pairs of a batch are compared with each other: use jit"
@@ -174,14 +174,9 @@ class Clip(Recipe):
 
         run = read(directory)
         if request.images is None:
-            data = open_captions(run.data)
-            parts = data.tests or ({} if data.valid is None else {"valid": data.valid})
+            _, parts = scored_pictures(run, self.open_data, request.run)
         else:
             parts = {"data": open_table(request.images, run.data.read, "--data.images")}
-        if not parts:
-            raise ConfigError(
-                f"{request.run}: has no test or validation pictures: give --data.images"
-            )
         predictor = ImageTextPredictor(directory.path, request.checkpoint)
         scores = {name: predictor.recalls(part) for name, part in parts.items()}
         print(table(scores), flush=True)

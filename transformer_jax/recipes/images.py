@@ -13,6 +13,7 @@ from transformer_jax.data.images.data import ImageData, ImageSplits, open_images
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS, vit
+from transformer_jax.recipes.pictures import check_pictures, scored_pictures
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -77,47 +78,20 @@ class Images(Recipe):
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
         """Returns the run that reads pictures as its start does."""
-        from transformer_jax.recipes.given import was_given
-
         if run.task.labels:
             raise ConfigError("task.labels are read from the training pictures: leave them out")
-        if was_given("model.positions.max_length"):
-            raise ConfigError(
-                "model.positions.max_length follows from the image: leave it out, and give "
-                "--model.image.image-size or --model.image.patch-size"
-            )
         if start is None or run.preprocessing != named.preprocessing:
             return run
         from transformer_jax.inference.images import pictures_of
 
         before = start.model.image
         kept = pictures_of(start.directory.read_config(), before).preprocessing
-        if kept.resize is not None:  # the same margin around what is cropped
-            scaled = round(kept.resize * run.model.image.image_size / before.image_size)
-            kept = dataclasses.replace(kept, resize=scaled)
+        kept = kept.scaled(before.image_size, run.model.image.image_size)
         return dataclasses.replace(run, preprocessing=kept)
 
     def check(self, run: Any, start: Any) -> None:
         """Refuses settings of pictures that do not fit the model."""
-        image, prepare = run.model.image, run.preprocessing
-        if not image.image_size:
-            raise ConfigError("model.image.image_size is 0: an image model needs a size")
-        if image.num_channels not in (1, 3):
-            raise ConfigError(
-                f"model.image.num_channels is {image.num_channels}: pictures have 3, or 1 if they "
-                f"are grey"
-            )
-        for name, values in (("mean", prepare.mean), ("std", prepare.std)):
-            if len(values) not in (1, image.num_channels):
-                raise ConfigError(
-                    f"preprocessing.{name} has {plural(len(values), 'value')}: one is needed, or "
-                    f"one for each of {plural(image.num_channels, 'channel')}"
-                )
-        if prepare.resize is not None and prepare.resize < image.image_size:
-            raise ConfigError(
-                f"preprocessing.resize is {prepare.resize}: the model reads {image.image_size} "
-                f"pixels a side, so it must be at least that"
-            )
+        check_pictures(run, "model")
 
     def open_data(self, run: Any) -> ImageSplits:
         """Returns the pictures, of which none is decoded yet."""
@@ -170,12 +144,7 @@ class Images(Recipe):
             splits = ImageSplits(open_table(request.data, options, "--data.images"), read=options)
             parts = {"data": splits.train}
         else:
-            splits = self.open_data(read(directory))
-            parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
-        if not parts:
-            raise ConfigError(
-                f"{request.run}: has no test or validation pictures: give --data.images"
-            )
+            splits, parts = scored_pictures(read(directory), self.open_data, request.run)
         stores = open_stores(splits, predictor.form)
         scores = {
             name: image_scores(predictor.scores, stores[id(part.pictures)], part, predictor.labels)

@@ -105,6 +105,17 @@ class Preprocessing(Configuration, group="preprocessing"):
             "image_std": list(self.std * (channels if len(self.std) == 1 else 1)),
         }  # fmt: skip
 
+    def scaled(self, old: int, new: int) -> "Preprocessing":
+        """Returns the same margin around what is cropped, for a model of another image size.
+
+        Example:
+            >>> Preprocessing(resize=256).scaled(224, 112).resize
+            128
+        """
+        if self.resize is None:
+            return self
+        return dataclasses.replace(self, resize=round(self.resize * new / old))
+
     def square(self, pixels: Pixels, image_size: int) -> Resized:
         """Returns a picture as a square of ``resize`` pixels a side, before it is cropped.
 
