@@ -11,8 +11,11 @@ from transformer_jax.data.corpora import babel, babel_pairs
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.sources import LanguageSettings, PairData, load_splits
+from transformer_jax.data.store import build_store
+from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.recipes.direction_texts import DirectionTexts, open_direction_texts
 from transformer_jax.recipes.driver import begin
+from transformer_jax.recipes.languages import with_tags
 from transformer_jax.recipes.registry import named_runs
 
 PAIRS = ("a-b=60", "b-a=60", "b-c=60", "c-b=60")
@@ -171,3 +174,21 @@ def test_autoencoding_adds_copies_of_training_sentences_alone(few, share, copies
         assert {*part.sources} <= {*own}
         assert len({*part.sources}) == len(part)
     assert {way.source == way.target for way in splits.valid.directions} == {False}
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_copies_make_a_language_of_targets_alone_one_of_sources(few, share):
+    class Run:
+        data = PairData(
+            corpus="babel",
+            pairs=("a-b=30", "b-a=30", "b-c=30"),
+            languages=LanguageSettings(autoencoding=share),
+        )
+
+    tokenizer = with_tags(Run, train_tokenizer("bytes", []))
+    assert tokenizer.languages.sources == (("a", "b", "c") if share else ("a", "b"))
+    assert tokenizer.languages.targets == ("b", "a", "c")
+    assert [*map(str, sorted(tokenizer.languages.directions))] == ["a-b", "b-a", "b-c"]
+    train = load_splits(Run.data).train
+    store = build_store(train, tokenizer, max_length=512, too_long="drop", cache=None)
+    assert len(store) == len(train)

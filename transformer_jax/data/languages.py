@@ -140,7 +140,8 @@ class LanguageTags:
         """Returns the languages after training on further directions.
 
         Args:
-            directions: The directions.
+            directions: The directions. One from a language to itself, of copies, makes it a
+                language of both sides, and is no direction of translation.
             tags: The ids of the tags of all languages.
 
         Example:
@@ -150,13 +151,14 @@ class LanguageTags:
             (('de', 'en'), ['de-en'])
         """
         ways = list(directions)
+        named = (way for way in ways if way.source != way.target)
         more = lambda old, new: None if old is None else tuple(dict.fromkeys((*old, *new)))
         return dataclasses.replace(
             self,
             tags=dict(tags),
             sources=more(self.sources, (way.source for way in ways if way.source)),
             targets=more(self.targets, (way.target for way in ways if way.target)),
-            directions=None if self.directions is None else self.directions.union(ways),
+            directions=None if self.directions is None else self.directions.union(named),
         )
 
     def complete(self, direction: Direction) -> Direction:

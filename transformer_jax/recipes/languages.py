@@ -32,7 +32,7 @@ def with_directions(run: Any, start: Any) -> Any:
             remedy = "name the pairs, --data.pairs de-en=FILE"
             check_default(known, run.init_from, remedy)
         return run
-    data, trained = run.data, list(named_files(run.data.pairs, "data.pairs"))
+    data, trained = run.data, _trained(run.data)
     if start is None:
         settings = dataclasses.replace(data.languages, tags=data.languages.tags or "source")
         data = dataclasses.replace(data, languages=settings)
@@ -56,8 +56,16 @@ def with_tags(run: Any, tokenizer: Tokenizer) -> Tokenizer:
     """Returns the tokenizer of a run with named pairs, which knows their languages."""
     if not getattr(run.data, "several", False):
         return tokenizer
-    trained = named_files(run.data.pairs, "data.pairs")
-    return tag_languages(tokenizer, trained, run.data.languages.tags)
+    return tag_languages(tokenizer, _trained(run.data), run.data.languages.tags)
+
+
+def _trained(data: Any) -> list[Direction]:
+    """Returns the trained directions of named pairs, those of copies last."""
+    named = list(named_files(data.pairs, "data.pairs"))
+    if not data.languages.autoencoding:
+        return named
+    names = dict.fromkeys(one for way in named for one in way)
+    return named + [Direction(one, one) for one in names]
 
 
 def check_default(languages: LanguageTags | None, start: str, remedy: str) -> None:
