@@ -1,5 +1,6 @@
 """Several pairs of languages in one run: tags, scores of each direction, further languages."""
 
+import dataclasses
 import json
 import logging
 
@@ -180,7 +181,12 @@ def test_tags_stand_where_the_setting_says(texts, tmp_path, tags):
     one, other = tj.load(run)(["um dois"] * 2, to=["tp", "up"])
     assert (one == other) == (tags == "none")
     assert "<2" not in f"{one}{other}"
-    assert tj.load(run)("um", to="up", generation_config="hf") is not None
+    model = tj.load(run)
+    assert model("um", to="up", generation_config="hf") is not None
+    longer = dataclasses.replace(model.tokenizer.languages, begins=(tokenizer.bos, "to"))
+    model.tokenizer.languages = longer  # as of a start from BART
+    with pytest.raises(ConfigError, match="one token, and those of this model begin with"):
+        model("um", to="up", generation_config="hf")
 
 
 @pytest.mark.slow

@@ -131,7 +131,8 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
             directions: The direction of all sentences to translate, or one for each.
 
         Raises:
-            ConfigError: A language of the directions is unknown or missing.
+            ConfigError: A language of the directions is unknown or missing; or several tokens
+                begin each target.
         """
         config = self.generation_config
         config = _changed(config, changes) if changes else config
@@ -195,6 +196,12 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
     ) -> GenerationSequence:
         ids, source = self.tokenizer.encode(self._prepare(text)), []
         frame = frame_of(self.tokenizer, direction)
+        if self.tokenizer.languages and len(frame.begins) > 1:
+            begins = " ".join(self.tokenizer.convert_ids_to_tokens(frame.begins))
+            raise ConfigError(
+                f"generation_config hf begins a text with one token, and those of this model begin "
+                f"with {begins}: leave it out"
+            )
         if self._encodes:
             source = [*frame.before, *ids, *frame.after] if ids else []
         read = [] if self._encodes else [*self._before, *ids] or [self._first]
