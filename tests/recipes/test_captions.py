@@ -118,6 +118,8 @@ def test_commands_write_captions_and_heat_maps(run, pictures, capfd, tmp_path):
     output = ["--output", str(tmp_path / "attention.html"), "--num-beams", "1"]
     assert main(["attention", str(run), f"{pictures}/0.png", *output]) == 0
     assert "1,2" in (tmp_path / "attention.html").read_text()
+    assert main(["attention", str(run), f"{pictures}/0.png", *output, "--to", "de"]) == 2
+    assert "--to is for translators" in capfd.readouterr().err
 
 
 def test_files_and_pixels_give_the_same_captions(run, pictures):

@@ -21,6 +21,9 @@ __all__ = ["Attention"]
 
 AttentionFlags: Any = generation_flags(TRANSLATION, "num_beams")
 
+# Families whose decoders write in one language alone, for messages.
+_OTHERS = {"speech": "a speech recognizer", "captioner": "a captioner"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Attention(AttentionFlags, LanguageFlags, RunCommand):
@@ -104,7 +107,7 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
             self.check_alone("encoder", "an encoder")
         elif found == "image":
             refuse_others(run, ("encoder-decoder",))
-        elif found not in ("encoder-decoder", "speech", "captioner"):
+        elif found not in ("encoder-decoder", *_OTHERS):
             raise ConfigError(
                 f"{self.run}: the run of {run_title(run)}, whose attention is not shown here"
             )
@@ -115,8 +118,8 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
             attention = predictor.attention(*self.sentence.split("\t", 1))
         else:
             languages = {"from_": self.from_language, "to": self.to}
-            if found == "speech":
-                self.check_languages("a speech recognizer")
+            if found in _OTHERS:
+                self.check_languages(_OTHERS[found])
                 languages = {}
             attention = predictor.attention(self.sentence, self.target, **languages, **self.given())
         return attention  # type: ignore[no-any-return]
