@@ -119,6 +119,7 @@ def test_a_supervised_run_is_compared_with_and_files_go_before_the_test_pairs(
         (["--directions", "a-c", "--to", "b"], "leave --source, --target, --from and --to out"),
         (["--directions", "a-c", "--similarity", "x.txt"], "x.txt: the name ends in .png"),
         (["--pivot", "b"], "--pivot is for --directions"),
+        (["--data.pairs", "x.json"], "x.json: a table of pairs is for training: give the files"),
     ],
 )
 def test_a_mistake_is_one_line(begun, flags, message, capsys):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
-from transformer_jax.data.pair_files import named_files, one_or_several, read_named
+from transformer_jax.data.pair_files import is_table, named_files, one_or_several, read_named
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.evaluation.words import Tokenize
 from transformer_jax.recipes.directions import DirectionFlags, evaluate_directions
@@ -122,6 +122,11 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
         parts = _named_pairs(request, directory, given)
         prefix = run.data.read.source_prefix
         return {name: part.with_prefix(prefix) for name, part in parts.items()}
+    if is_table(given) and run.data.several:
+        raise ConfigError(
+            f"--data.pairs {given}: a table of pairs is for training: give the files of each "
+            f"direction, de-en=FILE en-cs=FILE"
+        )
     direction = direction_of(directory, directory.load_tokenizer(), request.direction)
     if given is None:
         name, target = required(request, recipe_of(directory).title, "source", "target")
