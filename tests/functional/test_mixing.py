@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax.functional.losses import token_cross_entropy
 from transformer_jax.functional.mixing import mix_images
+from transformer_jax.training.objectives import image_classification
 
 B = 6
 VALID = jnp.array([True] * (B - 1) + [False])
@@ -27,3 +29,18 @@ def test_the_weight_is_the_share_of_the_first_image(alphas):
         values = set(np.unique(mixed.images[1]).tolist())
         assert len(values) <= 1 or not alphas[1] or values <= {2.0, 5.0}
     assert 0 <= min(weights) < 0.5 < max(weights) <= 1
+
+
+def test_the_loss_is_that_of_both_labels():
+    """A row whose partner is empty has its own label twice, and the empty row counts nothing."""
+    labels, key = jnp.array([1, 0, 2, 1, 2, -1]), jax.random.key(3)
+    model = lambda images, key: images.mean((1, 2)) * jnp.array([[0.1, -0.2, 0.3]])
+    sums = image_classification(mixup=0.4)(model, {"images": IMAGES, "labels": labels}, key)
+    mixed = mix_images(IMAGES, labels >= 0, jax.random.split(key)[1], 0.4)
+    assert 0.01 < mixed.weight < 0.99
+    logits = model(mixed.images, None)
+    one, other = jnp.array([1, 0, 2, 1, 2]), jnp.array([1, 2, 1, 2, 0])
+    loss = lambda wanted: token_cross_entropy(logits[:5], wanted).sum()
+    wanted = mixed.weight * loss(one) + (1 - mixed.weight) * loss(other)
+    np.testing.assert_allclose(sums["loss"][0], wanted, rtol=1e-5)
+    assert sums["loss"][1] == 5

@@ -1,18 +1,29 @@
 """Settings that recipes of pictures have in common, and the pictures that are scored."""
 
 import dataclasses
+import types
 
+import numpy as np
 import pytest
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.images.augmentation import Augmentation
+from transformer_jax.data.images.captions import scenes_table
+from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.inference.images import pictures_of
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.image_config import ImageConfig
+from transformer_jax.models.presets import vit
 from transformer_jax.recipes.captions import CaptionRun, Captions
 from transformer_jax.recipes.clip import Clip, ClipRun
 from transformer_jax.recipes.given import settings_given
-from transformer_jax.recipes.images import ImageRun, Images
+from transformer_jax.recipes.images import ImageRun, Images, _as_in_start
 from transformer_jax.recipes.pictures import scored_pictures
+from transformer_jax.recipes.tasks.caption_task import CaptionBatches, PictureSettings, captioning
+from transformer_jax.recipes.tasks.contrast_task import Towers, contrast
+from transformer_jax.recipes.tasks.image_task import ImageBatching, image_classification
 
 RECIPES = pytest.mark.parametrize(
     ("recipe", "run", "part"),
@@ -70,3 +81,50 @@ def test_a_stored_run_reads_pictures_as_large_as_in_training():
     fields["data"] = {"read": {"max_pixels": 7}}
     assert pictures_of(fields, image).max_pixels == 7
     assert pictures_of(fields, image).side == 9
+
+
+def task(name, splits, change):
+    """A task of eight pictures a batch."""
+    image, text = vit(8, 1, image_size=48, patch_size=16), TransformerConfig(d_model=8)
+    if name == "images":
+        batching = ImageBatching(8)
+        return image_classification(splits, image, augmentation=change, batching=batching)
+    tokenizer = train_tokenizer("characters", splits.train.texts)
+    if name == "clip":
+        towers = Towers(image, text)
+        return contrast(splits, towers, tokenizer, augmentation=change, batching=ImageBatching(8))
+    pictures = PictureSettings(augmentation=change)
+    batches = CaptionBatches(8)
+    return captioning(splits, image, text, tokenizer, pictures=pictures, batches=batches)
+
+
+@pytest.mark.parametrize("name", ["images", "captions", "clip"])
+def test_pictures_are_changed_at_random_in_training_alone(name):
+    """Each validation picture is there once, as it is."""
+    table = scenes_table("train", 11)
+    splits = ImageSplits(table, table.select(range(11), "valid"))
+    made = task(name, splits, Augmentation(flip=True, erase=1.0))
+
+    def pictures(data, step):
+        batch = data.make_batch(data.plan.batch(step))
+        return np.asarray(batch["images"] if "images" in batch else batch["inputs"]["images"])
+
+    valid = made.valid["valid"]
+    assert valid.plan.steps_per_epoch == 2
+    seen = np.concatenate([pictures(valid, step) for step in range(2)])
+    wanted = Preprocessing().normalized(table.pictures.array)
+    np.testing.assert_array_equal(seen[:11], wanted)
+    assert not seen[11:].any()
+    plain = {one.tobytes() for one in wanted}
+    assert not any(one.tobytes() in plain for one in pictures(made.train, 0))
+
+
+def test_labels_of_the_same_names_keep_their_rows():
+    config = {"task": {"labels": ["cat", "dog", "fox"]}}
+    directory = types.SimpleNamespace(read_config=lambda: config)
+    start, run = types.SimpleNamespace(directory=directory), types.SimpleNamespace(init_from="x")
+    assert _as_in_start(run, start, ("cat", "dog", "fox")) == ("cat", "dog", "fox")
+    assert _as_in_start(run, start, ("ant", "cat", "dog")) == ("cat", "dog", "ant")
+    assert _as_in_start(run, start, ("ant", "bee", "fox")) == ("ant", "bee", "fox")
+    with pytest.raises(ConfigError, match="has a head of 3 labels"):
+        _as_in_start(run, start, ("ant", "bee"))

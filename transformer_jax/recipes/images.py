@@ -172,20 +172,21 @@ class Images(Recipe):
 
 
 def _as_in_start(run: Any, start: Any, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The labels in the order of the head of a start, which is kept.
+    """The labels in the order of the head of a start, which is kept; others fill its free rows.
 
     Raises:
         ConfigError: The head has another number of labels.
     """
     there = tuple((start.directory.read_config().get("task") or {}).get("labels", ()))
-    if not there or sorted(there) == sorted(labels):
-        return there or labels
-    if len(there) == len(labels):
+    if not there:
         return labels
-    raise ConfigError(
-        f"init_from: {run.init_from} has a head of {plural(len(there), 'label')}, and this run "
-        f"needs {len(labels)}: add --reinit-head"
-    )
+    if len(there) != len(labels):
+        raise ConfigError(
+            f"init_from: {run.init_from} has a head of {plural(len(there), 'label')}, and this run "
+            f"needs {len(labels)}: add --reinit-head"
+        )
+    others = (label for label in labels if label not in there)
+    return tuple(label if label in labels else next(others) for label in there)
 
 
 def _cache(run: Any, directory: "RunDirectory") -> Path:
