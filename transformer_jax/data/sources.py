@@ -146,6 +146,8 @@ def check(data: PairData) -> None:
     if data.corpus == "babel":
         _babel_counts(data)
         ways.remove("pairs")
+    elif data.read.corpus_overlap:
+        raise ConfigError("data.read.corpus_overlap is for data.corpus babel: leave it out")
     if len(ways) > 1 and ways != ["source", "target"]:
         raise ConfigError(
             f"data is given in more than one way ({', '.join(f'data.{w}' for w in ways)}): keep "

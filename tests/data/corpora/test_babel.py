@@ -11,7 +11,7 @@ from transformer_jax.data.corpora import babel
 from transformer_jax.data.corpora.babel_languages import CONCEPTS, LANGUAGES, VALUES
 from transformer_jax.data.corpora.babel_pairs import babel_pairs, training_counts
 from transformer_jax.data.languages import Direction
-from transformer_jax.data.sources import PairData, load_splits, parallel_texts
+from transformer_jax.data.sources import PairData, ReadOptions, load_splits, parallel_texts
 
 SPLITS = ("train", "valid", "test")
 
@@ -193,6 +193,11 @@ def test_unknown_languages_and_counts_are_refused(pairs, message):
 def test_settings_without_numbers_of_pairs_are_refused(data, message):
     with pytest.raises(ConfigError, match=message):
         PairData(corpus="babel", **data)
+
+
+def test_an_overlap_of_other_texts_than_babel_is_refused():
+    with pytest.raises(ConfigError, match="corpus_overlap is for data"):
+        PairData(pairs=("a-b=x.tsv",), read=ReadOptions(corpus_overlap=0.5))
 
 
 def test_all_languages_have_the_test_sentences_of_each_direction():
