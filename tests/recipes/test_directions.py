@@ -6,13 +6,15 @@ import json
 import pytest
 
 from transformer_jax.cli import seq2seq
-from transformer_jax.core.errors import DataError
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.added_tokens import tag_languages
 from transformer_jax.data.corpora import babel, babel_pairs
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.sources import LanguageSettings, PairData, load_splits
 from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.recipes import directions
 from transformer_jax.recipes.direction_texts import DirectionTexts, open_direction_texts
 from transformer_jax.recipes.driver import begin
 from transformer_jax.recipes.languages import with_tags
@@ -153,6 +155,21 @@ def test_without_the_data_of_the_run_only_the_off_target_rate_is_missing(tmp_pat
     Lost.data = PairData()  # as of a published model
     with pytest.raises(DataError, match="give it, --data"):
         open_direction_texts(Lost, {}).sides(Direction("a", "b"))
+
+
+def test_similarity_leaves_out_pairs_with_an_empty_side():
+    sides = (["x", "", "z"], ["u", "v", ""])
+    assert directions._without_empty(sides) == (["x"], ["u"])
+
+
+def test_two_languages_are_not_compared_by_an_encoder_that_reads_the_target(monkeypatch, tmp_path):
+    class Translator:
+        tokenizer = tag_languages(train_tokenizer("bytes", []), [Direction("a", "b")])
+
+    monkeypatch.setattr("transformer_jax.inference.encoder_means.EncoderMeans", lambda one: None)
+    texts = DirectionTexts({Direction("a", "b"): (["x"], ["y"])}, {}, {})
+    with pytest.raises(ConfigError, match="--similarity: the encoder reads the tag"):
+        directions._compare(tmp_path / "s.png", Translator, texts, ["a", "b"])
 
 
 @pytest.mark.parametrize(("share", "copies"), [(0.0, 0), (0.5, 130), (1.0, 240)])

@@ -11,7 +11,7 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.languages import Direction, LanguageTags, listed
 from transformer_jax.data.pairs import Pairs
-from transformer_jax.recipes.direction_texts import DirectionTexts, open_direction_texts
+from transformer_jax.recipes.direction_texts import DirectionTexts, Sides, open_direction_texts
 from transformer_jax.recipes.languages import check_direction
 from transformer_jax.recipes.scored_texts import beam_search, choose_words
 
@@ -55,7 +55,8 @@ def evaluate_directions(request: Any, directory: "RunDirectory", given: Mapping[
         given: Pairs to evaluate on, instead of the run's test pairs.
 
     Raises:
-        ConfigError: The run does not know a language, or cannot go through the pivot.
+        ConfigError: The run does not know a language, or cannot go through the pivot; no two
+            languages can be compared.
         DataError: There is no text of a direction.
     """
     from transformer_jax.evaluation.language_identification import train_identifier
@@ -204,12 +205,18 @@ def _compare(
             sides = texts.find(Direction(first, second))
             if sides is None or target in (first, second):
                 continue
+            sides = _without_empty(sides)
             vectors = [
                 means(side[:_MOST_COMPARED], Direction(own, target or other))
                 for side, own, other in zip(sides, (first, second), (second, first), strict=True)
             ]
             title = f"encoded to be translated into {target}" if target else "any target"
             found.setdefault(title, {})[first, second] = parallel_similarity(*vectors)
+    if not found:
+        raise ConfigError(
+            "--similarity: the encoder reads the tag of the target language: give --directions of "
+            "three languages, with common test sentences of two of them"
+        )
     plot_similarity(path, languages, found)
     log(f"wrote {path}")
     return [
@@ -217,3 +224,9 @@ def _compare(
         for title, pairs in found.items()
         for pair, similarity in pairs.items()
     ]
+
+
+def _without_empty(sides: Sides) -> Sides:
+    """Returns the sentences of two languages without pairs that have an empty one."""
+    kept = [pair for pair in zip(*sides, strict=True) if all(pair)]
+    return [first for first, _ in kept], [second for _, second in kept]
