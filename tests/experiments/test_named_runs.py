@@ -58,6 +58,8 @@ EXPORTS = {
         "vit": "ViTForImageClassification", "vit-small": "ViTForImageClassification",
         "vit-base": "ViTForImageClassification", "cct": None, "digits": None,
     },
+    "captioner": {"scenes": None, "captions": "VisionEncoderDecoderModel"},
+    "two-tower": {"clip": "CLIPModel", "siglip": None, "clip-scenes": None},
 }  # fmt: skip
 RUNS = {
     "encoder-decoder": TRANSLATION_RUNS,
@@ -66,6 +68,8 @@ RUNS = {
     "encoder": PRETRAIN_RUNS,
     "encoder-task": TASK_RUNS,
     "image": IMAGE_RUNS,
+    "captioner": named_runs("captions"),
+    "two-tower": named_runs("clip"),
 }
 NEURAL = [
     (kind, name, run)
@@ -90,7 +94,8 @@ def test_a_named_run_is_exported_as_its_family_or_the_difference_is_named(kind, 
     ) as caught:
         choose_family(model_of(fields, kind))
     settings = re.findall(r"([a-z_.]+) \S+ instead of", str(caught.value))
-    assert {"positions.kind", "mixer.kind", "image.stem"} & set(settings)
+    why = {"positions.kind", "mixer.kind", "image.stem", "encoder.positions.kind", "contrast.loss"}
+    assert why & set(settings)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -14,6 +14,7 @@ from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import FAMILIES
 from transformer_jax.interop.family import Model, ModelFamily, Tensors
 from transformer_jax.models.config import HeadConfig, PositionConfig, TransformerConfig
+from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.layers.embedding import sinusoids
 from transformer_jax.models.layers.stack import unstack_blocks
 
@@ -213,7 +214,10 @@ def _differences(wanted: Model, back: Model) -> list[str]:
     for field in dataclasses.fields(Model):
         one, two = getattr(wanted, field.name), getattr(back, field.name)
         if isinstance(one, TransformerConfig) and isinstance(two, TransformerConfig):
-            found += _settings_apart(_usual(one, wanted.words), _usual(two, wanted.words), "")
+            within = "" if field.name == "config" else f"{field.name}."
+            found += _settings_apart(_usual(one, wanted.words), _usual(two, wanted.words), within)
+        elif isinstance(one, ContrastConfig) and isinstance(two, ContrastConfig):
+            found += _settings_apart(one, two, f"{field.name}.")
         elif one != two and not (field.name == "labels" and wanted.task == "regress"):
             found.append(f"{field.name} {two} instead of {one}")
     return found
