@@ -24,7 +24,7 @@ demo: $(STAMP)
 
 ## The tests that run on every change, within a budget of CPU seconds and memory.
 test: $(STAMP)
-	$(PYTEST) --cpu-budget 920 --memory-budget 2
+	$(PYTEST) --cpu-budget 620 --memory-budget 2
 
 ## Those, the slow ones, and comparisons with other frameworks where they are installed.
 test-all: $(STAMP)
