@@ -42,7 +42,7 @@ class Classify(PredictionCommand):
     an image classifier the paths of pictures. Of a reward model a text may be {"prompt": "...",
     "completion": "..."}, or a conversation that ends with an answer, {"messages": [...]}."""
     labels: tuple[str, ...] = ()
-    """What pictures may show, for a model of images and texts."""
+    """Labels to choose from, for a model of images and texts."""
     template: str | None = None
     """Text of a label, which stands in place of {}; None is "a picture of a {}"."""
     all: bool = False

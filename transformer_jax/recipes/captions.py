@@ -23,7 +23,12 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.presets import vit
-from transformer_jax.recipes.pictures import check_pictures, scored_pictures
+from transformer_jax.recipes.pictures import (
+    check_pictures,
+    computed_as,
+    refuse_mixtures,
+    scored_pictures,
+)
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.scored_texts import SearchFlags, beam_search, write_lines
 from transformer_jax.recipes.settings import Adapted, RowBatches, RunConfig, TokenizerConfig
@@ -135,12 +140,7 @@ class Captions(Recipe):
     def check(self, run: Any, start: Any) -> None:
         """Refuses what can be frozen in no captioner, and mixtures of pictures."""
         _check_freeze(run)
-        for name in ("mixup", "cutmix"):
-            if value := getattr(run.augmentation, name):
-                raise ConfigError(
-                    f"augmentation.{name} is {value}: captions of two pictures cannot be mixed: "
-                    f"leave it out"
-                )
+        refuse_mixtures(run.augmentation)
         if run.evaluation.tokenize is not None:
             check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
         check_pictures(run, "encoder")
@@ -166,7 +166,7 @@ class Captions(Recipe):
 
         task = captioning(
             data,
-            _computed_as(run.model, run.encoder),
+            computed_as(run.model, run.encoder),
             run.model,
             tokenizer,
             pictures=PictureSettings(
@@ -228,12 +228,7 @@ class Captions(Recipe):
             encoder = from_dict(TransformerConfig, fields["encoder"])
         except (ConfigError, TypeError, KeyError) as error:
             raise CheckpointError(f"config.json: encoder: {error}: damaged?") from None
-        return Captioner(_computed_as(config, encoder), config, rngs=rngs)
-
-
-def _computed_as(model: TransformerConfig, encoder: TransformerConfig) -> TransformerConfig:
-    """The encoder, computed as the decoder is: one setting has the dtype of both."""
-    return dataclasses.replace(encoder, compute=model.compute)
+        return Captioner(computed_as(config, encoder), config, rngs=rngs)
 
 
 def _initial(run: Any, decoder: Any, params: Any) -> Any:

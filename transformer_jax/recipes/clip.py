@@ -23,7 +23,12 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.presets import vit
-from transformer_jax.recipes.pictures import check_pictures, scored_pictures
+from transformer_jax.recipes.pictures import (
+    check_pictures,
+    computed_as,
+    refuse_mixtures,
+    scored_pictures,
+)
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -118,12 +123,7 @@ class Clip(Recipe):
                 "freeze: of two towers that of images may be frozen, freeze encoder; leave "
                 "others, reinit_last and reinit_head out"
             )
-        for name in ("mixup", "cutmix"):
-            if value := getattr(run.augmentation, name):
-                raise ConfigError(
-                    f"augmentation.{name} is {value}: texts of two pictures cannot be mixed: leave "
-                    f"it out"
-                )
+        refuse_mixtures(run.augmentation)
         check_pictures(run, "encoder")
         if run.training.mode == "pmap":
             raise ConfigError(
@@ -208,11 +208,6 @@ def towers_of(fields: Mapping[str, Any]) -> tuple[TransformerConfig, ContrastCon
         return encoder, from_dict(ContrastConfig, fields["contrast"])
     except (ConfigError, TypeError, KeyError) as error:
         raise CheckpointError(f"config.json: encoder or contrast: {error}: damaged?") from None
-
-
-def computed_as(model: TransformerConfig, encoder: TransformerConfig) -> TransformerConfig:
-    """The tower of images, computed as that of texts is: one setting has the dtype of both."""
-    return dataclasses.replace(encoder, compute=model.compute)
 
 
 def _texts(width: int, layers: int, heads: int, length: int, dropout: float) -> TransformerConfig:

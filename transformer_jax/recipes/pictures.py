@@ -5,11 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.data.images.augmentation import Augmentation
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.given import was_given
 
-__all__ = ["check_pictures", "scored_pictures"]
+__all__ = ["check_pictures", "computed_as", "refuse_mixtures", "scored_pictures"]
 
 _SOURCES = ("images", "tfds", "corpus")
 
@@ -55,6 +57,30 @@ def check_pictures(run: Any, part: str) -> None:
             f"preprocessing.resize is {prepare.resize}: the model reads {image.image_size} "
             f"pixels a side, so it must be at least that"
         )
+
+
+def refuse_mixtures(augmentation: Augmentation) -> None:
+    """Refuses to mix pictures that have texts instead of labels.
+
+    Raises:
+        ConfigError: MixUp or CutMix is set.
+    """
+    for name in ("mixup", "cutmix"):
+        if value := getattr(augmentation, name):
+            raise ConfigError(
+                f"augmentation.{name} is {value}: texts of two pictures cannot be mixed: leave it "
+                f"out"
+            )
+
+
+def computed_as(model: TransformerConfig, encoder: TransformerConfig) -> TransformerConfig:
+    """Returns the configuration of an image encoder with the compute settings of the text model.
+
+    Args:
+        model: The configuration of the text model.
+        encoder: The configuration of the image encoder.
+    """
+    return dataclasses.replace(encoder, compute=model.compute)
 
 
 def scored_pictures(

@@ -56,7 +56,7 @@ def shape_by_pixels(mask):
 
 
 def is_true(caption, things):
-    """Whether a caption says how many things there are, of what kind and where."""
+    """Returns whether a caption states the number, the kind and the place of the things."""
     words = caption.split()
     kinds = [f"{size} {color} {shape}" for color, shape, size, _ in things]
     if words[0] in ("two", "three"):

@@ -1,6 +1,7 @@
 """Folders, tables and arrays of pictures; bad ones are refused with file and line."""
 
 import csv
+import hashlib
 import io
 import json
 
@@ -10,6 +11,7 @@ from PIL import Image
 
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.images.data import ImageData, ImageReadOptions, open_images
+from transformer_jax.data.images.sources import ArrayPictures
 from transformer_jax.data.images.store import Pictures, build_image_store
 from transformer_jax.data.images.tables import read_images
 from transformer_jax.data.loader import prefetched
@@ -243,3 +245,12 @@ def test_prepared_pictures_of_tfds(tmp_path):
                 tfds="tiny_pictures", tfds_dir=str(tmp_path), read=ImageReadOptions(text="image")
             )
         )
+
+
+def test_each_picture_counts_with_its_whole_digest():
+    """Also where a digest holds zeros, which separate the fields of files."""
+    array = np.arange(256, dtype=np.uint8).reshape(-1, 1, 1, 1)
+    store = build_image_store(ArrayPictures(array, "grey.npy"), Pictures(1), decode=False)
+    digests = [hashlib.sha256(picture.tobytes()).digest() for picture in array]
+    assert any(b"\0" in digest for digest in digests)
+    assert [part.tobytes() for part in store.parts()] == digests

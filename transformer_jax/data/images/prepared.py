@@ -47,10 +47,10 @@ class PreparedPictures(Sequence[bytes]):
         for index in range(len(self)):
             read_header(self[index], self.where(index), max_pixels)
 
-    def parts(self) -> Iterator[bytes]:
-        """The encoded pictures."""
+    def parts(self) -> Iterator[tuple[bytes, bytes]]:
+        """The encoded pictures, without versions."""
         for index in range(len(self)):
-            yield self[index] + b"\0\0"
+            yield self[index], b""
 
 
 class ImageReader(PreparedReader):

@@ -42,8 +42,8 @@ class PictureSource(Protocol):
     def check(self, max_pixels: int) -> None:
         """Refuses pictures that are missing or too large, without decoding any."""
 
-    def parts(self) -> Iterator[bytes]:
-        """Bytes that change with the pictures, for checksums."""
+    def parts(self) -> Iterator[tuple[bytes, bytes]]:
+        """For checksums, the identity of each picture, and its version, which a copy changes."""
 
 
 class PictureFiles(Sequence[bytes]):
@@ -92,14 +92,14 @@ class PictureFiles(Sequence[bytes]):
         except OSError as error:
             raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
 
-    def parts(self) -> Iterator[bytes]:
-        """Path, size and time of each file."""
+    def parts(self) -> Iterator[tuple[bytes, bytes]]:
+        """Path and size of each file, and its time."""
         for index, path in enumerate(self.paths):
             try:
                 status = os.stat(local_file(path))
             except OSError as error:
                 raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
-            yield f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode()
+            yield f"{path}\0{status.st_size}".encode(), str(status.st_mtime_ns).encode()
 
 
 class ArrayPictures(Sequence[np.ndarray]):
@@ -148,10 +148,10 @@ class ArrayPictures(Sequence[np.ndarray]):
                 f"allowed: make them smaller, or raise data.read.max_pixels"
             )
 
-    def parts(self) -> Iterator[bytes]:
-        """The pixels."""
+    def parts(self) -> Iterator[tuple[bytes, bytes]]:
+        """The checksum of the pixels of each picture, and no version."""
         for picture in self.array:
-            yield hashlib.sha256(np.ascontiguousarray(picture).data).digest()
+            yield hashlib.sha256(np.ascontiguousarray(picture).data).digest(), b""
 
 
 def pixels_of(

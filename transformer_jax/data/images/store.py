@@ -143,13 +143,12 @@ class ImageStore:
         return indices, self.batch(pictures, keys, change)
 
     def parts(self) -> Iterator[UInt8[np.ndarray, " part"]]:
-        """Bytes for the checksum of the data: pixels, or the sizes of files."""
+        """Bytes for the checksum of the data: pixels, or paths and sizes of files."""
         if self._array is not None:
             yield np.frombuffer(_digest(self._array), np.uint8)
         else:
-            for part in self._source.parts():
-                # Without the time, which a copy changes.
-                yield np.frombuffer(part.rsplit(b"\0", 2)[0], np.uint8)
+            for identity, _ in self._source.parts():
+                yield np.frombuffer(identity, np.uint8)
 
 
 def build_image_store(
@@ -219,8 +218,8 @@ def _key(source: PictureSource, form: Pictures) -> str:
     """A name that changes with the pictures and how they are read."""
     read = (form.side, form.channels, form.preprocessing.fit, form.preprocessing.filter)
     digest = hashlib.sha256(repr(read).encode())
-    for part in source.parts():
-        digest.update(part)
+    for identity, version in source.parts():
+        digest.update(identity + b"\0" + version + b"\0")
     return digest.hexdigest()[:24]
 
 
