@@ -14,6 +14,7 @@ from transformer_jax.functional.positions import (
     relative_position_bucket,
     rotary_frequencies,
     sinusoidal,
+    sinusoidal_2d,
 )
 
 LAYOUTS = ("interleaved", "halves")
@@ -102,6 +103,17 @@ def test_row_b15_offsets_are_rotations(layout):
     table = np.asarray(sinusoidal(60, D, layout))
     products = (table[:-k] * table[k:]).sum(1)
     np.testing.assert_allclose(products, products[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns", "width"), [(3, 5, 12), (4, 4, 4), (1, 7, 20)])
+def test_positions_of_a_grid_say_row_and_column(rows, columns, width):
+    """Against the definition, place by place: columns in the first half, rows in the second."""
+    table = np.asarray(sinusoidal_2d(rows, columns, width, 100.0)).reshape(rows, columns, width)
+    quarter = width // 4
+    for row, column in np.ndindex(rows, columns):
+        turns = [100.0 ** (-i / max(quarter - 1, 1)) for i in range(quarter)]
+        wanted = [f(n * w) for n in (column, row) for f in (np.sin, np.cos) for w in turns]
+        np.testing.assert_allclose(table[row, column], wanted, atol=1e-6)
 
 
 def test_unknown_layout_is_refused():

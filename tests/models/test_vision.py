@@ -199,8 +199,11 @@ def test_dropout_needs_a_key_and_changes_with_it():
     assert not np.allclose(run(IMAGES, keys[0]), run(IMAGES, None))
 
 
-@pytest.mark.parametrize("kind", ["learned", "sinusoidal", "rope", "alibi", "relative"])
-@pytest.mark.quick("learned", "relative")
+KINDS = ["learned", "sinusoidal", "sinusoidal_2d", "rope", "alibi", "relative"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("learned", "sinusoidal_2d", "relative")
 def test_any_positions_tell_the_order(kind):
     places = PositionConfig(kind=kind, max_length=1 + PATCHES)
     run = compiled(change(encoder_layers=1, positions=places))
@@ -261,6 +264,14 @@ def test_every_parameter_has_a_place_on_a_mesh():
 def test_sizes_that_cannot_be_are_refused(fields, said):
     with pytest.raises(ConfigError, match=said):
         change(image=dataclasses.replace(SMALL.image, **fields))
+
+
+def test_positions_of_a_grid_need_an_image_and_room_for_both_axes():
+    grid = PositionConfig("sinusoidal_2d")
+    with pytest.raises(ConfigError, match="sinusoidal_2d is for images, and image.image_size is 0"):
+        TransformerConfig(positions=grid)
+    with pytest.raises(ConfigError, match="d_model is 6: positions.kind sinusoidal_2d needs"):
+        change(d_model=6, attention=AttentionConfig(num_heads=1), positions=grid)
 
 
 def test_positions_follow_from_the_image():

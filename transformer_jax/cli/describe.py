@@ -377,7 +377,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if config.positions.kind.startswith("sinusoidal"):
-            table = np.asarray(sinusoids(config.positions, config.d_model, length))
+            table = np.asarray(sinusoids(config, length))
             layout = config.positions.kind.partition("_")[2] or "interleaved"
             plot_positions(table, folder / "positions.png", title=f"Positions, {layout}")
         plot_masks(masks, folder / "masks.png", length=min(length, 32))

@@ -144,7 +144,7 @@ class Layers:
             return self.known[f"{side}/positions/table"][places.offset :]
         if places.kind == "none":
             return np.zeros((places.max_length, config.d_model), np.float32)
-        return np.asarray(sinusoids(places, config.d_model))
+        return np.asarray(sinusoids(config))
 
     def _block(self, layer: Any, name: str, config: TransformerConfig) -> None:
         norms = {"self_attention": "self_attention_norm", "ffn": "feed_forward_norm"}

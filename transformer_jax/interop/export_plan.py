@@ -175,7 +175,7 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
 
 def with_table(params: Any, config: TransformerConfig) -> Any:
     """The parameters of the same model with its sinusoids as tables, as if they were learned."""
-    table = np.asarray(sinusoids(config.positions, config.embedding_size))
+    table = np.asarray(sinusoids(config))
     stacks = [side for side in ("encoder", "decoder") if side in params]
     return params | {side: params[side] | {"positions": {"table": table}} for side in stacks}
 

@@ -145,6 +145,7 @@ def _check(config: TransformerConfig) -> None:
             raise ConfigError(f"head.{name} is for encoders, but there are decoder layers")
     _check_mixer(config, config.mixer)
     _check_embedding(config)
+    _check_grid(config)
     if config.image.image_size:
         _check_image(config)
     config.features.check(config.embedding.share_encoder_decoder_embeddings)
@@ -211,6 +212,21 @@ def _check_embedding(config: TransformerConfig) -> None:
     if config.decoder_layers or config.image.image_size:
         raise ConfigError(
             f"embedding.embedding_size is {size}: only a text encoder projects its embeddings"
+        )
+
+
+def _check_grid(config: TransformerConfig) -> None:
+    """Refuses positions of rows and columns where there are none, or no room for both."""
+    if config.positions.kind != "sinusoidal_2d":
+        return
+    if not config.image.image_size:
+        raise ConfigError(
+            "positions.kind sinusoidal_2d is for images, and image.image_size is 0: choose "
+            "sinusoidal"
+        )
+    if config.d_model % 4:
+        raise ConfigError(
+            f"d_model is {config.d_model}: positions.kind sinusoidal_2d needs a multiple of 4"
         )
 
 

@@ -53,13 +53,15 @@ class PositionConfig(Configuration, group="positions"):
     """Position information: a table, RoPE, ALiBi or relative position biases."""
 
     # sinusoidal_halves: sines, then cosines (Marian), sinusoidal_fairseq: the same with other
-    # frequencies (M2M100); relative: biases of T5.
+    # frequencies (M2M100), sinusoidal_2d: these of the row and of the column of a patch (images);
+    # relative: biases of T5.
     kind: Literal[
         "none",
         "learned",
         "sinusoidal",
         "sinusoidal_halves",
         "sinusoidal_fairseq",
+        "sinusoidal_2d",
         "rope",
         "alibi",
         "relative",

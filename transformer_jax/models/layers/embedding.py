@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.core.errors import ArgumentError, DataError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import take_rows
-from transformer_jax.functional.positions import sinusoidal
+from transformer_jax.functional.positions import sinusoidal, sinusoidal_2d
 from transformer_jax.functional.trained_rows import put_rows, replace_taken
-from transformer_jax.models.config import FeatureConfig, PositionConfig, TransformerConfig
+from transformer_jax.models.config import FeatureConfig, TransformerConfig
 from transformer_jax.models.layers.basic import Linear, initial_key
 from transformer_jax.models.layers.parameters import logical_axes
 from transformer_jax.models.layers.summary import Summarized
@@ -36,23 +36,36 @@ Axes = tuple[str | None, str | None]
 
 
 def sinusoids(
-    places: PositionConfig, width: int, length: int | None = None
-) -> Float[Array, "length {width}"]:
+    config: TransformerConfig, length: int | None = None
+) -> Float[Array, "length {config.embedding_size}"]:
     """Returns the vectors of positions from the first on, of a kind of sinusoids.
 
+    Those of a grid are zeros for embeddings before the patches.
+
     Args:
-        places: The kind, its offset and its number of positions.
-        width: D.
+        config: Has the kind, its offset and the number of positions.
         length: Another number of positions.
 
     Example:
-        >>> np.asarray(sinusoids(PositionConfig("sinusoidal_fairseq", offset=2), 4, 1)).round(3)
+        >>> from transformer_jax.models.config import AttentionConfig, PositionConfig
+        >>> config = TransformerConfig(
+        ...     d_model=4,
+        ...     attention=AttentionConfig(num_heads=1),
+        ...     positions=PositionConfig("sinusoidal_fairseq", offset=2),
+        ... )
+        >>> np.asarray(sinusoids(config, 1)).round(3)
         array([[ 0.909,  0.   , -0.416,  1.   ]], dtype=float32)
     """
+    places, image, width = config.positions, config.image, config.embedding_size
+    length = places.max_length if length is None else length
+    if places.kind == "sinusoidal_2d":
+        side = image.image_size // image.patch_size
+        grid = sinusoidal_2d(side, side, width)
+        return jnp.pad(grid, ((image.num_prefixes, 0), (0, 0)))[:length]
     layouts: dict[str, Any] = {"sinusoidal": "interleaved", "sinusoidal_halves": "halves"}
     layout = layouts.get(places.kind, "fairseq")
     first = places.offset if layout == "fairseq" else 0
-    return sinusoidal(places.max_length if length is None else length, width, layout, first)
+    return sinusoidal(length, width, layout, first)
 
 
 class Embed(Summarized):

@@ -157,7 +157,7 @@ class Stack(Summarized):
             # Padding has position -1: clamp it to 0, since it is masked anyway.
             x = x + self.positions(jnp.maximum(positions + places.offset, 0))
         elif places.kind.startswith("sinusoidal"):
-            table = sinusoids(places, self.config.embedding_size)
+            table = sinusoids(self.config)
             x = x + jnp.take(jnp.asarray(table), positions, axis=0, mode="clip").astype(x.dtype)
         if self.segments is not None:
             rows = jnp.zeros((1, 1), jnp.int32) if segments is None else segments
