@@ -268,9 +268,9 @@ def test_sizes_that_cannot_be_are_refused(fields, said):
 
 def test_positions_of_a_grid_need_an_image_and_room_for_both_axes():
     grid = PositionConfig("sinusoidal_2d")
-    with pytest.raises(ConfigError, match="sinusoidal_2d is for images, and image.image_size is 0"):
+    with pytest.raises(ConfigError, match=r"is for images, and image\.image_size is 0"):
         TransformerConfig(positions=grid)
-    with pytest.raises(ConfigError, match="d_model is 6: positions.kind sinusoidal_2d needs"):
+    with pytest.raises(ConfigError, match=r"d_model is 6: positions\.kind sinusoidal_2d needs"):
         change(d_model=6, attention=AttentionConfig(num_heads=1), positions=grid)
 
 
