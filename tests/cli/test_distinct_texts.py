@@ -21,34 +21,39 @@ class Twins(Letters):
         return super().decode([i if i < 4 else 4 + (i - 4) // 2 for i in ids])
 
 
+MANY = 8
+
+
 @pytest.mark.slow
 def test_repeated_texts_make_way_for_the_next_best():
     """The list is that of a search which keeps all hypotheses; more beams fill it up."""
-    search = TRANSLATION.changed(num_beams=6, num_return_sequences=3, max_len_a=0.0, max_len_b=4)
+    search = TRANSLATION.changed(
+        num_beams=48, num_return_sequences=MANY, max_len_a=0.0, max_len_b=4
+    )
     translator = Translator(letter_model(), Twins(), search=search, batching=SHAPES)
     lines = ["abc", "hgf", "", "d"]
     found = translator.translate(lines)
     wide = Translator(letter_model(), Letters(), batching=SHAPES)
-    all_of = dataclasses.replace(search, num_finished=3 * 16)
+    all_of = dataclasses.replace(search, num_return_sequences=search.num_beams)
     repeats, filled = 0, 0
     for line, done in zip(lines, found, strict=True):
         if not line:
             assert [one.text for one in done.hypotheses] == [""]
             continue
         texts = [one.text for one in done.hypotheses]
-        assert len(set(texts)) == len(texts) == 3
+        assert len(set(texts)) == len(texts) == MANY
         [whole] = wide.translate([line], all_of)
         best = {}
         for one in whole.hypotheses:
             ids = [token for token in one.tokens if token != EOS]
             best.setdefault(Twins().decode(ids), one.score)
-        if len(best) >= 3:
-            assert texts == list(best)[:3]
-            assert [one.score for one in done.hypotheses] == pytest.approx([*best.values()][:3])
+        if len(best) >= MANY:
+            assert texts == list(best)[:MANY]
+            assert [one.score for one in done.hypotheses] == pytest.approx([*best.values()][:MANY])
             filled += 1
         scores = [one.score for one in done.hypotheses]
         assert scores == sorted(scores, reverse=True)
-        repeats += 3 - len({Twins().decode(one.tokens) for one in whole.hypotheses[:3]})
+        repeats += MANY - len({Twins().decode(one.tokens) for one in whole.hypotheses[:MANY]})
     assert filled
     assert repeats  # what search returns holds a text more than once
 

@@ -1,5 +1,6 @@
 """Whatever a command raises, its end is one line and a code."""
 
+import importlib
 import logging
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import warnings
 
 import pytest
 
-from transformer_jax.cli.errors import guarded, plain_warnings, run_log
+from transformer_jax.cli.errors import guarded, plain_warnings, run_log, terminated
 from transformer_jax.core.errors import (
     CheckpointError,
     ConfigError,
@@ -120,6 +121,27 @@ def test_a_signal_in_the_midst_of_a_callback_is_not_lost(number, capsys):
     finally:
         signal.signal(number, before)
     assert "ignored" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_an_import_waits_for_its_end(number, tmp_path, monkeypatch):
+    """An exception there would crash compiled modules, which call Python as they begin."""
+    (tmp_path / "interrupted_module.py").write_text(
+        f"import signal\nsignal.raise_signal({int(number)})\nwhole = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "interrupted_module", raising=False)
+
+    def work():
+        with terminated("stopped"):
+            importlib.import_module("interrupted_module")
+            time.sleep(5)
+
+    began = time.monotonic()
+    assert guarded(work) == 128 + number
+    assert time.monotonic() - began < 4
+    assert sys.modules["interrupted_module"].whole
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_hook_that_was_put_on_top_meanwhile_stays(monkeypatch):

@@ -171,6 +171,7 @@ def test_killed_it_ends_the_same(runs, undisturbed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runs", ["decoder_only", "pairs"], indirect=True)
 @pytest.mark.parametrize("seed", range(2))
 def test_four_random_kills(runs, undisturbed, seed):
     results = disturbed(runs, f"kills{seed}", [signal.SIGKILL] * 2, seed=seed)
@@ -178,6 +179,7 @@ def test_four_random_kills(runs, undisturbed, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runs", ["decoder_only", "pairs"], indirect=True)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stops_in_order(runs, undisturbed, number):
     results = disturbed(runs, f"stops{number}", [number] * 2, seed=int(number))

@@ -8,6 +8,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,6 +28,9 @@ _MENDABLE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE),
 }
 _log: Path | None = None
+_PATIENCE = 10.0  # seconds that a signal waits for the end of imports
+_IMPORTS = "<frozen importlib._bootstrap>"  # the file of frames that import a module
+_Handler = Callable[[int, FrameType | None], None]
 
 
 def run_log(path: Path | None) -> None:
@@ -48,7 +52,7 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
     """
     debug = debug or os.environ.get("TRANSFORMER_JAX_DEBUG", "0") == "1"
     try:
-        with plain_warnings(), _no_signal_lost(), as_terminal():
+        with plain_warnings(), _no_signal_lost(), _interrupted_between_imports(), as_terminal():
             code = command() or 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 2
@@ -105,10 +109,11 @@ def terminated(message: str) -> Iterator[None]:
         yield
         return
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def raise_stopped(number: int, frame: FrameType | None) -> None:
         del frame
         raise Stopped(message, number)
 
+    stop = _between_imports(raise_stopped)
     heard = (signal.SIGTERM, signal.SIGUSR1)
     before = {number: signal.signal(number, stop) for number in heard}
     try:
@@ -118,6 +123,59 @@ def terminated(message: str) -> Iterator[None]:
             # None is a handler that was not installed from Python; it cannot be restored.
             if handler is not None and signal.getsignal(number) is stop:
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _interrupted_between_imports() -> Iterator[None]:
+    """Context in which Ctrl-C waits until no module is being imported."""
+    usual = signal.default_int_handler
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not usual:
+        yield
+        return
+    waiting = _between_imports(usual)
+    signal.signal(signal.SIGINT, waiting)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is waiting:
+            signal.signal(signal.SIGINT, usual)
+
+
+def _between_imports(handler: _Handler) -> _Handler:
+    """Returns a handler of signals that waits until no module is being imported.
+
+    Compiled modules, such as those of jaxlib, crash where an exception interrupts their first
+    moment. What is imported longer than 10 seconds is interrupted.
+    """
+    deadline: float | None = None
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal deadline
+        now = time.monotonic()
+        deadline = now + _PATIENCE if deadline is None else deadline
+        if now < deadline and _is_importing(frame):
+            _send_again(number)
+        else:
+            deadline = None
+            handler(number, frame)
+
+    return handle
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(number: int) -> None:
+    """Sends this process a signal in a moment."""
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
 
 
 class _Plain(logging.Handler):
@@ -162,10 +220,8 @@ def _no_signal_lost() -> Iterator[None]:
         if number is None:
             discard(lost)
             return
-        # A moment later: at once, it would be raised in this callback and discarded as well.
-        timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
-        timer.daemon = True
-        timer.start()
+        # At once, it would be raised in this callback and discarded as well.
+        _send_again(number)
 
     sys.unraisablehook = again
     try:

@@ -181,12 +181,13 @@ def _lines(console: Console, every: float) -> Iterator[None]:
                 said()
 
     thread = threading.Thread(target=write, name="activity", daemon=True)
-    thread.start()
     try:
+        thread.start()
         yield
     finally:
         done.set()
-        thread.join()
+        if thread.is_alive():  # a signal may have come before it ran
+            thread.join()
 
 
 def tracked(items: Iterable[Item], name: str, total: int | None = None) -> Iterator[Item]:

@@ -120,7 +120,8 @@ class RunLock:
 
     def _let_go(self) -> None:
         self._done.set()
-        if self._beat is not None:
+        # A signal may have come before it ran.
+        if self._beat is not None and self._beat.is_alive():
             self._beat.join()
         with contextlib.suppress(OSError):
             self._lease.release(self._token)

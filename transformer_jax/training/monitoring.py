@@ -106,7 +106,7 @@ class Watchdog:
         with self._lock:
             self._closed = True
             self._lock.notify()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
     def _watch(self) -> None:
