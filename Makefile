@@ -30,7 +30,7 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(PYTEST) -m ""
 
-## What `make test` leaves out, in slices: `make slice SLICE=0/50` to `make slice SLICE=49/50`.
+## What `make test` leaves out, in slices: `make slice SLICE=0/80` to `make slice SLICE=79/80`.
 slice: $(STAMP)
 	$(PYTEST) -m "slow or parity" --slice $(SLICE)
 
