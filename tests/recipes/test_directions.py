@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -132,6 +133,17 @@ def test_a_mistake_is_one_line(begun, flags, message, capsys):
     assert "Traceback" not in " ".join(lines)
 
 
+def test_runs_that_lowercase_differently_are_not_compared(begun, tmp_path, capsys):
+    other = tmp_path / "other"
+    shutil.copytree(begun, other)
+    fields = json.loads((other / "config.json").read_text())
+    fields["data"]["read"]["lowercase"] = True
+    (other / "config.json").write_text(json.dumps(fields))
+    command = ["evaluate", begun, "--directions", "a-b", "--supervised", str(other)]
+    assert seq2seq.main(command) == 2
+    assert "its data.read.lowercase is True, and that of" in capsys.readouterr().err
+
+
 def test_texts_of_a_direction_serve_the_opposite_one():
     ab, bc = Direction("a", "b"), Direction("b", "c")
     texts = DirectionTexts({ab: (["x"], ["y"])}, {"b": ["p"], "c": ["q"]}, {})
@@ -162,14 +174,11 @@ def test_similarity_leaves_out_pairs_with_an_empty_side():
     assert directions._without_empty(sides) == (["x"], ["u"])
 
 
-def test_two_languages_are_not_compared_by_an_encoder_that_reads_the_target(monkeypatch, tmp_path):
-    class Translator:
-        tokenizer = tag_languages(train_tokenizer("bytes", []), [Direction("a", "b")])
-
-    monkeypatch.setattr("transformer_jax.inference.encoder_means.EncoderMeans", lambda one: None)
+def test_two_languages_are_not_compared_by_an_encoder_that_reads_the_target():
+    tags = tag_languages(train_tokenizer("bytes", []), [Direction("a", "b")]).languages
     texts = DirectionTexts({Direction("a", "b"): (["x"], ["y"])}, {}, {})
     with pytest.raises(ConfigError, match="--similarity: the encoder reads the tag"):
-        directions._compare(tmp_path / "s.png", Translator, texts, ["a", "b"])
+        directions._compared(texts, tags, ["a", "b"])
 
 
 @pytest.mark.parametrize(("share", "copies"), [(0.0, 0), (0.5, 130), (1.0, 240)])

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectionFlags", "evaluate_directions"]
 
+# Sentences of two languages, by the target and these languages.
+Comparisons = dict[tuple[str, str, str], Sides]
+
 _MOST_COMPARED = 1_000  # sentences of a pair of languages for the similarity of encoder states
 
 
@@ -65,6 +68,7 @@ def evaluate_directions(request: Any, directory: "RunDirectory", given: Mapping[
 
     _check_picture(request.similarity)
     run, languages = read(directory), _languages_of(directory)
+    other = None if request.supervised is None else _read_supervised(request.supervised, run)
     ways: dict[Direction, Sequence[Way]] = {}
     for name in request.directions:
         direction = Direction.parse(name, "--directions")
@@ -73,16 +77,19 @@ def evaluate_directions(request: Any, directory: "RunDirectory", given: Mapping[
     texts = open_direction_texts(run, given)
     for direction in ways:
         texts.sides(direction)
-    several = len(texts.training) > 1
-    identify = train_identifier(texts.training) if several else None
-    translator = _translator(request, directory.path, request.checkpoint)
-    rows = _score(request, run, ways, texts, translator, identify)
-    _print(rows, identify)
-    similarities: list[dict[str, Any]] = []
+    compared: Comparisons = {}
     if request.similarity is not None:
         legs = [leg for one in ways for way in ways[one] for leg in way.legs(one)]
         used = [name for name in languages.languages if any(name in leg for leg in legs)]
-        similarities = _compare(request.similarity, translator, texts, used)
+        compared = _compared(texts, languages, used)
+    several = len(texts.training) > 1
+    identify = train_identifier(texts.training) if several else None
+    translator = _translator(request, directory.path, request.checkpoint)
+    rows = _score(request, run, other, ways, texts, translator, identify)
+    _print(rows, identify)
+    similarities: list[dict[str, Any]] = []
+    if request.similarity is not None:
+        similarities = _compare(request.similarity, translator, compared)
     scores = [row.to_dict() for row in rows]
     write_scores(request.output, {"scores": scores, "similarities": similarities})
     return 0
@@ -93,6 +100,25 @@ def _check_picture(path: Path | None) -> None:
 
     if path is not None and path.suffix not in SUFFIXES:
         raise ConfigError(f"--similarity {path}: the name ends in {', '.join(SUFFIXES)}")
+
+
+def _read_supervised(path: str, run: Any) -> Any:
+    """Returns the settings of the run to compare with.
+
+    Raises:
+        ConfigError: Only one of the two runs lower-cases its texts.
+    """
+    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.recipes.driver import read
+
+    other = read(open_directory(path))
+    if other.data.read.lowercase != run.data.read.lowercase:
+        raise ConfigError(
+            f"--supervised {path}: its data.read.lowercase is {other.data.read.lowercase}, and "
+            f"that of the run to evaluate {run.data.read.lowercase}: their scores cannot be "
+            f"compared"
+        )
+    return other
 
 
 def _languages_of(directory: "RunDirectory") -> LanguageTags:
@@ -137,6 +163,7 @@ def _translator(request: Any, path: Path, checkpoint: str) -> "Translator":
 def _score(
     request: Any,
     run: Any,
+    other: Any,
     ways: "Mapping[Direction, Sequence[Way]]",
     texts: DirectionTexts,
     translator: "Translator",
@@ -145,17 +172,19 @@ def _score(
     """Returns the scores of each direction by each way."""
     from transformer_jax.evaluation.directions import score_direction
 
+    own = _texts_of(translator, run.data.read.source_prefix)
     translators = {}
-    if request.supervised is not None:
-        translators["supervised"] = _translator(request, Path(request.supervised), "best")
-    lowercase, prefix = run.data.read.lowercase or request.lowercase, run.data.read.source_prefix
+    if other is not None:
+        supervised = _translator(request, Path(request.supervised), "best")
+        translators["supervised"] = _texts_of(supervised, other.data.read.source_prefix)
+    lowercase = run.data.read.lowercase or request.lowercase
     rows = []
     for direction in ways:
         sides = texts.sides(direction)
         tokenize = choose_words(request.tokenize, run.evaluation.tokenize, sides[1])
         settings = {"identify": identify, "lowercase": lowercase, "tokenize": tokenize}
         for way in ways[direction]:
-            translate = _texts_of(translators.get(way.name, translator), prefix)
+            translate = translators.get(way.name, own)
             with show_progress(f"translating {direction}, {way}"):
                 rows.append(score_direction(translate, sides, direction, way, **settings))
     return rows
@@ -185,39 +214,49 @@ def _print(rows: "Sequence[DirectionScores]", identify: "LanguageIdentifier | No
         print(f"identifier: its accuracy on the target language, of {held_out} in all languages")
 
 
-def _compare(
-    path: Path, translator: "Translator", texts: DirectionTexts, languages: Sequence[str]
-) -> "list[dict[str, Any]]":
-    """Writes the picture of the similarity of encoder states, and returns its figures.
+def _compared(texts: DirectionTexts, tags: LanguageTags, languages: Sequence[str]) -> Comparisons:
+    """Returns the target language, if the encoder reads its tag, and pairs of languages with text.
 
     An encoder that reads the tag of the target language is compared for each target.
-    """
-    from transformer_jax.evaluation.similarity import parallel_similarity
-    from transformer_jax.inference.encoder_means import EncoderMeans
-    from transformer_jax.visual.language_similarity import plot_similarity
 
-    means, tags = EncoderMeans(translator), translator.tokenizer.languages
-    assert tags is not None
+    Raises:
+        ConfigError: There is no such pair.
+    """
     reads_target = "to" in (*tags.before, *tags.after)
-    found: dict[str, dict[tuple[str, str], Similarity]] = {}
+    found: Comparisons = {}
     for target in languages if reads_target else ("",):
         for first, second in itertools.combinations(languages, 2):
             sides = texts.find(Direction(first, second))
-            if sides is None or target in (first, second):
-                continue
-            sides = _without_empty(sides)
-            vectors = [
-                means(side[:_MOST_COMPARED], Direction(own, target or other))
-                for side, own, other in zip(sides, (first, second), (second, first), strict=True)
-            ]
-            title = f"encoded to be translated into {target}" if target else "any target"
-            found.setdefault(title, {})[first, second] = parallel_similarity(*vectors)
+            if sides is not None and target not in (first, second):
+                found[target, first, second] = _without_empty(sides)
     if not found:
         raise ConfigError(
             "--similarity: the encoder reads the tag of the target language: give --directions of "
             "three languages, with common test sentences of two of them"
         )
-    plot_similarity(path, languages, found)
+    return found
+
+
+def _compare(
+    path: Path,
+    translator: "Translator",
+    compared: Comparisons,
+) -> "list[dict[str, Any]]":
+    """Writes the picture of the similarity of encoder states, and returns its figures."""
+    from transformer_jax.evaluation.similarity import parallel_similarity
+    from transformer_jax.inference.encoder_means import EncoderMeans
+    from transformer_jax.visual.language_similarity import plot_similarity
+
+    means = EncoderMeans(translator)
+    found: dict[str, dict[tuple[str, str], Similarity]] = {}
+    for (target, first, second), sides in compared.items():
+        vectors = [
+            means(side[:_MOST_COMPARED], Direction(own, target or other))
+            for side, own, other in zip(sides, (first, second), (second, first), strict=True)
+        ]
+        title = f"encoded to be translated into {target}" if target else "any target"
+        found.setdefault(title, {})[first, second] = parallel_similarity(*vectors)
+    plot_similarity(path, [*dict.fromkeys(name for _, *two in compared for name in two)], found)
     log(f"wrote {path}")
     return [
         {"encoder": title, "languages": list(pair), **similarity._asdict()}

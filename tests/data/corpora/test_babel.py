@@ -173,8 +173,9 @@ def _sources(pairs):
     ("pairs", "message"),
     [
         ({"a-e": "5"}, "data.pairs a-e: the languages of babel are a, b, c, d"),
-        ({"a-b": "train.tsv"}, "a-b=train.tsv: babel needs the number of pairs, such as a-b=10000"),
+        ({"a-b": "train.tsv"}, "a-b=train.tsv: babel needs the number of pairs, 1 to 1,000,000"),
         ({"a-b": "0"}, "a-b=0: babel needs the number of pairs"),
+        ({"a-b": "99999999"}, "babel needs the number of pairs, 1 to 1,000,000, such as"),
     ],
 )
 def test_unknown_languages_and_counts_are_refused(pairs, message):

@@ -11,6 +11,7 @@ from transformer_jax.data.pairs import Pairs
 __all__ = ["TESTS", "babel_pairs", "parallel_sentences", "training_counts"]
 
 VALIDATION, TESTS = 100, 200  # meanings of each direction
+_MOST = 1_000_000  # training pairs of each direction
 
 
 def training_counts(pairs: Mapping[Direction, str]) -> dict[Direction, int]:
@@ -28,10 +29,10 @@ def training_counts(pairs: Mapping[Direction, str]) -> dict[Direction, int]:
             raise ConfigError(
                 f"data.pairs {direction}: the languages of babel are {listed(LANGUAGES)}"
             )
-        if not count.isdecimal() or not int(count):
+        if not count.isdecimal() or not 1 <= int(count[:20]) <= _MOST:
             raise ConfigError(
-                f"data.pairs {direction}={count}: babel needs the number of pairs, such as "
-                f"{direction}=10000"
+                f"data.pairs {direction}={count}: babel needs the number of pairs, 1 to {_MOST:,}, "
+                f"such as {direction}=10000"
             )
     return {direction: int(count) for direction, count in pairs.items()}
 
