@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.added_tokens import tag_languages
 from transformer_jax.data.backends import SENTINEL, SPECIAL
 from transformer_jax.data.denoising import DenoisingPlan, NoiseConfig, check_tokenizer
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
+from transformer_jax.data.languages import Direction
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.noise import restore_spans
 from transformer_jax.data.plan import Batching
@@ -195,6 +197,9 @@ def test_a_tokenizer_without_the_tokens_is_refused():
     two = Tokenizer(plain.text, target=plain.text)
     with pytest.raises(ConfigError, match="another one for targets"):
         check_tokenizer(two, NoiseConfig(text_infilling=0.0), 60)
+    tagged = tag_languages(plain, [Direction("a", "b")])
+    with pytest.raises(ConfigError, match="the tokenizer has languages, as those of NLLB"):
+        check_tokenizer(tagged, NoiseConfig(text_infilling=0.0), 60)
     with pytest.raises(ConfigError, match="sequence_length is 1: a text needs at least 2"):
         plan_of(NoiseConfig(), length=1)
     with pytest.raises(ConfigError, match="sequence_length is 3: a text needs at least 4"):

@@ -220,8 +220,13 @@ def check_tokenizer(tokenizer: Tokenizer, noise: NoiseConfig, length: int) -> No
 
     Raises:
         ConfigError: It has no mask token, or too few sentinels; or it splits targets otherwise
-            than sources, and here one text is both.
+            than sources, and here one text is both; or it has languages, and a text here has none.
     """
+    if tokenizer.languages is not None:
+        raise ConfigError(
+            "the tokenizer has languages, as those of NLLB, M2M100 and mBART-50, and texts that "
+            "are restored have none: start from a model without, or train with named --data.pairs"
+        )
     if tokenizer.targets is not tokenizer:
         raise ConfigError(
             "the tokenizer has a model for sources and another one for targets (Marian's "
