@@ -264,6 +264,7 @@ def test_settings_that_do_not_fit_are_refused(run, pictures, tmp_path, capfd, fl
         (["a.png", "--seed", "1"], "--seed is for sampling: add --sample"),
         (["a.png", "--sample", "--num-beams", "2"], "exclude each other"),
         (["a.png", "--num-return-sequences", "2"], "several captions are rows of --tsv"),
+        (["a.png", "--sample", "--num-return-sequences", "2"], "is for beam search: leave it or"),
         (["{folder}/none.png"], "none.png: No such file"),
     ],
 )

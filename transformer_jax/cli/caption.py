@@ -132,6 +132,8 @@ class Caption(CaptionFlags, PredictionCommand):
             return given
         if given.get("num_beams", 1) > 1:
             raise ConfigError("--sample and --num-beams exclude each other: leave one of them out")
+        if given.get("num_return_sequences", 1) > 1:
+            raise ConfigError("--num-return-sequences is for beam search: leave it or --sample out")
         return {**given, "num_beams": 1, "do_sample": True}
 
     def paths(self) -> list[str]:
