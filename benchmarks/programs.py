@@ -9,6 +9,7 @@ are.
 """
 
 import dataclasses
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -29,10 +30,11 @@ from transformer_jax.recipes.translation import Run as TranslationRun
 PRETRAIN_RUNS = named_runs("masked_lm")
 RUNS = named_runs("language_model", "ngram")
 TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
+PICTURE_RUNS = named_runs("images", "captions", "clip")
 
 __all__ = ["CASES", "NAMED", "Case", "Settings", "main"]
 
-NAMED = {**TRANSLATION_RUNS, **PRETRAIN_RUNS, **RUNS}
+NAMED = {**TRANSLATION_RUNS, **PRETRAIN_RUNS, **RUNS, **PICTURE_RUNS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +69,10 @@ class Case:
         run: Any = NAMED[self.run][1]
         changes: dict[str, Any] = {"mesh": MeshConfig(*self.mesh), **dict(self.changes)}
         if self.layers is not None:
-            for side in ("encoder_layers", "decoder_layers"):
-                changes[f"model.{side}"] = min(self.layers, getattr(run.model, side))
+            parts = [part for part in ("model", "encoder") if hasattr(run, part)]
+            for part, side in itertools.product(parts, ("encoder_layers", "decoder_layers")):
+                layers = getattr(getattr(run, part), side)
+                changes[f"{part}.{side}"] = min(self.layers, layers)
         translates = isinstance(run, TranslationRun)
         length = self.length
         if length is not None:

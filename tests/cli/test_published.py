@@ -300,7 +300,7 @@ def rules_of(monkeypatch, run_command):
     """The rules that a command would write by, and its output, without writing."""
     seen = []
 
-    def write(writer, texts):
+    def write(writer, texts, *_):
         seen.append(writer.generation_config)
         for text in texts:
             n = writer.generation_config.num_return_sequences

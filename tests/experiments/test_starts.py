@@ -459,7 +459,8 @@ def test_new_tokens_of_a_translator_are_trained_in_its_shared_table(start, train
     begun = flatten_dict(load_parts(run, "last").frozen)["embedding/table"]
     assert same(after["embedding/table"][:-2], before["embedding/table"])
     assert (after["embedding/table"][-2:] != begun[-2:]).any(1).all()
-    assert load_predictor(run)(["um dois"])
+    with pytest.warns(UserWarning, match="reached the length limit"):  # it hardly learnt to end
+        assert load_predictor(run)(["um dois"])
 
 
 @pytest.mark.slow

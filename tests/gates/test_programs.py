@@ -20,6 +20,9 @@ from transformer_jax.parallel.target import find_target
 from transformer_jax.planning.plan import compile_program, estimate_program, programs
 from transformer_jax.planning.programs import Shape
 from transformer_jax.recipes.begin import for_device
+from transformer_jax.recipes.captions import CaptionRun
+from transformer_jax.recipes.clip import ClipRun
+from transformer_jax.recipes.images import ImageRun
 from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.masked_lm import PretrainRun
 from transformer_jax.recipes.translation import Run as TranslationRun
@@ -140,7 +143,8 @@ def test_training_on_tpus(case, capfd):
 # Every named run on every target; meshes take turns, so that each target has each.
 MESHES = {1: [(1,)], 8: [(8,), (1, 8), (1, 4, 2), (2, 2, 2)], 16: [(16,), (1, 16), (2, 4, 2)]}
 TARGETS = {"h200:1": 1, "h200:8": 8, "v5e:2x4": 8, "v5e:4x4": 16, "v5p:2x2x2": 8, "v6e:4x4": 16}
-TRAINED = [name for name, (_, run) in NAMED.items() if type(run) in KINDS]
+PLANNED = (*KINDS, ImageRun, CaptionRun, ClipRun)
+TRAINED = [name for name, (_, run) in NAMED.items() if type(run) in PLANNED]
 
 
 @pytest.mark.slow
@@ -148,7 +152,7 @@ TRAINED = [name for name, (_, run) in NAMED.items() if type(run) in KINDS]
 def test_every_named_run_compiles_for_every_target(target, name, capfd):
     meshes = MESHES[TARGETS[target]]
     mesh = meshes[(TRAINED.index(name) + list(TARGETS).index(target)) % len(meshes)]
-    rows = 64 if KINDS[type(NAMED[name][1])] == "decoder" else None
+    rows = 64 if type(NAMED[name][1]) is LanguageRun else None
     run, found = Case(name, target, mesh, 1, rows).planned()
     training = compile_program(run, found, "training")
     assert training.memory <= found.usable

@@ -3,15 +3,21 @@
 import dataclasses
 import json
 
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 
 from transformer_jax.cli import plan as command
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import ProgramReport
-from transformer_jax.parallel.target import DEVICES, Target
+from transformer_jax.parallel.target import DEVICES, Target, plan_target
 from transformer_jax.planning import plan
 from transformer_jax.planning import programs as planned
+from transformer_jax.recipes import driver
 from transformer_jax.recipes.begin import for_device
 from transformer_jax.recipes.registry import named_runs
 
@@ -161,6 +167,56 @@ def test_a_batch_has_as_many_masked_tokens_as_training_masks():
     mesh = make_mesh(run.mesh)
     parts = planned.parts_of(run, mesh, planned.buckets(run, mesh.shape)[0])
     assert parts.batch["masked_positions"].shape[1] == round(0.4 * run.training.sequence_length)
+
+
+PICTURES = named_runs("images", "captions", "clip")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits", "scenes", "clip-scenes"])
+def test_what_is_planned_of_pictures_is_what_is_trained(name, tmp_path):
+    """The batches have the same shapes, and the model the same parameters but those of labels."""
+    run = PICTURES[name][1]
+    if name == "digits":
+        path, pixels = tmp_path / "a.npz", np.zeros((200, 8, 8), np.uint8)
+        np.savez(path, images=pixels, labels=np.arange(200) % 3)
+        data = dataclasses.replace(run.data, images=str(path))
+    else:
+        data = dataclasses.replace(run.data, corpus_size=40)
+    training = dataclasses.replace(run.training, batch_size=8)
+    run = dataclasses.replace(run, data=data, training=training, output=str(tmp_path / "run"))
+    run, directory, data = driver.begin(for_device(run, jax.devices()[0]), run)
+    tokenizer = driver.load_tokenizer(run, directory)
+    task = driver.make_task(run, directory, tokenizer, data)
+    mesh = make_mesh(run.mesh)
+    parts = planned.parts_of(run, mesh, planned.buckets(run, mesh.shape)[0])
+    batch = task.train.make_batch(task.train.plan.batch(0))
+    chex.assert_trees_all_equal_shapes_and_dtypes(
+        jax.tree.map(np.zeros_like, batch),
+        jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), parts.batch),
+    )
+    shapes = lambda make: nnx.to_pure_dict(nnx.state(nnx.eval_shape(make)))
+    ours, theirs = (shapes(make) for make in (lambda: task.model(nnx.Rngs(0)), parts.model))
+    for tree in (ours, theirs):
+        tree.pop("labels", None)
+    assert jax.tree.map(jnp.shape, ours) == jax.tree.map(jnp.shape, theirs)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_each_attention_to_pictures_has_a_kernel(name):
+    gpu = plan_target("80GiB")
+    run = for_device(PICTURES[name][1], gpu.device)
+    assert [*plan.kernels(run, gpu)] == {
+        "images": ["encoder"],
+        "captions": ["encoder", "decoder", "cross-attention"],
+        "clip": ["encoder of images", "encoder of texts"],
+    }[run.recipe]
+
+
+def test_the_memory_of_pictures_is_not_estimated():
+    run = PICTURES["vit"][1]
+    with pytest.raises(ConfigError, match="memory of an image model is not estimated, and a"):
+        command.plan_run("vit", run, run, "80GiB", False)
 
 
 def test_the_compilers_message_says_how_much_was_needed():

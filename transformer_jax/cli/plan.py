@@ -40,8 +40,8 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
     recipe = get_recipe(run.recipe)
     if not recipe.has_plan:
         raise ConfigError(
-            f"--plan: {name} has no plan: there are plans of translators, language models and "
-            f"encoders"
+            f"--plan: {name} has no plan: there are plans of translators, language models, "
+            f"encoders and models of pictures"
         )
     if run.distributed != named.distributed:
         raise ConfigError(
@@ -49,6 +49,10 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
             "--distributed flags out"
         )
     found = plan_target(target)
+    if not found.compiles and not recipe.has_estimate:
+        raise ConfigError(
+            f"--plan {target}: the memory of {recipe.title} is not estimated, and {found.why}"
+        )
     run, vocabulary = _with_vocabulary(recipe, checked(run, named), named)
     run = for_device(run, found.device)
     mesh = mesh_on(run, found).shape
@@ -96,6 +100,8 @@ def _with_vocabulary(recipe: Any, run: Any, named: Any) -> tuple[Any, str]:
     Tokens that the run adds count, those of its chat template among them. The text says where the
     size is from: that of a tokenizer to come is at most what it is asked.
     """
+    if not recipe.reads_text:
+        return run, "no vocabulary"
     size, source = run.model.vocab_size, "as given"
     if size == named.model.vocab_size:
         run = recipe.for_plan(run)

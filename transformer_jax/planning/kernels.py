@@ -75,7 +75,7 @@ def model_kernels(
     one = _one_layer(config)
     made = lambda: make_model(kind, one, mlm_head=False, rngs=nnx.Rngs(0))
     found = _choices(made, apply, arrays, target, training)
-    return dict(_named(found, config, target))
+    return dict(_named(found, _attentions(config), target))
 
 
 def _forward(config: TransformerConfig, shape: Shape, source: int) -> tuple[Any, Any, Objective]:
@@ -107,7 +107,10 @@ def _one_layer(config: TransformerConfig) -> TransformerConfig:
 
 def _of_one_layer(run: Any) -> Any:
     training = dataclasses.replace(run.training, gradient_accumulation_steps=1)
-    return dataclasses.replace(run, model=_one_layer(run.model), training=training)
+    parts = {"model": _one_layer(run.model)}
+    if (encoder := getattr(run, "encoder", None)) is not None:
+        parts["encoder"] = _one_layer(encoder)
+    return dataclasses.replace(run, training=training, **parts)
 
 
 @functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
@@ -120,7 +123,7 @@ def _traced(
     objective = parts.objective if training else parts.evaluation
     with on_mesh(mesh):
         found = _choices(parts.model, objective, parts.batch, target, training)
-    return _named(found, run.model, target)
+    return _named(found, parts.attentions or _attentions(run.model), target)
 
 
 def _choices(
@@ -135,16 +138,20 @@ def _choices(
     return found
 
 
-def _named(
-    found: list[Choice], config: TransformerConfig, target: Target
-) -> tuple[tuple[str, Choice], ...]:
+def _attentions(config: TransformerConfig) -> tuple[tuple[str, TransformerConfig], ...]:
     attends = config.mixer.kind == "attention"
     names = ["encoder"] * (attends and config.encoder_layers > 0)
     names += ["decoder"] * (attends and config.decoder_layers > 0)
     names += ["cross-attention"] * (config.encoder_layers > 0 and config.decoder_layers > 0)
+    return tuple((name, config) for name in names)
+
+
+def _named(
+    found: list[Choice], attentions: tuple[tuple[str, TransformerConfig], ...], target: Target
+) -> tuple[tuple[str, Choice], ...]:
     return tuple(
         (name, _explained(choice, config, target))
-        for name, choice in zip(names, found, strict=True)
+        for (name, config), choice in zip(attentions, found, strict=True)
     )
 
 

@@ -31,6 +31,7 @@ from transformer_jax.planning.programs import (
     mesh_on,
     parts_of,
 )
+from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.state import abstract_parts, abstract_state
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
@@ -252,14 +253,14 @@ def nearest_that_fits(
             wanted = programs(candidate, target)
         except ConfigError:
             continue  # rows that the micro-batches do not divide
-        estimates = list(_fitting(candidate, target, wanted))
-        if len(estimates) < len(wanted):
-            continue
-        largest = {}
-        for program in sorted(estimates, key=lambda program: program.memory):
-            largest[program.what] = program
-        for program in largest.values():
-            needed = measure(candidate, target, program.what, program.shape)
+        if get_recipe(run.recipe).has_estimate:
+            estimates = list(_fitting(candidate, target, wanted))
+            if len(estimates) < len(wanted):
+                continue
+            by_memory = sorted(estimates, key=lambda program: program.memory)
+            wanted = [(program.what, program.shape) for program in by_memory]
+        for what, shape in dict(wanted).items():  # the largest of each kind
+            needed = measure(candidate, target, what, shape)
             tried(flags, needed)
             if not fits(needed, target):
                 break

@@ -29,7 +29,7 @@ from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards, 
 from transformer_jax.parallel.target import Target
 from transformer_jax.recipes.parts import BatchShapes, Parts
 from transformer_jax.recipes.registry import get_recipe
-from transformer_jax.recipes.settings import RowBatches, start_config
+from transformer_jax.recipes.settings import ExampleBatches, start_config
 
 __all__ = [
     "DecodingProgram",
@@ -75,10 +75,11 @@ def check_planned(run: Any) -> None:
     if run.model.features.num_features:
         raise ConfigError("--plan: there is no plan of models of features yet")
     start = start_config(run)
-    if start.init_from is not None:
+    if start.has_start:
+        name = "init_from" if start.init_from is not None else "init_encoder"
         raise ConfigError(
-            f"--plan: there is no plan with {start.prefix}init_from: leave it out, and give the "
-            f"size of that model by --model flags"
+            f"--plan: there is no plan with {start.prefix}{name}: leave it out, and give the size "
+            f"of that model by flags"
         )
 
 
@@ -98,7 +99,7 @@ def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
     """
     training, shards = run.training, sizes["data"] * sizes["fsdp"]
     parts = shards * training.gradient_accumulation_steps
-    if isinstance(training, RowBatches):
+    if isinstance(training, ExampleBatches):
         rows = run.training.batch_size
         if rows % parts:
             raise ConfigError(
@@ -106,7 +107,7 @@ def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
                 f"training.gradient_accumulation_steps {training.gradient_accumulation_steps} it "
                 f"must be a multiple of {parts}"
             )
-        return [Shape(rows, run.training.sequence_length)]
+        return [Shape(rows, get_recipe(run.recipe).row_length(run))]
     count = run.training.num_buckets
     even = np.ceil(
         get_recipe(run.recipe).length_limit(run)[1] / count * np.arange(1, count + 1)
@@ -171,7 +172,8 @@ def decoding_shape(run: Any, platform: str, shards: int) -> DecodingShape | None
         DecodingShape(rows=32, beams=4, read=256, written=522)
     """
     up = lambda rows: -(-rows // shards) * shards
-    decoding = get_recipe(run.recipe).decoding
+    recipe = get_recipe(run.recipe)
+    decoding = recipe.decoding if recipe.plans_decoding else None
     if decoding == "search":
         batching, search = TranslationBatching(), run.evaluation.search(run.evaluation.num_beams)
         most = run.model.max_length

@@ -39,6 +39,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.models.partition import Partition
+    from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -99,6 +100,9 @@ class Captions(Recipe):
     starts = ("decoder", "captioner")
     metrics = ("exact", "sacrebleu", "cider")
     decoding = "search"
+    has_plan = True
+    has_estimate = False
+    plans_decoding = False
     evaluation = EvaluateCaptions
 
     @functools.cached_property
@@ -183,6 +187,29 @@ class Captions(Recipe):
             evaluation=run.evaluation,
         )
         return dataclasses.replace(task, partition=_partition(run, tokenizer))
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what training and evaluation are made of."""
+        from flax import nnx
+
+        from transformer_jax.models.captioner import Captioner
+        from transformer_jax.recipes.parts import BOS, Parts
+        from transformer_jax.training.objectives import sequence_to_sequence
+
+        encoder = computed_as(run.model, run.encoder)
+        return Parts(
+            lambda: Captioner(encoder, run.model, rngs=nnx.Rngs(0)),
+            sequence_to_sequence(BOS, run.training.label_smoothing),
+            sequence_to_sequence(BOS),
+            {
+                "inputs": {"images": batch.images(encoder)},
+                "target": batch.array(batch.length),
+                "lengths": batch.array(),
+            },
+            attentions=(
+                ("encoder", encoder), ("decoder", run.model), ("cross-attention", run.model)
+            ),
+        )  # fmt: skip
 
     def with_starts(self, run: Any, initial: Any) -> Any:
         """Returns a function to the parameters of step 0; None where a run starts from nothing."""

@@ -36,6 +36,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -82,6 +83,8 @@ class Clip(Recipe):
     family = "two-tower"
     starts = ("two-tower",)
     metrics = ("valid_accuracy", "recall_1")
+    has_plan = True
+    has_estimate = False
     evaluation = EvaluatePairs
 
     @functools.cached_property
@@ -164,6 +167,34 @@ class Clip(Recipe):
     def batch_tokens(self, run: Any) -> int:
         """Returns the tokens and patches of a batch."""
         return int(run.training.batch_size * (run.model.max_length + run.encoder.max_length))
+
+    def row_length(self, run: Any) -> int:
+        """Returns the tokens of a text."""
+        length: int = run.model.max_length
+        return length
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what training and evaluation are made of."""
+        from flax import nnx
+
+        from transformer_jax.models.two_towers import TwoTowers
+        from transformer_jax.recipes.parts import Parts
+        from transformer_jax.training.objectives import contrastive
+
+        encoder, loss = computed_as(run.model, run.encoder), contrastive(run.contrast.loss)
+        shapes = {
+            "images": batch.images(encoder),
+            "tokens": batch.array(batch.length),
+            "lengths": batch.array(),
+        }
+        names = ["encoder of images", *["its pool"] * (encoder.image.pooling == "attention")]
+        return Parts(
+            lambda: TwoTowers(encoder, run.model, run.contrast, rngs=nnx.Rngs(0)),
+            loss,
+            loss,
+            shapes,
+            attentions=(*((name, encoder) for name in names), ("encoder of texts", run.model)),
+        )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints recall among pictures and texts."""

@@ -21,10 +21,13 @@ from transformer_jax.recipes.tasks.settings import ImageTask
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
+    from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = ["ImageRun", "Images"]
+
+_LABELS = 1000  # of a plan, as ImageNet has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +72,8 @@ class Images(Recipe):
     starts = ("image",)
     metrics = ("valid_accuracy", "valid_top5_accuracy")
     reads_text = False
+    has_plan = True
+    has_estimate = False
     evaluation = EvaluateImages
 
     @functools.cached_property
@@ -130,6 +135,24 @@ class Images(Recipe):
     def batch_tokens(self, run: Any) -> int:
         """Returns the patches of a batch, with the embeddings before them."""
         return int(run.training.batch_size * run.model.max_length)
+
+    def row_length(self, run: Any) -> int:
+        """Returns the patches of a picture, with the embeddings before them."""
+        length: int = run.model.max_length
+        return length
+
+    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+        """Returns what training and evaluation are made of."""
+        from transformer_jax.recipes.parts import Parts, fresh_model
+        from transformer_jax.training.objectives import image_classification
+
+        changes = run.augmentation
+        return Parts(
+            fresh_model("image", run.model, task="classify", labels=_LABELS),
+            image_classification(run.training.label_smoothing, changes.mixup, changes.cutmix),
+            image_classification(),
+            {"images": batch.images(run.model), "labels": batch.array()},
+        )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the scores of labeled pictures, or of those of the run."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import Kind, make_model
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.models.recurrent_config import ModelConfig
@@ -29,6 +30,8 @@ class Parts(NamedTuple):
         partition: Which parameters are trained.
         scored: The share of tokens that have logits.
         ranked: Whether evaluation ranks them too, for an accuracy.
+        attentions: Names of the attentions and the configuration of each, in the order in which the
+            model of one layer computes them; None is those of the configuration of the run.
     """
 
     model: Callable[[], nnx.Module]
@@ -38,6 +41,7 @@ class Parts(NamedTuple):
     partition: Partition = EVERYTHING
     scored: float = 1.0
     ranked: bool = False
+    attentions: tuple[tuple[str, TransformerConfig], ...] | None = None
 
 
 class BatchShapes(NamedTuple):
@@ -52,6 +56,11 @@ class BatchShapes(NamedTuple):
     rows: int
     length: int
     sharding: Any
+
+    def images(self, config: TransformerConfig) -> jax.ShapeDtypeStruct:
+        """Returns the shape of the images that an encoder reads."""
+        image = config.image
+        return self.array(image.image_size, image.image_size, image.num_channels, dtype=jnp.float32)
 
     def array(self, *shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
         """Returns the shape of an array of the batch, from the axes behind its rows."""

@@ -65,6 +65,8 @@ class Recipe:
             record of its origin.
         evaluation: The dataclass of the flags of ``evaluate``; None if there is no evaluation.
         has_plan: Whether ``--plan`` can plan its programs.
+        has_estimate: Whether their memory is estimated where nothing can be compiled.
+        plans_decoding: Whether those that generate texts are among them.
         decoding: How a run generates texts: by beam search, a sample at its end, or not at all.
 
     Raises:
@@ -83,6 +85,8 @@ class Recipe:
     keeps_publication: ClassVar[bool] = False
     evaluation: ClassVar[type | None] = None
     has_plan: ClassVar[bool] = False
+    has_estimate: ClassVar[bool] = True
+    plans_decoding: ClassVar[bool] = True
     decoding: ClassVar[Literal["search", "sample"] | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -267,6 +271,11 @@ class Recipe:
     def for_plan(self, run: Any) -> Any:
         """Returns the run with the tokens that it will add to its tokenizer, for a plan."""
         return run
+
+    def row_length(self, run: Any) -> int:
+        """Returns the tokens, or patches, of a row of a batch of so many rows."""
+        length: int = run.training.sequence_length
+        return length
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns the model, objective and batch shapes of a run, to plan its memory."""
