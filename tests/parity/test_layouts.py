@@ -231,7 +231,6 @@ CHANGES = [
     ("image.distillation", "deit", "none"),
     ("image.stem", "vit", "convolutions"),
     ("image.pooling", "vit", "sequence"),
-    ("image.stem_channels", "vit", 32),
     ("image.patch_bias", "vit", False),
 ]
 # What no published family sets, or what changes no result.
@@ -241,7 +240,7 @@ OTHERS = {
     "feed_forward.activation_dropout", "norm.residual_dropout", "compute.dtype",
     "compute.scan_layers", "compute.remat",
     "mixer.kind", "mixer.cell", "mixer.kernel_size", "mixer.dilations",
-    "features.num_features", "features.stacked_frames",
+    "features.num_features", "features.stacked_frames", "image.stem_channels",
 }  # fmt: skip
 
 

@@ -346,7 +346,7 @@ _NAMED: dict[str, tuple[str, CaptionRun]] = {
             model=_decoder(96, 2, 4, 0.0, 16),
             data=CaptionData(corpus="scenes", corpus_size=120_000),
             tokenizer=TokenizerConfig("wordpiece", vocab_size=None),
-            optimizer=OptimizerConfig("adamw", 2e-3, ScheduleConfig("cosine", warmup_steps=200)),
+            optimizer=OptimizerConfig("adamw", 1e-3, ScheduleConfig("cosine", warmup_steps=200)),
             training=CaptionTraining(steps=5500, batch_size=64, sequence_length=12),
             loop=LoopConfig(evaluate_every=1100, checkpoint_every=1100),
             evaluation=CaptionEvaluation(num_beams=1),
