@@ -18,6 +18,7 @@ from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.models.config import (
     AttentionConfig,
+    ComputeConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
@@ -26,6 +27,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.presets import PRESETS, bert
+from transformer_jax.recipes.registry import named_runs
 
 ENCODER = dataclasses.replace(
     bert(64, 1, vocab_size=40, max_length=12, dropout=0.0),
@@ -82,6 +84,26 @@ def test_sinusoids_beside_narrow_embeddings_are_as_narrow(tmp_path):
     ]
     one, two = (jax.jit(lambda net: net(tokens, lengths))(net) for net in found)
     np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "sinusoidal_2d"])
+def test_sinusoids_of_an_encoder_of_images_are_exported_as_a_table(kind, tmp_path):
+    named = named_runs("captions")["scenes"][1]
+    compute, positions = ComputeConfig(dtype="float32"), PositionConfig(kind)
+    encoder = dataclasses.replace(
+        named.encoder, encoder_layers=1, positions=positions, compute=compute
+    )
+    config = dataclasses.replace(named.model, vocab_size=11, decoder_layers=1, compute=compute)
+    model = Model("captioner", config, encoder=encoder)
+    params = params_of(model)
+    assert write_folder(tmp_path, model, params)["model_type"] == "vision-encoder-decoder"
+    there = open_hf_checkpoint(tmp_path)
+    images = jax.random.normal(jax.random.key(1), (2, 48, 48, 3))
+    found = [
+        nnx.merge(nnx.split(abstract_model(one))[0], parameters)(images, jnp.array([[1, 4]] * 2))
+        for one, parameters in ((model, params), (there.model, there.load()))
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4)
 
 
 def test_a_parameter_of_another_shape_is_never_written():

@@ -114,6 +114,7 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Expo
             f"no Hugging Face model type has this architecture: mixer.kind {kind} instead of "
             f"attention"
         )
+    model, first = _with_learned_encoder(model)
     nearest: tuple[int, str] | None = None
     for other, change in _ways(model):
         for wanted, family in itertools.product((other, _with_biases(other)), FAMILIES):
@@ -125,7 +126,8 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Expo
                 continue
             apart = _differences(there, back)
             if not apart:
-                return ExportPlan(family, there, own, change)
+                both = lambda params, change=change: change(first(params))
+                return ExportPlan(family, there, own, both)
             if nearest is None or len(apart) < nearest[0]:
                 nearest = len(apart), f"{family.types[0]} has {'; '.join(apart[:4])}"
     reason = "" if nearest is None else f": {nearest[1]}"
@@ -171,6 +173,22 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
         yield kind("sinusoidal_halves"), lambda params: split_sinusoids(params, config.d_model)
     elif config.positions.kind == "sinusoidal_halves":
         yield model, lambda params: params
+
+
+def _with_learned_encoder(model: Model) -> tuple[Model, Callable[[Any], Any]]:
+    """The same with the sinusoids of an encoder of images as a table, and its parameters."""
+    encoder = model.encoder
+    if encoder is None or not encoder.positions.kind.startswith("sinusoidal"):
+        return model, lambda params: params
+    positions = dataclasses.replace(encoder.positions, kind="learned", offset=0)
+    learned = dataclasses.replace(encoder, positions=positions)
+
+    def change(params: Any) -> Any:
+        part = params["encoder"]
+        stack = part["encoder"] | {"positions": {"table": np.asarray(sinusoids(encoder))}}
+        return params | {"encoder": part | {"encoder": stack}}
+
+    return dataclasses.replace(model, encoder=learned), change
 
 
 def with_table(params: Any, config: TransformerConfig) -> Any:
