@@ -100,7 +100,9 @@ def test_sinusoids_of_an_encoder_of_images_are_exported_as_a_table(kind, tmp_pat
     there = open_hf_checkpoint(tmp_path)
     images = jax.random.normal(jax.random.key(1), (2, 48, 48, 3))
     found = [
-        nnx.merge(nnx.split(abstract_model(one))[0], parameters)(images, jnp.array([[1, 4]] * 2))
+        jax.jit(lambda net: net(images, jnp.array([[1, 4]] * 2)))(
+            nnx.merge(nnx.split(abstract_model(one))[0], parameters)
+        )
         for one, parameters in ((model, params), (there.model, there.load()))
     ]
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4)
