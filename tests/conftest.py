@@ -76,8 +76,9 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     if not (chosen := config.getoption("slice")):
         return
-    config.hook.pytest_deselected(items=[one for one in items if not chosen.holds(one.nodeid)])
-    items[:] = [one for one in items if chosen.holds(one.nodeid)]
+    held = lambda one: chosen.holds(one.nodeid, one.get_closest_marker("apart") is not None)
+    config.hook.pytest_deselected(items=[one for one in items if not held(one)])
+    items[:] = filter(held, items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,6 +20,8 @@ import pytest
 from experiments import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.main import main
 
+pytestmark = pytest.mark.apart
+
 ARCHIVE = Path(__file__).parent / "stored/runs.tar.xz"
 PROGRAMS = {
     "seq2seq": seq2seq.main,

@@ -138,6 +138,9 @@ def test_slices_are_disjoint_and_all():
     assert set().union(*slices) == set(names)
     for part in slices:
         assert all(name.replace("[a]", "[b]") in part for name in part)
+    apart = [{name for name in names if Slice(i, 5).holds(name, True)} for i in range(5)]
+    assert sum(map(len, apart)) == len(set().union(*apart)) == len(names)
+    assert any(name.replace("[a]", "[b]") not in part for part in apart for name in part)
 
 
 @pytest.mark.parametrize("text", ["5/5", "1", "-1/3", "a/b"])

@@ -29,7 +29,7 @@ from transformer_jax.core.processes import this_process
 from transformer_jax.runs import manifest
 from transformer_jax.runs.lock import LOCK
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.apart]
 
 # On as many devices as before: on others the sums of a step differ in their last bits.
 RESUME = ["resume", "{run}", "--distributed.num-local-devices", "1"]

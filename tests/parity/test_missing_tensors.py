@@ -11,7 +11,7 @@ from transformer_jax.core.errors import UserError
 from transformer_jax.interop import hf_checkpoint
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 
-pytestmark = [pytest.mark.parity, pytest.mark.slow]
+pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.apart]
 
 # Pairs: a tensor that files may hold once more, and the name of its copy.
 COPIES = (

@@ -12,7 +12,7 @@ from tests.parity.sweep.mutating import mutations
 from transformer_jax.core.errors import UserError
 from transformer_jax.interop import hf_checkpoint as folders
 
-pytestmark = [pytest.mark.parity, pytest.mark.slow]
+pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.apart]
 
 # Others of the same family and head have the same fields.
 ALIKE = {"bert_mlm", "bert_bare", "bert_tag", "bert_qa", "camembert_tag"}

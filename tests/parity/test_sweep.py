@@ -8,7 +8,7 @@ import pytest
 
 from tests.parity.sweep.drawing import FAMILIES, Draw, draw_case, find_families
 
-pytestmark = [pytest.mark.parity, pytest.mark.slow]
+pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.apart]
 
 find_families()
 SEED = os.environ["SWEEP_SEED"]  # given, or drawn by conftest.py for all workers

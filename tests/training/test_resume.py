@@ -14,6 +14,8 @@ import pytest
 
 from experiments import decoder_only, encoder_only, seq2seq
 
+pytestmark = pytest.mark.apart
+
 ROOT = Path(__file__).parents[2]
 STEPS = 150
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
