@@ -95,4 +95,4 @@ def repeats(counts: Int[np.ndarray, " G"], temperature: float) -> Float[np.ndarr
         (array([1., 1.]), array([1., 2.]))
     """
     rates = counts ** (1 / temperature - 1.0)
-    return rates / rates.min()
+    return rates / np.min(rates)

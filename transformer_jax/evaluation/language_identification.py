@@ -66,7 +66,7 @@ class LanguageIdentifier:
         rows = [self.rows[gram] for gram in _grams(text) if gram in self.rows]
         if not rows:
             return None
-        return self.languages[int(self.log_probs[rows].sum(axis=0).argmax())]
+        return self.languages[int(np.argmax(self.log_probs[rows].sum(axis=0)))]
 
 
 def train_identifier(texts: Mapping[str, Sequence[str]]) -> LanguageIdentifier:
