@@ -86,14 +86,23 @@ def test_sinusoids_beside_narrow_embeddings_are_as_narrow(tmp_path):
     np.testing.assert_allclose(one, two, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["sinusoidal", "sinusoidal_2d"])
-def test_sinusoids_of_an_encoder_of_images_are_exported_as_a_table(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "written"), [("sinusoidal", "learned"), ("sinusoidal_2d", "sinusoidal")]
+)
+def test_sinusoids_of_an_encoder_of_images_are_exported_as_a_table(kind, written, tmp_path):
+    """Beside a decoder with a table, or with sinusoids of its own."""
     named = named_runs("captions")["scenes"][1]
     compute, positions = ComputeConfig(dtype="float32"), PositionConfig(kind)
     encoder = dataclasses.replace(
         named.encoder, encoder_layers=1, positions=positions, compute=compute
     )
-    config = dataclasses.replace(named.model, vocab_size=11, decoder_layers=1, compute=compute)
+    config = dataclasses.replace(
+        named.model,
+        vocab_size=11,
+        decoder_layers=1,
+        positions=PositionConfig(written, max_length=16),
+        compute=compute,
+    )
     model = Model("captioner", config, encoder=encoder)
     params = params_of(model)
     assert write_folder(tmp_path, model, params)["model_type"] == "vision-encoder-decoder"

@@ -213,6 +213,19 @@ def test_each_attention_to_pictures_has_a_kernel(name):
     }[run.recipe]
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "first"),
+    [("vit", "model", "encoder"), ("clip-scenes", "encoder", "encoder of images")],
+)
+def test_a_pool_of_images_has_a_kernel_too(name, part, first):
+    gpu = plan_target("80GiB")
+    run = for_device(PICTURES[name][1], gpu.device)
+    image = dataclasses.replace(getattr(run, part).image, pooling="attention")
+    pooled = dataclasses.replace(getattr(run, part), image=image)
+    found = [*plan.kernels(dataclasses.replace(run, **{part: pooled}), gpu)]
+    assert found[:2] == [first, "pool"]
+
+
 def test_the_memory_of_pictures_is_not_estimated():
     run = PICTURES["vit"][1]
     with pytest.raises(ConfigError, match="memory of an image model is not estimated, and a"):

@@ -29,7 +29,7 @@ from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards, 
 from transformer_jax.parallel.target import Target
 from transformer_jax.recipes.parts import BatchShapes, Parts
 from transformer_jax.recipes.registry import get_recipe
-from transformer_jax.recipes.settings import ExampleBatches, start_config
+from transformer_jax.recipes.settings import ExampleBatches, RowBatches, start_config
 
 __all__ = [
     "DecodingProgram",
@@ -107,7 +107,11 @@ def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
                 f"training.gradient_accumulation_steps {training.gradient_accumulation_steps} it "
                 f"must be a multiple of {parts}"
             )
-        return [Shape(rows, get_recipe(run.recipe).row_length(run))]
+        # Rows of images, and of texts beside them, are as long as the model reads.
+        length = run.model.max_length
+        if isinstance(training, RowBatches):
+            length = training.sequence_length
+        return [Shape(rows, length)]
     count = run.training.num_buckets
     even = np.ceil(
         get_recipe(run.recipe).length_limit(run)[1] / count * np.arange(1, count + 1)

@@ -341,8 +341,8 @@ _NAMED: dict[str, tuple[str, CaptionRun]] = {
                 attention=AttentionConfig(num_heads=4),
                 feed_forward=FeedForwardConfig(d_ff=192, activation="gelu"),
             ),
-            # No dropout: pictures are drawn in any number. Of a third as many, relations are
-            # memorized.
+            # No dropout: pictures are drawn in any number. With a third as many, fewer relations of
+            # test pictures are right.
             model=_decoder(96, 2, 4, 0.0, 16),
             data=CaptionData(corpus="scenes", corpus_size=120_000),
             tokenizer=TokenizerConfig("wordpiece", vocab_size=None),

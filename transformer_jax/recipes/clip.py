@@ -24,6 +24,7 @@ from transformer_jax.models.config import (
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.presets import vit
 from transformer_jax.recipes.pictures import (
+    attentions_to_images,
     check_pictures,
     computed_as,
     refuse_mixtures,
@@ -168,11 +169,6 @@ class Clip(Recipe):
         """Returns the tokens and patches of a batch."""
         return int(run.training.batch_size * (run.model.max_length + run.encoder.max_length))
 
-    def row_length(self, run: Any) -> int:
-        """Returns the tokens of a text."""
-        length: int = run.model.max_length
-        return length
-
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns what training and evaluation are made of."""
         from flax import nnx
@@ -187,13 +183,13 @@ class Clip(Recipe):
             "tokens": batch.array(batch.length),
             "lengths": batch.array(),
         }
-        names = ["encoder of images", *["its pool"] * (encoder.image.pooling == "attention")]
+        seen = attentions_to_images(encoder, "encoder of images")
         return Parts(
             lambda: TwoTowers(encoder, run.model, run.contrast, rngs=nnx.Rngs(0)),
             loss,
             loss,
             shapes,
-            attentions=(*((name, encoder) for name in names), ("encoder of texts", run.model)),
+            attentions=(*seen, ("encoder of texts", run.model)),
         )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:

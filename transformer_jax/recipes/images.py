@@ -13,7 +13,11 @@ from transformer_jax.data.images.data import ImageData, ImageSplits, open_images
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS, vit
-from transformer_jax.recipes.pictures import check_pictures, scored_pictures
+from transformer_jax.recipes.pictures import (
+    attentions_to_images,
+    check_pictures,
+    scored_pictures,
+)
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -136,11 +140,6 @@ class Images(Recipe):
         """Returns the patches of a batch, with the embeddings before them."""
         return int(run.training.batch_size * run.model.max_length)
 
-    def row_length(self, run: Any) -> int:
-        """Returns the patches of a picture, with the embeddings before them."""
-        length: int = run.model.max_length
-        return length
-
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns what training and evaluation are made of."""
         from transformer_jax.recipes.parts import Parts, fresh_model
@@ -152,6 +151,7 @@ class Images(Recipe):
             image_classification(run.training.label_smoothing, changes.mixup, changes.cutmix),
             image_classification(),
             {"images": batch.images(run.model), "labels": batch.array()},
+            attentions=attentions_to_images(run.model),
         )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:

@@ -11,9 +11,28 @@ from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.given import was_given
 
-__all__ = ["check_pictures", "computed_as", "refuse_mixtures", "scored_pictures"]
+__all__ = [
+    "attentions_to_images",
+    "check_pictures",
+    "computed_as",
+    "refuse_mixtures",
+    "scored_pictures",
+]
 
 _SOURCES = ("images", "tfds", "corpus")
+
+
+def attentions_to_images(
+    config: TransformerConfig, name: str = "encoder"
+) -> tuple[tuple[str, TransformerConfig], ...]:
+    """Returns the attentions that make the vector of an image, as plans name them.
+
+    Args:
+        config: Of the encoder of images.
+        name: Of its own attention.
+    """
+    pools = config.image.pooling == "attention"
+    return ((name, config), ("pool", config)) if pools else ((name, config),)
 
 
 def check_pictures(run: Any, part: str) -> None:

@@ -272,11 +272,6 @@ class Recipe:
         """Returns the run with the tokens that it will add to its tokenizer, for a plan."""
         return run
 
-    def row_length(self, run: Any) -> int:
-        """Returns the tokens, or patches, of a row of a batch of so many rows."""
-        length: int = run.training.sequence_length
-        return length
-
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns the model, objective and batch shapes of a run, to plan its memory."""
         raise NotImplementedError

@@ -29,6 +29,7 @@ def training_counts(pairs: Mapping[Direction, str]) -> dict[Direction, int]:
             raise ConfigError(
                 f"data.pairs {direction}: the languages of babel are {listed(LANGUAGES)}"
             )
+        # Python refuses to read numbers of thousands of digits.
         if not count.isdecimal() or not 1 <= int(count[:20]) <= _MOST:
             raise ConfigError(
                 f"data.pairs {direction}={count}: babel needs the number of pairs, 1 to {_MOST:,}, "
