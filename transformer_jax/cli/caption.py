@@ -10,7 +10,7 @@ import tyro
 from transformer_jax.cli.output import TextOutput, note, tsv, wrote
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
-from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.recipes.generation_flags import generation_flags
 
@@ -37,7 +37,7 @@ class Caption(CaptionFlags, PredictionCommand):
     run: tyro.conf.Positional[Path]
     """Run directory of a captioner, or Hugging Face folder."""
     images: tyro.conf.Positional[tuple[str, ...]]
-    """Pictures, or folders of them."""
+    """Pictures, or folders of them with their subfolders."""
     input: Path | None = None
     """Text file with the path of a picture on each line, .gz allowed."""
     output: OutputPath | None = None
@@ -137,25 +137,19 @@ class Caption(CaptionFlags, PredictionCommand):
         return {**given, "num_beams": 1, "do_sample": True}
 
     def paths(self) -> list[str]:
-        """Returns the paths of all pictures; those of a folder are sorted by name.
+        """Returns the paths of all pictures; a folder is read with its subfolders, sorted by path.
 
         Raises:
             ConfigError: There are none.
             DataError: A folder has none, or the list cannot be read.
         """
-        from transformer_jax.data.images.decoding import SUFFIXES
+        from transformer_jax.data.images.sources import find_pictures
         from transformer_jax.data.text import read_lines
 
         listed = [] if self.input is None else [*read_lines(self.input, "--input")]
         found = []
         for path in (*self.images, *(line for line in listed if line.strip())):
-            if not os.path.isdir(path):
-                found.append(path)
-                continue
-            names = sorted(name for name in os.listdir(path) if name.lower().endswith(SUFFIXES))
-            if not names:
-                raise DataError(f"{path}: no pictures: their names end in {', '.join(SUFFIXES)}")
-            found += [os.path.join(path, name) for name in names]
+            found += find_pictures(path) if os.path.isdir(path) else [path]
         if not found:
             raise ConfigError("caption needs pictures: caption RUN a.png b.jpg, or --input LIST")
         return found

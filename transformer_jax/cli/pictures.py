@@ -68,8 +68,6 @@ def search_pictures(command: Any) -> int:
     if not query.strip():
         raise ConfigError("the query is empty: there is nothing to compare with")
     paths = find_pictures(command.images)
-    if not paths:
-        raise DataError(f"--images {command.images}: no pictures: it is empty")
     predictor = ImageTextPredictor(command.run, command.checkpoint)
     worth = predictor.embed_images(paths) @ predictor.embed_texts(query)
     write("cosine", "picture")

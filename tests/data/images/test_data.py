@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from transformer_jax.cli.caption import Caption
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.images.data import ImageData, ImageReadOptions, open_images
-from transformer_jax.data.images.sources import ArrayPictures
+from transformer_jax.data.images.sources import ArrayPictures, find_pictures
 from transformer_jax.data.images.store import Pictures, build_image_store
 from transformer_jax.data.images.tables import read_images
 from transformer_jax.data.loader import prefetched
@@ -254,3 +255,14 @@ def test_each_picture_counts_with_its_whole_digest():
     digests = [hashlib.sha256(picture.tobytes()).digest() for picture in array]
     assert any(b"\0" in digest for digest in digests)
     assert [part.tobytes() for part in store.parts()] == digests
+
+
+def test_pictures_of_a_folder_are_those_of_its_subfolders_too(tmp_path):
+    for name in ("b/z.PNG", "b/._z.png", "a.jpg", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = [str(tmp_path / name) for name in ("a.jpg", "b/z.PNG")]
+    assert find_pictures(str(tmp_path)) == found
+    assert Caption(tmp_path, (str(tmp_path),)).paths() == found
+    with pytest.raises(DataError, match="none: no such folder of pictures"):
+        find_pictures(str(tmp_path / "none"))

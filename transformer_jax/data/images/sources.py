@@ -200,8 +200,10 @@ def find_pictures(folder: str) -> list[str]:
     """Returns the pictures in a folder and the folders within it, in the order of their paths.
 
     Raises:
-        DataError: There is none.
+        DataError: There is no such folder, or no picture in it.
     """
+    if not os.path.isdir(folder):
+        raise DataError(f"{folder or repr(folder)}: no such folder of pictures")
     found = sorted(
         os.path.join(parent, name)
         for parent, _, names in os.walk(folder)
