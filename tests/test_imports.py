@@ -31,6 +31,7 @@ ORDER = (
     ("recipes",),
     ("planning",),
     ("laboratory",),
+    ("laws",),
     ("cli",),
 )  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
@@ -42,6 +43,7 @@ RINGS = {
     "data": {"core", "functional", "data"},
     "parallel": {"core", "functional", "models", "parallel"},
     "decoding": {"core", "functional", "models", "data", "parallel", "decoding"},
+    "laws": {"core", "functional", "decoding", "laws"},
 }
 FORBIDDEN = {"torch", "transformers", "tensorflow", "pickle", "cloudpickle", "dill"}
 

@@ -1,0 +1,132 @@
+"""Laws find planted faults, and say where."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import laws
+
+TOKENS = np.random.default_rng(0).integers(3, 9, (2, 5))
+VECTORS = np.random.default_rng(0).standard_normal((2, 5, 4)).astype(np.float32)
+REAL = np.arange(5)[None] < np.array([[5], [3]])
+
+
+def attention(allowed, x):
+    """Single-head attention without parameters; ``allowed`` is [B T T]."""
+    scores = jnp.where(allowed, jnp.einsum("BTD,BSD->BTS", x, x), -jnp.inf)
+    return jnp.einsum("BTS,BSD->BTD", jax.nn.softmax(scores), x)
+
+
+def causal(x, offset=0):
+    return attention(np.tri(5, k=offset, dtype=bool)[None], x)
+
+
+def padded(tokens, real):
+    """Attention of token vectors to real positions."""
+    vectors = np.random.default_rng(1).standard_normal((9, 4)).astype(np.float32)
+    return attention(jnp.asarray(real)[:, None], jnp.asarray(vectors)[tokens])
+
+
+def cumulative(x):
+    return np.cumsum(x, axis=1)
+
+
+READS = r"row \d: position \d reads position \d$"
+# What keeps each law, and faults that break it with the place that is reported.
+CAUSAL = {
+    "kept": (causal, ""),
+    "one position ahead": (
+        lambda x: causal(x, 1),
+        r"(0 reads position 1|1 reads position 2|2 reads position 3|3 reads position 4)$",
+    ),
+    "upside down": (
+        lambda x: causal(x[:, ::-1])[:, ::-1],
+        READS,
+    ),
+    "blind": (lambda x: 0 * x, "row 0: position 0 does not read position 0"),
+    "shifted": (lambda x: jnp.pad(x[:, :-1], ((0, 0), (1, 0), (0, 0))), "does not read"),
+    "normalized over time": (
+        lambda x: x - x.mean(1, keepdims=True),
+        READS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("check", [laws.causality, laws.causality_by_gradient])
+def test_causality(check, name):
+    run, where = CAUSAL[name]
+    found = check(run, VECTORS)
+    assert found.holds == (name == "kept")
+    assert re.search(where, found.where), found
+
+
+def test_visibility():
+    look = lambda allowed: lambda x: attention(allowed, x)
+    allowed = np.random.default_rng(2).random((2, 5, 5)) < 0.5
+    allowed |= np.eye(5, dtype=bool)
+    laws.visibility(look(allowed), VECTORS, allowed).require()
+    more, less = allowed.copy(), allowed.copy()
+    more[1, 3, np.flatnonzero(~allowed[1, 3])[0]] = True
+    assert "row 1: position 3 reads" in laws.visibility(look(more), VECTORS, allowed).where
+    less[1, 2, np.flatnonzero(allowed[1, 2])[0]] = False
+    assert "row 1: position 2 does not read" in laws.visibility(look(less), VECTORS, allowed).where
+    assert not laws.visibility(look(~allowed | np.eye(5, dtype=bool)), VECTORS, allowed).holds
+
+
+PADDED = {
+    "kept": (padded, ""),
+    "mask never passed": (lambda x, real: padded(x, np.ones_like(real)), "row 1, position"),
+    "one too long": (lambda x, real: padded(x, np.roll(real, 1, 1) | real), "row 1, position"),
+    "mask flipped": (lambda x, real: padded(x, ~real | (real.sum(1) == 5)[:, None]), "row 1"),
+    "lengths of the longest": (lambda x, real: padded(x, real.any(0)[None]), "row 1, position"),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding(name):
+    run, where = PADDED[name]
+    for check in (laws.padding, laws.padding_length):
+        found = check(run, TOKENS, REAL)
+        assert found.holds == (name == "kept")
+        assert where in found.where
+
+
+def test_positions_that_count_from_the_end_break_the_length_of_padding_alone():
+    run = lambda x, real: padded(x, real) + np.arange(x.shape[1])[None, ::-1, None]
+    laws.padding(run, TOKENS, REAL).require()
+    assert laws.padding_length(run, TOKENS, REAL).where == "row 1, position 0"
+
+
+def test_rows_of_a_batch():
+    for check in (laws.batch_mates, laws.batch_of_one):
+        check(causal, VECTORS).require()
+        found = check(lambda x: causal(x) - x.mean(0, keepdims=True), VECTORS)
+        assert found.where.startswith("row ")
+        assert not check(lambda x: causal(x - x.min()), VECTORS + VECTORS[::-1] * 0.5).holds
+    swapped = lambda x: causal(x[::-1])
+    assert laws.batch_mates(swapped, VECTORS).error > 0.1
+
+
+def test_an_output_that_is_no_number_breaks_a_law():
+    found = laws.batch_of_one(lambda x: x / jnp.float32(len(x) - 1), VECTORS)
+    assert found.error == np.inf
+    with pytest.raises(laws.LawBroken, match=r"batch_of_one: A row .* Error inf, tolerance 1e-05"):
+        found.require()
+
+
+def test_inputs_that_cannot_be_changed_are_refused():
+    with pytest.raises(ValueError, match="give an input with two values or more"):
+        laws.causality(cumulative, np.ones((1, 3)))
+
+
+@pytest.mark.parametrize("name", laws.ALL)
+def test_each_law_has_a_sentence_and_a_tolerance(name):
+    law = laws.ALL[name]
+    assert law.check is getattr(laws, name)
+    assert law.sentence[0].isupper()
+    assert law.sentence.endswith(".")
+    assert law.tolerance >= 0

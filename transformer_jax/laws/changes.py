@@ -1,0 +1,49 @@
+"""Other inputs of the same kind, by which laws see what an output depends on."""
+
+import jax
+import numpy as np
+from jaxtyping import Bool, PyTree, Shaped
+
+from transformer_jax.core.errors import ArgumentError
+
+__all__ = ["other_values", "replace_where"]
+
+
+def other_values(
+    pool: Shaped[np.ndarray, "..."], old: Shaped[np.ndarray, "..."]
+) -> Shaped[np.ndarray, "..."]:
+    """Returns values of ``pool``, at random and each unlike the one in ``old``.
+
+    Values that occur are valid, whatever they are: token ids, types, features.
+
+    Raises:
+        ArgumentError: ``pool`` has one value only.
+
+    Example:
+        >>> other_values(np.array([3, 8]), np.array([3, 3, 8])).tolist()
+        [8, 8, 3]
+    """
+    values = np.unique(pool)
+    if len(values) < 2:
+        raise ArgumentError(
+            f"laws: every value of the input is {values[0]}, and changes need another one: "
+            "give an input with two values or more"
+        )
+    steps = np.random.default_rng(0).integers(1, len(values), old.shape)
+    return values[(np.searchsorted(values, old) + steps) % len(values)]
+
+
+def replace_where(inputs: PyTree, places: Bool[np.ndarray, "..."]) -> PyTree:
+    """Returns inputs with other values where ``places``, an array of their leading axes, is True.
+
+    Example:
+        >>> replace_where({"tokens": np.array([[3, 8]])}, np.array([[False, True]]))
+        {'tokens': array([[3, 3]])}
+    """
+
+    def replaced(leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+        leaf = np.asarray(leaf)
+        where = places.reshape(places.shape + (1,) * (leaf.ndim - places.ndim))
+        return np.where(where, other_values(leaf, leaf), leaf)
+
+    return jax.tree.map(replaced, inputs)
