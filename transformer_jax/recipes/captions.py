@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.config_fields import Flag, Rate
-from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation
 from transformer_jax.data.images.captions import CaptionData, open_captions
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["CaptionRun", "Captions"]
 
 _ENCODERS = ("image", "captioner")  # families that an encoder comes from
+_POINTED = 200  # pictures of the built-in corpus whose heat maps are compared with the truth
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,6 +239,8 @@ class Captions(Recipe):
             pictures = [predictor.read(part.pictures, row) for row in rows]
             scores, written = score_captions(captioner, pictures, wanted, tokenize)
             print(f"{name}: {scores}", flush=True)
+            if request.images is None and run.data.corpus is not None:
+                print(f"{name}: {_pointing(predictor, name, written)}", flush=True)
             texts += written
         return write_lines(request.output, texts)
 
@@ -272,6 +275,26 @@ def _initial(run: Any, decoder: Any, params: Any) -> Any:
     start = dataclasses.replace(start, model=encoder_of(run.init_encoder))
     encoder = start.given(params["encoder"], model=run.encoder, part=part)
     return {**rest, "encoder": encoder}
+
+
+def _pointing(predictor: Any, split: Any, texts: list[str]) -> str:
+    """The share of words for a shape whose heat map is largest on it, of the first pictures."""
+    from transformer_jax.data.corpora import scenes
+    from transformer_jax.evaluation.captions import points_inside
+
+    made, maps, boxes = scenes.generate(split, min(_POINTED, len(texts))), [], []
+    for pixels, things, true, text in zip(
+        made.pixels, made.things, made.captions, texts, strict=False
+    ):
+        if text == true:
+            found = predictor.heat_maps(pixels, text)
+            for place, meant in scenes.named_boxes(found.words, things).items():
+                maps.append(found.of_word(place))
+                boxes.append(meant)
+    if not maps:
+        return "no caption is right, so that no heat map is compared"
+    share = points_inside(maps, boxes, scenes.SIDE)
+    return f"heat maps on the named shape {share:.1f} % of {plural(len(maps), 'word')}"
 
 
 def _check_freeze(run: Any) -> None:

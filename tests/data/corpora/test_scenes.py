@@ -1,12 +1,14 @@
 """Drawn pictures: their captions are true by their pixels, and splits have nothing in common."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.corpora import scenes
+from transformer_jax.recipes.captions import _pointing
 
 SPLITS = ("train", "valid", "test", "test_unseen")
 MEASURED = {"small": 8, "large": 16}  # what a checker measures, in pixels
@@ -107,6 +109,44 @@ def test_boxes_and_masks_are_those_of_the_pixels(drawn):
         assert boxes == {thing.box for thing in things}
         whole = np.any([thing.mask for thing in things], axis=0)
         assert (whole == (picture != scenes.BACKGROUND).any(-1)).all()
+
+
+def test_a_word_for_a_shape_names_the_boxes_of_its_things(drawn):
+    for made in drawn.values():
+        for picture, caption, things in zip(made.pixels, made.captions, made.things, strict=True):
+            words = [*caption.split(), "[EOS]"]
+            shapes = {
+                tuple(map(int, box)): shape for _, shape, *_, box in things_by_pixels(picture)
+            }
+            named = scenes.named_boxes(words, things)
+            for place, boxes in named.items():
+                one = {shapes[box] for box in boxes}
+                assert words[place] in {*one, *(scenes.SHAPES[shape] for shape in one)}
+            assert sorted(itertools.chain(*named.values())) == sorted(shapes)
+
+
+@pytest.mark.parametrize(("shown", "share"), [("its", "100.0"), ("another", "0.0")])
+def test_evaluate_compares_heat_maps_with_the_boxes(drawn, shown, share):
+    made = scenes.generate("test", 8)
+
+    def heat_maps(pixels, text):
+        [i] = [i for i, one in enumerate(made.pixels) if (one == pixels).all()]
+        boxes = scenes.named_boxes(text.split(), made.things[i])
+
+        def of_word(place):
+            inside = np.zeros((scenes.SIDE, scenes.SIDE))
+            for top, left, bottom, right in boxes[place]:
+                inside[top:bottom, left:right] = 1
+            return inside if shown == "its" else 1 - inside
+
+        return SimpleNamespace(words=text.split(), of_word=of_word)
+
+    texts = [*made.captions[:7], "a wrong caption"]
+    named = map(scenes.named_boxes, map(str.split, texts[:7]), made.things)
+    words = sum(map(len, named))
+    found = _pointing(SimpleNamespace(heat_maps=heat_maps), "test", texts)
+    assert found == f"heat maps on the named shape {share} % of {words} words"
+    assert "no caption is right" in _pointing(None, "test", ["no"])
 
 
 def test_held_out_combinations_are_in_their_split_alone(drawn):

@@ -9,6 +9,7 @@ with the one whose color and shape come first in the alphabet.
 import dataclasses
 import hashlib
 import random
+from collections.abc import Sequence
 from functools import cache
 from typing import Literal, get_args
 
@@ -31,6 +32,7 @@ __all__ = [
     "Thing",
     "caption_of",
     "generate",
+    "named_boxes",
     "shape_mask",
     "split_of",
 ]
@@ -176,6 +178,27 @@ def caption_of(things: tuple[Thing, ...]) -> str:
         noun = first.shape if len(things) == 1 else SHAPES[first.shape]
         return f"{_NUMBERS[len(things)]} {first.size} {first.color} {noun}"
     return f"{caption_of((first,))} {_relation(first, last)} {caption_of((last,))}"
+
+
+def named_boxes(
+    words: Sequence[str], things: tuple[Thing, ...]
+) -> dict[int, list[tuple[int, int, int, int]]]:
+    """Returns the boxes of the things that each word for a shape stands for, by its place.
+
+    Args:
+        words: The words of the true caption; others may follow.
+        things: The things of the picture, in the order of its caption.
+
+    Example:
+        >>> red = Thing("red", "circle", "small", top=3, left=20)
+        >>> named_boxes("a small red circle".split(), (red,))
+        {3: [(3, 20, 11, 28)]}
+    """
+    places = [i for i, word in enumerate(words) if word in SHAPES or word in SHAPES.values()]
+    parts = [things] if len(places) == 1 else [(thing,) for thing in things]
+    return {
+        place: [thing.box for thing in meant] for place, meant in zip(places, parts, strict=True)
+    }
 
 
 def split_of(things: tuple[Thing, ...]) -> Split:
