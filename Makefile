@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GATES := .gates
+DOCS := .docs
 # A file of tests runs on one worker, which compiles its programs once.
 PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-all slice check gates gates-all bench clean
+.PHONY: demo test test-all slice check gates gates-all docs bench clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml
@@ -52,6 +53,15 @@ $(GATES)/.installed: pyproject.toml
 	$(GATES)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,aot]'
 	touch $@
 
+## The site in docs/_build/html, whose pages with code are executed. Warnings are errors.
+docs: $(DOCS)/.installed
+	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+$(DOCS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
+
 ## Ours and the peers', interleaved; needs the `bench` extra.
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,bench]'
@@ -64,4 +74,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks embed
 
 clean:
-	rm -rf $(VENV) $(GATES) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GATES) $(DOCS) docs/_build runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

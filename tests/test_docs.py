@@ -23,7 +23,8 @@ from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.models.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+SITE = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
 TRAINS = ("train", "pretrain", "finetune", "train-speech", "instruct", "align")
 FOLDERS = ("transformer_jax/", "tests/", "docs/", "benchmarks/", "experiments/", "examples/")
 COMMON = {"help", "version"}
@@ -181,20 +182,27 @@ def faults(text, folder=ROOT):
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_pages_refer_to_exists(page):
     assert faults(page.read_text(), page.parent) == []
 
 
-def test_pages_of_docs_are_linked_from_readme():
-    readme = (ROOT / "README.md").read_text()
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f"](docs/{page.name})" in readme
+def listed(page):
+    """The pages in the tables of contents of a page; a pattern stands for those that it matches."""
+    for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in block.splitlines():
+            if line and not line.startswith(":"):
+                yield from page.parent.glob(f"{line}.md")
+
+
+def test_every_page_is_once_in_the_tables_of_contents():
+    pages = [child for page in SITE for child in listed(page)]
+    assert sorted([ROOT / "docs" / "index.md", *pages]) == SITE
 
 
 def test_pictures_of_docs_are_small_and_shown_on_a_page():
     texts = [page.read_text() for page in PAGES]
-    for picture in {*(ROOT / "docs").iterdir()} - {*(ROOT / "docs").glob("*.md")}:
+    for picture in (ROOT / "docs").glob("*.png"):
         assert any(re.search(rf"!\[.+\]\((docs/)?{picture.name}\)", text) for text in texts)
         assert picture.stat().st_size < 100_000
 

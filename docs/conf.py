@@ -1,0 +1,39 @@
+"""Configuration of the documentation site, which ``make docs`` builds."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "transformer_jax"
+author = "the authors of transformer_jax"
+root_doc = "index"
+exclude_patterns = ["_build", "_ext"]
+extensions = ["myst_nb", "sphinx_copybutton", "mathml", "repository_links"]
+
+# Markdown: headings have the anchors of GitHub, so that links hold in the repository too.
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+highlight_language = "text"  # of blocks that name no language, which are commands and output
+
+# Pages with code cells are executed, unless nothing in them has changed.
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(Path(__file__).parent / "_build" / "executed")
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+
+html_theme = "sphinx_book_theme"
+html_title = project
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+html_show_sphinx = False
+html_show_copyright = False
+html_theme_options = {
+    "home_page_in_toc": True,
+    "show_navbar_depth": 1,
+    "show_toc_level": 2,
+    "use_fullscreen_button": False,
+}
