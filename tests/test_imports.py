@@ -32,6 +32,7 @@ ORDER = (
     ("planning",),
     ("laboratory",),
     ("laws",),
+    ("lectures",),
     ("cli",),
 )  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

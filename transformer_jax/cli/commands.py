@@ -63,6 +63,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "report": "Compare published figures with those of your runs.",
     },
     "this program": {
+        "lecture": "Print what a row of the lectures shows, and its code, test and command.",
         "completion": "Print a script that completes commands in bash, zsh or fish.",
     },
 }

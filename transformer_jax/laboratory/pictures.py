@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from transformer_jax.visual.figures import new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Line", "Panel", "draw_panels"]
 
@@ -69,15 +72,15 @@ class Panel(NamedTuple):
     marks: bool = True
 
 
-def draw_panels(panels: Sequence[Panel], path: Path, *, title: str = "") -> None:
-    """Writes panels side by side as the suffix of ``path`` says: PNG, SVG or HTML.
+def draw_panels(panels: Sequence[Panel], path: Path | None = None, *, title: str = "") -> "Figure":
+    """Draws panels side by side as the suffix of ``path`` says: PNG, SVG or HTML.
 
     Of several seeds the mean is a line and the range a band. Zeros and values that are not finite
     are left out of a logarithmic axis.
 
     Args:
         panels: From left to right.
-        path: Where to.
+        path: Output file; None writes none.
         title: Of all of them.
     """
     figure = new_figure(5.2 * len(panels), 3.8)
@@ -85,7 +88,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, title: str = "") -> None
         figure.suptitle(title, fontsize=12)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw(axes, panel)
-    save(figure, path, title=title or panels[0].title)
+    return save(figure, path, title=title or panels[0].title)
 
 
 def _draw(axes: Any, panel: Panel) -> None:

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from transformer_jax.visual.figures import new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_spectra", "spectra"]
 
@@ -25,15 +29,17 @@ def spectra(changes: Mapping[str, np.ndarray], rank: int) -> dict[str, np.ndarra
     }
 
 
-def plot_spectra(found: Mapping[str, np.ndarray], path: Path, *, title: str) -> None:
-    """Writes the singular values of each map against their number, a panel for each kind of map.
+def plot_spectra(
+    found: Mapping[str, np.ndarray], path: Path | None = None, *, title: str
+) -> "Figure":
+    """Draws the singular values of each map against their number, a panel for each kind of map.
 
     Lines are layers, darker towards the output. Values below a millionth of the largest, which are
     rounding, are not drawn.
 
     Args:
         found: Singular values by path of the map.
-        path: Where to; its suffix says PNG, SVG or HTML.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
         title: Of the picture.
 
     Raises:
@@ -61,4 +67,4 @@ def plot_spectra(found: Mapping[str, np.ndarray], path: Path, *, title: str) -> 
     figure.supxlabel("number of the singular value", fontsize=9)
     figure.supylabel("singular value of the change", fontsize=9)
     figure.suptitle(f"{title}\nlines are layers, darker towards the output", fontsize=10)
-    save(figure, path, title=title)
+    return save(figure, path, title=title)

@@ -10,13 +10,16 @@ import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.visual.figures import new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["AttentionMaps", "as_json", "attention_html", "plot_attention", "translation_maps"]
 
@@ -148,9 +151,9 @@ def as_json(maps: Sequence[AttentionMaps]) -> str:
 
 
 def plot_attention(
-    maps: AttentionMaps, path: Path, *, layer: int | None = -1, title: str = ""
-) -> None:
-    """Writes the heads of one layer, or with ``layer=None`` of all layers.
+    maps: AttentionMaps, path: Path | None = None, *, layer: int | None = -1, title: str = ""
+) -> "Figure":
+    """Draws the heads of one layer, or with ``layer=None`` of all layers.
 
     The suffix of ``path`` says as what: PNG, SVG or HTML. Colours run from zero to each head's
     largest weight.
@@ -177,7 +180,7 @@ def plot_attention(
     # A character of this size is about a twelfth of an inch wide.
     lines = textwrap.wrap(title, max(20, int(figure.get_figwidth() * 12)))
     figure.suptitle("\n".join([*lines, name]), fontsize=11)
-    save(figure, path, title=title or name)
+    return save(figure, path, title=title or name)
 
 
 def _grid(heads: int) -> tuple[int, int]:

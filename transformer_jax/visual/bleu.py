@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax.evaluation.bleu_results import CAVEATS, TABLE, OwnScore, PublishedTranslator
 from transformer_jax.visual.figures import new_figure, save
 from transformer_jax.visual.fonts import drawn
 from transformer_jax.visual.labels import place_labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_bleu"]
 
@@ -23,14 +26,14 @@ class _Point(NamedTuple):
     color: str
 
 
-def plot_bleu(path: Path, own: Sequence[OwnScore] = ()) -> None:
-    """Writes the table of the paper as points, a panel a language, and own scores in one of theirs.
+def plot_bleu(path: Path | None = None, own: Sequence[OwnScore] = ()) -> "Figure":
+    """Draws the table of the paper as points, a panel a language, and own scores in one of theirs.
 
     Own scores are those of other test sets by another BLEU, so they have axes of their own; where
     the cost of training is not stored, a score is a line across.
 
     Args:
-        path: Where to; its suffix says PNG, SVG or HTML.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
         own: Scores of own models.
 
     Raises:
@@ -61,7 +64,7 @@ def plot_bleu(path: Path, own: Sequence[OwnScore] = ()) -> None:
         figure.draw_without_rendering()  # the layout, which names are measured in
     for ax, known in panels:
         _name(ax, known)
-    save(figure, path, title="BLEU against the cost of training")
+    return save(figure, path, title="BLEU against the cost of training")
 
 
 def _color(row: PublishedTranslator) -> str:

@@ -2,22 +2,26 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_jax.evaluation.diversity import Diversity
 from transformer_jax.visual.figures import new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_diversity"]
 
 SEARCH, SAMPLING = "#d55e00", "#0072b2"
 
 
-def plot_diversity(path: Path, rows: Mapping[str, Diversity], number: int) -> None:
-    """Writes bars of self-BLEU and of distinct n-grams, a row for each way.
+def plot_diversity(path: Path | None, rows: Mapping[str, Diversity], number: int) -> "Figure":
+    """Draws bars of self-BLEU and of distinct n-grams, a row for each way.
 
     Search is orange, sampling blue. Greedy search has one text a line, and so no self-BLEU.
 
     Args:
-        path: Where to; its suffix says PNG, SVG or HTML.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
         rows: What was measured, by the name of the way.
         number: Texts of each line, for the title.
 
@@ -51,7 +55,7 @@ def plot_diversity(path: Path, rows: Mapping[str, Diversity], number: int) -> No
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(axis="y", length=0)
-    save(figure, path, title=title)
+    return save(figure, path, title=title)
 
 
 def _searches(name: str) -> bool:

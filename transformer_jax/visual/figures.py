@@ -28,19 +28,23 @@ def new_figure(width: float, height: float) -> "Figure":
     return figure
 
 
-def save(figure: "Figure", path: Path, *, title: str = "") -> None:
-    """Writes ``figure`` as the suffix of ``path`` says: ``.png``, ``.svg`` or ``.html``.
+def save(figure: "Figure", path: Path | None, *, title: str = "") -> "Figure":
+    """Writes ``figure`` as ``.png``, ``.svg`` or ``.html``, by the suffix of ``path``; returns it.
 
-    The same figure gives the same bytes. An HTML page holds the picture itself. A warning counts
-    characters that no font here has.
+    Without a path nothing is written: a notebook shows what is returned. The same figure gives the
+    same bytes. An HTML page holds the picture itself. A warning counts characters that no font
+    here has.
 
     Raises:
         ConfigError: Any other suffix.
     """
+    if path is None:
+        return figure
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: pictures are written as {', '.join(SUFFIXES)}")
     with drawn(figure, path):
         _write(figure, path, title)
+    return figure
 
 
 def _write(figure: "Figure", path: Path, title: str) -> None:

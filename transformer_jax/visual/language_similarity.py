@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,18 +10,21 @@ from transformer_jax.core.errors import plural
 from transformer_jax.evaluation.similarity import Similarity
 from transformer_jax.visual.figures import new_figure, save
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["plot_similarity"]
 
 
 def plot_similarity(
-    path: Path,
+    path: Path | None,
     languages: Sequence[str],
     similarities: Mapping[str, Mapping[tuple[str, str], Similarity]],
-) -> None:
-    """Writes heat maps of languages by languages: color is retrieval, cells also show cosines.
+) -> "Figure":
+    """Draws heat maps of languages by languages: color is retrieval, cells also show cosines.
 
     Args:
-        path: Where to; its suffix says PNG, SVG or HTML.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
         languages: The rows and columns.
         similarities: Of pairs of languages, by the title of their heat map. A pair that is missing
             is blank.
@@ -50,4 +54,4 @@ def plot_similarity(
         ax.tick_params(length=0)
         ax.set_title(name, fontsize=10)
     figure.colorbar(image, ax=list(axes), label="retrieval of the translation; below: cosine")
-    save(figure, path, title=title)
+    return save(figure, path, title=title)

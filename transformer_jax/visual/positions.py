@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -9,13 +10,16 @@ from jaxtyping import Bool, Float
 from transformer_jax.functional.masks import Mask
 from transformer_jax.visual.figures import new_figure, save
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["plot_masks", "plot_positions"]
 
 
 def plot_positions(
-    table: Float[np.ndarray, "T D"], path: Path, *, title: str = "Position encoding"
-) -> None:
-    """Writes a heat map of position vectors: one row a position, one column a dimension.
+    table: Float[np.ndarray, "T D"], path: Path | None = None, *, title: str = "Position encoding"
+) -> "Figure":
+    """Draws a heat map of position vectors: one row a position, one column a dimension.
 
     Vaswani et al. 2017, section 3.5: sines and cosines of the position, slower from left to right.
     """
@@ -26,22 +30,22 @@ def plot_positions(
     image = ax.imshow(table, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
     ax.set(xlabel="dimension", ylabel="position", title=title)
     figure.colorbar(image, ax=ax, pad=0.01)
-    save(figure, path, title=title)
+    return save(figure, path, title=title)
 
 
 def plot_masks(
     masks: Mapping[str, Mask | Bool[np.ndarray, "T S"]],
-    path: Path,
+    path: Path | None = None,
     *,
     length: int,
     keys: int | None = None,
     tokens: Sequence[str] | None = None,
-) -> None:
-    """Writes masks side by side as matrices: row ``t`` is filled where query ``t`` may look.
+) -> "Figure":
+    """Draws masks side by side as matrices: row ``t`` is filled where query ``t`` may look.
 
     Args:
         masks: By title; of a batch, the first row is drawn.
-        path: Where to; its suffix says PNG, SVG or HTML.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
         length: How many queries, T.
         keys: How many keys, S; as many as queries if None.
         tokens: Names of both rows and columns.
@@ -61,7 +65,7 @@ def plot_masks(
             ax.set_xticks(range(S), tokens[:S], rotation=60)
             ax.set_yticks(range(length), tokens[:length])
         ax.set_title(title, fontsize=10)
-    save(figure, path, title=", ".join(masks))
+    return save(figure, path, title=", ".join(masks))
 
 
 def visible(

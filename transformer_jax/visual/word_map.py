@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -9,6 +10,9 @@ from jaxtyping import Float
 from transformer_jax.visual.figures import new_figure, save
 from transformer_jax.visual.fonts import drawn
 from transformer_jax.visual.labels import place_labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_words", "principal_components"]
 
@@ -41,17 +45,17 @@ def principal_components(x: Float[np.ndarray, "n D"], count: int = 2) -> Float[n
 def plot_words(
     words: Sequence[str],
     vectors: Float[np.ndarray, "n D"],
-    path: Path,
+    path: Path | None = None,
     *,
     arrows: Sequence[tuple[str, str]] = (),
     title: str = "Words",
-) -> None:
-    """Writes a map of words: their vectors on their first two principal components.
+) -> "Figure":
+    """Draws a map of words: their vectors on their first two principal components.
 
     Args:
         words: The names of the points.
         vectors: A row for each.
-        path: Where to; its suffix says PNG, SVG or HTML.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
         arrows: Pairs of words with an arrow from the first to the second: analogies are arrows
             that are nearly parallel.
         title: Above the picture.
@@ -78,4 +82,4 @@ def plot_words(
     with drawn(figure):
         figure.draw_without_rendering()
     place_labels(ax, labels, np.concatenate([list(points.values()), *lines]))
-    save(figure, path, title=title)
+    return save(figure, path, title=title)

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.laboratory.complexity.layers import KINDS, Layer
 from transformer_jax.laboratory.complexity.measure import Measured
 from transformer_jax.visual.figures import new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_layers"]
 
@@ -17,15 +20,15 @@ MOST_TICKS = 8
 Panel = Callable[[Measured], float | int | None]
 
 
-def plot_layers(measured: Sequence[Measured], path: Path, *, device: str) -> None:
-    """Writes curves against the length: FLOPs, times if there are any, and path lengths.
+def plot_layers(measured: Sequence[Measured], path: Path | None = None, *, device: str) -> "Figure":
+    """Draws curves against the length: FLOPs, times if there are any, and path lengths.
 
     Points of FLOPs are counted and their lines the formula; of path lengths, points are measured.
     Both axes are logarithmic. Each size ``d`` has a row of panels.
 
     Args:
         measured: The layers.
-        path: Where to; its suffix says PNG, SVG or HTML.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
         device: Where times were taken.
 
     Raises:
@@ -57,7 +60,7 @@ def plot_layers(measured: Sequence[Measured], path: Path, *, device: str) -> Non
         about += "; times: solid forward, dashed backward"
     size = f" of size {sizes[0]}" if len(sizes) == 1 else ""
     figure.suptitle(f"Layers over n vectors{size}\n{about}", fontsize=11)
-    save(figure, path, title=f"Costs of layers{size}")
+    return save(figure, path, title=f"Costs of layers{size}")
 
 
 def _forward(one: Measured) -> float | None:

@@ -1,0 +1,42 @@
+"""The cells of the lectures' pages run as plain Python, without a warning, in their time."""
+
+import time
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+
+from tests import lecture_pages
+
+SECONDS = 360 / len(lecture_pages.NAMES)  # of processors, for each page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", lecture_pages.pages())
+def test_the_cells_of_a_page_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    before = time.process_time()
+    try:
+        lecture_pages.run(name)
+    finally:
+        plt.close("all")
+    spent = time.process_time() - before
+    assert spent < SECONDS, f"{name}.md takes {spent:.0f} seconds of processors"
+    assert not [*tmp_path.iterdir()], "cells write no files to the current directory"
+
+
+def test_cells_are_found_and_their_errors_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(lecture_pages, "FOLDER", tmp_path)
+    page = "# A\n\n(l1)=\n## L1. One\n\n```{code-cell} ipython3\n:tags: [hide-input]\na = 1\n```\n"
+    (tmp_path / "inf721.md").write_text(page)
+    assert [*lecture_pages.cells("inf721")] == [(8, "a = 1")]
+    assert lecture_pages.run("inf721")["a"] == 1
+    assert lecture_pages.sections("inf721")["l1"].startswith("## L1. One")
+    (tmp_path / "cs4391.md").write_text("```{code-cell} ipython3\n1 / 0\n```\n")
+    with pytest.raises(ZeroDivisionError) as caught:
+        lecture_pages.run("cs4391")
+    assert caught.traceback[-1].lineno + 1 == 2
+    (tmp_path / "cs4391.md").write_text("```text\nno end\n")
+    with pytest.raises(AssertionError, match="begins in line 2"):
+        [*lecture_pages.cells("cs4391")]
