@@ -1,0 +1,282 @@
+"""Laws of attention: what masks hide, rows of weights, and kernels against their formula.
+
+Arrays have heads first: queries ``[B N T H]``, keys ``[B K S H]``, values ``[B K S U]``. Masks are
+True where a query may look: arrays that broadcast to ``[B N T S]``, or masks of this package.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.scores import ScaledDot, scaled_dot
+from transformer_jax.laws.finding import Finding, Place, difference, errors, finding, law, worst
+
+__all__ = [
+    "attention_formula",
+    "attention_kernel",
+    "mask_polarity",
+    "masked_rows",
+    "weights_sum_to_one",
+    "with_gradients",
+]
+
+AXES = ("row", "head", "query")
+AnyArray = Array | np.ndarray
+AnyMask = Mask | Bool[Array | np.ndarray, "..."] | None
+# Outputs [B N T U] of queries, keys, values and a mask.
+Attend = Callable[[Any, Any, Any, Any], Any]
+# (Output, and gradients of queries, keys and values) for a gradient of the output [B N T U].
+# Without gradients the tuple has the output alone.
+Kernel = Callable[[Any, Any, Any, Any, Any], tuple[Any, ...]]
+NAMES = ("output", "gradient of queries", "gradient of keys", "gradient of values")
+
+
+def with_gradients(attend: Attend) -> Kernel:
+    """Returns attention with its gradients, from a function that JAX differentiates.
+
+    Example:
+        >>> kernel = with_gradients(lambda q, k, v, mask: q + k + v)
+        >>> x = np.ones((1, 1, 2, 3), np.float32)
+        >>> [array.shape for array in kernel(x, x, x, x, None)]
+        [(1, 1, 2, 3), (1, 1, 2, 3), (1, 1, 2, 3), (1, 1, 2, 3)]
+    """
+
+    @jax.jit
+    def run(q: Any, k: Any, v: Any, cotangent: Any, mask: Any) -> tuple[Any, ...]:
+        y, back = jax.vjp(lambda q, k, v: attend(q, k, v, mask), q, k, v)
+        return y, *back(cotangent)
+
+    return run
+
+
+@law("Each query attends to exactly the keys at which its mask is True.")
+def mask_polarity(
+    attend: Attend,
+    q: Float[AnyArray, "B N T H"],
+    k: Float[AnyArray, "B K S H"],
+    mask: AnyMask,
+    *,
+    tolerance: float = 0.0,
+) -> Finding:
+    """Checks which keys have a weight: an output is a sum of values, so unit values show weights.
+
+    Args:
+        attend: Maps queries, keys, values of heads of size ``H`` and the mask to outputs.
+        q: Queries.
+        k: Keys.
+        mask: True where a query may look; every query sees a key, or :func:`masked_rows` counts.
+        tolerance: Largest weight of an invisible key.
+
+    Example:
+        >>> x, mask = np.eye(3, dtype=np.float32)[None, None], np.tri(3, dtype=bool)[None, None]
+        >>> attend = lambda q, k, v, mask: attention_formula(q, k, v, v, mask)[0]
+        >>> mask_polarity(attend, x, x, mask).holds
+        True
+        >>> mask_polarity(lambda q, k, v, mask: attend(q, k, v, ~mask), x, x, mask).where
+        'row 0, head 0: query 0 does not read key 0'
+    """
+    (B, N, T, H), (_, K, S, _) = q.shape, k.shape
+    visible, columns = _visible(mask, B, N, T, S), []
+    for first in range(0, S, H):  # some kernels take values of the size of keys alone
+        v = np.broadcast_to(np.eye(S, H, -first, np.float32), (B, K, S, H))
+        columns.append(np.asarray(attend(q, k, v, mask), np.float64))
+    weights = np.concatenate(columns, axis=-1)[..., :S]
+    hidden = np.where(visible, 0, np.where(np.isnan(weights), math.inf, np.abs(weights)))
+    blind = np.where(visible & ~(weights > 0), math.inf, 0)
+    place = worst(
+        _of_weights(hidden, "row {}, head {}: query {} reads key {}"),
+        _of_weights(blind, "row {}, head {}: query {} does not read key {}"),
+    )
+    return finding("mask_polarity", place, tolerance)
+
+
+@law("A fully masked row gives zero, and no gradient.")
+def masked_rows(
+    kernel: Kernel,
+    q: Float[AnyArray, "B N T H"],
+    k: Float[AnyArray, "B K S H"],
+    v: Float[AnyArray, "B K S U"],
+    mask: AnyMask,
+    *,
+    tolerance: float = 0.0,
+) -> Finding:
+    """Checks queries that see no key: padding that attends to padding, for example.
+
+    Args:
+        kernel: Maps queries, keys, values, a gradient of the output and the mask to outputs and
+            gradients: :func:`with_gradients`. Without gradients it returns a tuple of one.
+        q: Queries.
+        k: Keys.
+        v: Values.
+        mask: A mask with at least one row that is False everywhere.
+        tolerance: Largest output or gradient of such a query.
+
+    Example:
+        >>> x, mask = np.ones((1, 1, 2, 4), np.float32), np.array([[1, 1], [0, 0]], bool)
+        >>> masked_rows(attention_formula, x, x, x, mask[None, None]).holds
+        True
+        >>> mean = lambda q, k, v, cotangent, mask: (v.mean(2, keepdims=True) + 0 * q,)
+        >>> masked_rows(mean, x, x, x, mask[None, None]).where
+        'output: row 0, head 0, query 1'
+    """
+    (B, N, T, _), S = q.shape, k.shape[2]
+    masked = ~np.any(_visible(mask, B, N, T, S), axis=-1)
+    cotangent = np.random.default_rng(0).standard_normal((B, N, T, v.shape[3]), np.float32)
+    found = [np.asarray(array) for array in kernel(q, k, v, cotangent, mask)[:2]]
+    places = [
+        _named(name, difference(array, np.zeros_like(array), AXES, masked))
+        for name, array in zip(NAMES, found, strict=False)
+    ]
+    return finding("masked_rows", worst(*places), tolerance)
+
+
+@law("Each row of weights sums to one over its visible keys, and is zero elsewhere.")
+def weights_sum_to_one(
+    weights: Float[AnyArray, "*rows T S"],
+    visible: Bool[AnyArray, "..."] | None = None,
+    *,
+    tolerance: float = 1e-6,
+) -> Finding:
+    """Checks that attention weights, or attention maps of a model, are distributions.
+
+    Args:
+        weights: Weights of queries ``T`` over keys ``S``.
+        visible: True where a query may look; a row that is False everywhere has weights zero.
+        tolerance: Largest deviation of a sum. A weight below zero, or one of an invisible key,
+            breaks the law whatever its size.
+
+    Example:
+        >>> weights_sum_to_one(np.array([[0.25, 0.75], [1.0, 0.0]])).holds
+        True
+        >>> weights_sum_to_one(np.array([[0.25, 0.75], [0.9, 0.0]])).where
+        'row 1'
+        >>> weights_sum_to_one(np.array([[0.25, 0.75]]), np.array([[True, False]])).where
+        'weight [0, 1] of an invisible key'
+    """
+    weights = np.asarray(weights, np.float64)
+    visible = np.broadcast_to(True if visible is None else np.asarray(visible), weights.shape)
+    place = worst(
+        _largest(errors(weights.sum(-1), np.any(visible, axis=-1)), "row {}"),
+        _largest(np.where(weights < 0, math.inf, 0), "weight {} is below zero"),
+        _largest(np.where(~visible & (weights != 0), math.inf, 0), "weight {} of an invisible key"),
+    )
+    return finding("weights_sum_to_one", place, tolerance)
+
+
+@law("A kernel of attention computes its formula in float64, forwards and backwards.")
+def attention_kernel(
+    kernel: Kernel,
+    q: Float[AnyArray, "B N T H"],
+    k: Float[AnyArray, "B K S H"],
+    v: Float[AnyArray, "B K S U"],
+    mask: AnyMask = None,
+    *,
+    score: ScaledDot = scaled_dot,
+    bias: Float[AnyArray, "#B #N #T S"] | None = None,
+    tolerance: float = 1e-5,
+) -> Finding:
+    """Checks outputs and gradients against :func:`attention_formula`.
+
+    Args:
+        kernel: Maps queries, keys, values, a gradient of the output and the mask to outputs and
+            gradients: :func:`with_gradients`. Without gradients it returns a tuple of one.
+        q: Queries.
+        k: Keys, in as many heads or in fewer.
+        v: Values.
+        mask: True where a query may look; None is everywhere.
+        score: Scale and soft cap that the kernel has.
+        bias: Bias that the kernel adds to scores.
+        tolerance: Largest difference of an output or gradient.
+
+    Example:
+        >>> from transformer_jax.functional.attention import attend_heads_first
+        >>> x = np.random.default_rng(0).standard_normal((1, 2, 3, 4), np.float32)
+        >>> ours = with_gradients(lambda q, k, v, mask: attend_heads_first(q, k, v))
+        >>> attention_kernel(ours, x, x, x).holds
+        True
+        >>> attention_kernel(ours, x, x, x, score=ScaledDot(scale=1.0)).holds
+        False
+    """
+    cotangent = np.random.default_rng(0).standard_normal((*q.shape[:3], v.shape[3]), np.float32)
+    found = kernel(q, k, v, cotangent, mask)
+    wanted = attention_formula(q, k, v, cotangent, mask, score=score, bias=bias)
+    places = []
+    for name, one, other in zip(NAMES, found, wanted, strict=False):
+        axes = AXES if name in NAMES[:2] else (*AXES[:2], "key")
+        places.append(_named(name, difference(one, other, axes)))
+    return finding("attention_kernel", worst(*places), tolerance)
+
+
+def attention_formula(
+    q: Float[AnyArray, "B N T H"],
+    k: Float[AnyArray, "B K S H"],
+    v: Float[AnyArray, "B K S U"],
+    cotangent: Float[AnyArray, "B N T U"],
+    mask: AnyMask = None,
+    *,
+    score: ScaledDot = scaled_dot,
+    bias: Float[AnyArray, "#B #N #T S"] | None = None,
+) -> tuple[Float[np.ndarray, "..."], ...]:
+    """Returns ``softmax(q kᵀ · scale + bias) v`` and its gradients, by NumPy in float64.
+
+    Fully masked rows give zeros. Vaswani et al. 2017, section 3.2.1.
+
+    Args:
+        q: Queries.
+        k: Keys, in as many heads or in fewer.
+        v: Values.
+        cotangent: Gradient of the output.
+        mask: True where a query may look; None is everywhere.
+        score: Scale and soft cap of scores.
+        bias: Added to the scores; a key whose bias is -inf is invisible.
+
+    Returns:
+        The output, and gradients of queries, keys and values.
+
+    Example:
+        >>> x = np.eye(2)[None, None]
+        >>> attention_formula(x, x, x, x, score=ScaledDot(scale=1.0))[0][0, 0].round(6)
+        array([[0.731059, 0.268941],
+               [0.268941, 0.731059]])
+    """
+    q, k, v, cotangent = (np.asarray(array, np.float64) for array in (q, k, v, cotangent))
+    (B, N, T, H), (_, K, S, _) = q.shape, k.shape
+    bias = np.zeros((1, 1, 1, S)) if bias is None else np.asarray(bias, np.float64)
+    visible = _visible(mask, B, N, T, S) & (bias > -1e29)
+    scale, cap = score.scale_of(H), score.softcap
+    keys, values = (array.repeat(N // K, axis=1) for array in (k, v))
+    s = q @ keys.swapaxes(2, 3) * scale
+    s, slope = (s, 1) if cap is None else (cap * np.tanh(s / cap), 1 - np.tanh(s / cap) ** 2)
+    s = np.where(visible, s + np.where(visible, bias, 0), -1e30)
+    e = np.where(visible, np.exp(s - s.max(-1, keepdims=True)), 0)
+    w = e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+    dw = cotangent @ values.swapaxes(2, 3)
+    ds = w * (dw - (w * dw).sum(-1, keepdims=True)) * slope * scale
+    of_groups = lambda array: array.reshape(B, K, N // K, S, -1).sum(2)
+    dk, dv = (of_groups(one.swapaxes(2, 3) @ other) for one, other in ((ds, q), (w, cotangent)))
+    return w @ values, ds @ keys, dk, dv
+
+
+def _visible(mask: AnyMask, B: int, N: int, T: int, S: int) -> Bool[np.ndarray, "{B} {N} {T} {S}"]:
+    array = mask.array(T, S) if isinstance(mask, Mask) else mask
+    return np.broadcast_to(True if array is None else np.asarray(array), (B, N, T, S))
+
+
+def _named(name: str, place: Place) -> Place:
+    return place[0], f"{name}: {place[1]}"
+
+
+def _of_weights(table: Float[np.ndarray, "B N T S"], words: str) -> Place:
+    index = np.unravel_index(int(table.argmax()), table.shape)
+    return float(table[index]), words.format(*index)
+
+
+def _largest(table: Float[np.ndarray, "..."], words: str) -> Place:
+    index = np.unravel_index(int(table.argmax()), table.shape)
+    place = list(map(int, index)) if len(index) > 1 else int(index[0])
+    return float(table[index]), words.format(place)

@@ -1,0 +1,272 @@
+"""Laws of decoding: what a cache and a search give, the whole text gives too."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.decoding.exhaustive import exhaustive_search
+from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.laws.changes import replace_where
+from transformer_jax.laws.finding import Finding, Place, difference, errors, finding, law, worst
+
+__all__ = ["beam_search", "cached", "prefilled", "prompt_padding", "reordered"]
+
+AXES = ("row", "position")
+Tokens = Int[Array | np.ndarray, "B T"]
+# Logits [B T V] of whole texts [B T]: teacher forcing, without a cache.
+Whole = Callable[[Int[np.ndarray, "B T"]], Any]
+# Logits [B V] after one more token [B] of each row, and the cache with it.
+Step = Callable[[Int[np.ndarray, " B"], Any], tuple[Any, Any]]
+# Logits [B V] after a prompt [B P], or the last ones of it [B n V], and the cache with it.
+Prefill = Callable[[Int[np.ndarray, "B P"], Any], tuple[Any, Any]]
+
+
+@law("A token at a time with a cache gives the outputs of the whole text.")
+def cached(
+    whole: Whole, step: Step, cache: Any, tokens: Tokens, *, tolerance: float = 1e-5
+) -> Finding:
+    """Checks that stepwise decoding gives the logits of teacher forcing at every position.
+
+    Args:
+        whole: Maps tokens ``[B T]`` to logits ``[B T V]``.
+        step: Maps a token of each row ``[B]`` and a cache to logits ``[B V]`` and the next cache.
+        cache: The empty cache of ``B`` rows.
+        tokens: Texts ``[B T]``.
+        tolerance: Largest difference of a logit.
+
+    Example:
+        >>> count = lambda tokens: np.cumsum(np.eye(9)[tokens], axis=1)
+        >>> step = lambda token, cache: 2 * (cache + np.eye(9)[token],)
+        >>> cached(count, step, np.zeros((1, 9)), np.array([[3, 4, 3]])).holds
+        True
+        >>> late = lambda token, cache: (cache, cache + np.eye(9)[token])
+        >>> cached(count, late, np.zeros((1, 9)), np.array([[3, 4, 3]])).where
+        'row 0, position 0'
+    """
+    tokens = np.asarray(tokens)
+    found = _steps(step, cache, tokens)
+    return finding("cached", difference(found, whole(tokens), AXES), tolerance)
+
+
+@law("A prompt read at once, and steps after it, give the outputs of the whole text.")
+def prefilled(
+    whole: Whole,
+    prefill: Prefill,
+    step: Step,
+    cache: Any,
+    tokens: Tokens,
+    length: int,
+    *,
+    tolerance: float = 1e-5,
+) -> Finding:
+    """Checks that a cache which has read a prompt at once continues as the whole text.
+
+    Args:
+        whole: Maps tokens ``[B T]`` to logits ``[B T V]``.
+        prefill: Maps a prompt ``[B P]`` and a cache to logits after it ``[B V]``, or to those
+            after its last tokens ``[B n V]``, and the next cache.
+        step: Maps a token of each row ``[B]`` and a cache to logits ``[B V]`` and the next cache.
+        cache: The empty cache of ``B`` rows.
+        tokens: Texts ``[B T]``.
+        length: Tokens of the prompt, ``P``; the others follow one at a time.
+        tolerance: Largest difference of a logit.
+
+    Example:
+        >>> count = lambda tokens: np.cumsum(np.eye(9)[tokens], axis=1)
+        >>> step = lambda token, cache: 2 * (cache + np.eye(9)[token],)
+        >>> read = lambda tokens, cache: 2 * (cache + np.eye(9)[tokens].sum(1),)
+        >>> prefilled(count, read, step, np.zeros((1, 9)), np.array([[3, 4, 3]]), 2).holds
+        True
+        >>> forgets = lambda tokens, cache: (read(tokens, cache)[0], cache)
+        >>> prefilled(count, forgets, step, np.zeros((1, 9)), np.array([[3, 4, 3]]), 2).where
+        'row 0, position 2'
+    """
+    tokens = np.asarray(tokens)
+    found = _continued(prefill, step, cache, tokens, length)
+    place = _from(tokens.shape[1] - found.shape[1], found, np.asarray(whole(tokens)))
+    return finding("prefilled", place, tolerance)
+
+
+@law("Padding before a prompt changes no output after it.")
+def prompt_padding(
+    whole: Whole,
+    prefill: Callable[[Int[np.ndarray, "B P"], Any, Int[np.ndarray, " B"]], tuple[Any, Any]],
+    step: Step,
+    cache: Any,
+    tokens: Tokens,
+    starts: Int[Array | np.ndarray, " B"],
+    *,
+    tolerance: float = 1e-5,
+) -> Finding:
+    """Checks that prompts filled from the left continue as the texts without the padding.
+
+    Other tokens at padding must change nothing at all.
+
+    Args:
+        whole: Maps tokens ``[B T]`` to logits ``[B T V]``; it reads no later tokens
+            (:func:`causality`).
+        prefill: Maps prompts ``[B P]``, a cache and ``starts`` to logits after them ``[B V]``,
+            and the next cache.
+        step: Maps a token of each row ``[B]`` and a cache to logits ``[B V]`` and the next cache.
+        cache: The empty cache of ``B`` rows.
+        tokens: Texts ``[B T]``. The prompts are all but the last two tokens.
+        starts: Place of the first token of each row; any tokens stand before it.
+        tolerance: Largest difference of a logit.
+
+    Example:
+        >>> count = lambda tokens: np.cumsum(np.eye(9)[tokens], axis=1)
+        >>> step = lambda token, cache: 2 * (cache + np.eye(9)[token],)
+        >>> def read(tokens, cache, starts):
+        ...     real = np.arange(tokens.shape[1]) >= starts[:, None]
+        ...     return 2 * (cache + (np.eye(9)[tokens] * real[..., None]).sum(1),)
+        >>> given = np.zeros((1, 9)), np.array([[3, 4, 3, 5]]), np.array([1])
+        >>> prompt_padding(count, read, step, *given).holds
+        True
+        >>> blind = lambda tokens, cache, starts: read(tokens, cache, 0 * starts)
+        >>> prompt_padding(count, blind, step, *given).where
+        'row 0, position 1 reads its padding'
+    """
+    tokens, starts = np.asarray(tokens), np.asarray(starts)
+    T, length = tokens.shape[1], tokens.shape[1] - 2
+    fill = lambda prompt, cache: prefill(prompt, cache, starts)
+    found = _continued(fill, step, cache, tokens, length)
+    places = np.arange(T)[None] + starts[:, None]
+    alone = np.asarray(whole(np.take_along_axis(tokens, places % T, axis=1)))
+    at = (np.arange(T - found.shape[1], T)[None] - starts[:, None])[:, :, None]
+    fits = _from(T - found.shape[1], found, np.take_along_axis(alone, at, axis=1))
+    changed = replace_where(tokens, np.arange(T)[None] < starts[:, None])
+    change, where = _from(T - found.shape[1], _continued(fill, step, cache, changed, length), found)
+    reads = (math.inf, f"{where} reads its padding") if change else (0.0, "")
+    return finding("prompt_padding", worst(reads, fits), tolerance)
+
+
+@law("A beam gives the outputs of its own history, however beams are reordered.")
+def reordered(
+    whole: Whole,
+    step: Step,
+    reorder: Callable[[Any, Int[np.ndarray, "B M"]], Any],
+    cache: Any,
+    tokens: Int[Array | np.ndarray, "B M T"],
+    *,
+    tolerance: float = 1e-5,
+) -> Finding:
+    """Checks that caches follow the ancestors of beams.
+
+    After each step every beam goes on from a random beam of its row.
+
+    Args:
+        whole: Maps tokens ``[B T]`` to logits ``[B T V]``; it reads no later tokens
+            (:func:`causality`).
+        step: Maps a token of each beam ``[B · M]`` and a cache to logits ``[B · M, V]`` and the
+            next cache.
+        reorder: Maps a cache and the parents of beams ``[B M]`` to the cache of their children.
+        cache: The empty cache of ``B · M`` rows, beams of one row next to each other.
+        tokens: The token of each beam at each step.
+        tolerance: Largest difference of a logit.
+
+    Example:
+        >>> count = lambda tokens: np.cumsum(np.eye(9)[tokens], axis=1)
+        >>> step = lambda token, cache: 2 * (cache + np.eye(9)[token],)
+        >>> take = lambda cache, parents: cache.reshape(1, 2, 9)[0, parents[0]]
+        >>> tokens = np.array([[[3, 4, 5], [6, 7, 8]]])
+        >>> reordered(count, step, take, np.zeros((2, 9)), tokens).holds
+        True
+        >>> reordered(count, step, lambda cache, _: cache, np.zeros((2, 9)), tokens).where
+        'row 0, beam 0, step 1'
+    """
+    tokens = np.asarray(tokens)
+    B, M, T = tokens.shape
+    draw, history, places = np.random.default_rng(0), tokens.copy(), []
+    for t in range(T):
+        history[:, :, t] = tokens[:, :, t]
+        logits, cache = step(tokens[:, :, t].reshape(-1), cache)
+        found = np.asarray(logits).reshape(B, M, -1)
+        wanted = [np.asarray(whole(history[:, m]))[:, t] for m in range(M)]
+        error, where = difference(found, np.stack(wanted, axis=1), ("row", "beam"))
+        places.append((error, f"{where}, step {t}"))
+        parents = draw.integers(0, M, (B, M)).astype(np.int32)
+        history = np.take_along_axis(history, parents[:, :, None], axis=1)
+        cache = reorder(cache, parents)
+    return finding("reordered", worst(*places), tolerance)
+
+
+@law("A beam that holds every prefix finds the texts of exhaustive search.")
+def beam_search(
+    search: Callable[[], Sequence[tuple[Sequence[int], float]]],
+    scorer: Callable[[Int[np.ndarray, "R T"]], Any],
+    special: SpecialTokens,
+    config: GenerationConfig,
+    *,
+    start: int,
+    vocab_size: int,
+    length: int,
+    tolerance: float = 1e-4,
+) -> Finding:
+    """Checks texts and scores of a search against the score of every possible text.
+
+    Args:
+        search: Returns texts, as tokens with the end token, and their scores, best first.
+        scorer: Maps prefixes ``[R T]``, the first token included, to logits ``[R T V]``.
+        special: Ids of end tokens and suppressed tokens.
+        config: ``num_return_sequences``, ``normalization`` and ``length_penalty`` count.
+        start: The token that starts every text.
+        vocab_size: Number of tokens.
+        length: Most tokens of a text, the end included.
+        tolerance: Largest difference of a score.
+
+    Example:
+        >>> config = GenerationConfig(num_beams=4, num_return_sequences=2, do_sample=False)
+        >>> scorer = lambda prefixes: np.log([0.5, 0.2, 0.3]) + np.zeros((*prefixes.shape, 3))
+        >>> law = lambda search: beam_search(
+        ...     search, scorer, SpecialTokens(eos=0, pad=9), config, start=1, vocab_size=3, length=2
+        ... )
+        >>> law(lambda: [([0], np.log(0.5)), ([2, 0], np.log(0.15) / 2)]).holds
+        True
+        >>> law(lambda: [([2, 0], np.log(0.15) / 2), ([0], np.log(0.5))]).where
+        'text 0: [2, 0] instead of [0]'
+    """
+    exact = exhaustive_search(
+        lambda prefixes: np.asarray(scorer(prefixes)), special, config,
+        start=start, vocab_size=vocab_size, length=length,
+    )  # fmt: skip
+    found, places = list(search()), []
+    for n in range(max(len(found), len(exact))):
+        tokens, score = ([], math.nan) if n >= len(found) else found[n]
+        wanted = list(exact[n].tokens) if n < len(exact) else []
+        if list(map(int, tokens)) != wanted:
+            places.append((math.inf, f"text {n}: {list(map(int, tokens))} instead of {wanted}"))
+        else:
+            error = errors(np.array(float(score)), np.array(exact[n].score))
+            places.append((float(error), f"score of text {n}"))
+    return finding("beam_search", worst(*places), tolerance)
+
+
+def _steps(step: Step, cache: Any, tokens: Int[np.ndarray, "B T"]) -> Float[np.ndarray, "B T V"]:
+    logits = []
+    for t in range(tokens.shape[1]):
+        out, cache = step(tokens[:, t], cache)
+        logits.append(np.asarray(out))
+    return np.stack(logits, axis=1)
+
+
+def _continued(
+    prefill: Prefill, step: Step, cache: Any, tokens: Int[np.ndarray, "B T"], length: int
+) -> Float[np.ndarray, "B n V"]:
+    """Logits after the end of a prompt and after each token that follows."""
+    first, cache = prefill(tokens[:, :length], cache)
+    first = np.asarray(first)
+    first = first if first.ndim == 3 else first[:, None]
+    return np.concatenate([first, _steps(step, cache, tokens[:, length:])], axis=1)
+
+
+def _from(
+    first: int, found: Float[np.ndarray, "B n V"], wanted: Float[np.ndarray, "B m V"]
+) -> Place:
+    """The largest difference to the last logits of a text; the found ones begin at ``first``."""
+    error = errors(found, wanted[:, -found.shape[1] :])
+    row, t, _ = np.unravel_index(int(error.argmax()), error.shape)
+    return float(error.max()), f"row {row}, position {first + t}"
