@@ -293,13 +293,17 @@ def test_the_fingerprint_follows_what_decides_the_batches():
     assert len({plan.fingerprint for plan in made}) == len(made)
     assert make().fingerprint == made[0].fingerprint
     store = counting(LENGTHS["many"])
-    words = [np.zeros(FIRST + len(store.ids), bool), None]
+    words = np.zeros(FIRST + len(store.ids), bool)
     batching = Batching(240, num_buckets=4, required_batch_size_multiple=1, seed=3)
-    for continues, share in zip(words, (0.15, 0.2), strict=True):
+    for changed in (
+        {"is_continuation": words},
+        {"mlm_probability": 0.2},
+        {"mask_replace_prob": 1.0, "random_replace_prob": 0.0},
+        {"random_replace_prob": 0.2},
+    ):
         other = BertPretrainingPlan(
-            store, masking(store, is_continuation=continues, mlm_probability=share),
-            (CLS, SEP, PAD), batching, length=30,
-        )  # fmt: skip
+            store, masking(store, **changed), (CLS, SEP, PAD), batching, length=30
+        )
         assert other.fingerprint != made[0].fingerprint
 
 

@@ -10,17 +10,21 @@ import pytest
 from flax import nnx
 
 from transformer_jax.cli import encoder_only, seq2seq
+from transformer_jax.cli.field_flags import parse
 from transformer_jax.cli.main import main as command
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.labeled import Sentences
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.evaluation.classification import f1, macro_f1
 from transformer_jax.inference.encoding.task_runner import TaskRunner
 from transformer_jax.inference.loading import load as tj_load
 from transformer_jax.recipes.driver import read
 from transformer_jax.recipes.finetuning import FinetuneRun
 from transformer_jax.recipes.freezing import partition_of
+from transformer_jax.recipes.masked_lm import PretrainRun
 from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.tasks.masked_lm_task import masked_lm
 from transformer_jax.recipes.tasks.scores import measure
 from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 from transformer_jax.runs.metrics import read_metrics
@@ -387,6 +391,24 @@ def _line(data, name, line):
     return str(data / name)
 
 
+@pytest.mark.parametrize("shares", [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+def test_b35_the_shares_of_masked_tokens_are_flags(data, shares):
+    """Row B35: the recipe of the lecture replaces every masked token by [MASK]."""
+    names = ("mask-replace-prob", "random-replace-prob", "unchanged-prob")
+    pairs = zip(names, shares, strict=True)
+    flags = [word for name, share in pairs for word in (f"--masking.{name}", str(share))]
+    run = parse(PretrainRun, "pretrain", flags)
+    tokenizer = train_tokenizer("wordpiece", ["red blue dog cat."], 40, special=BERT_SPECIAL)
+    texts = ["red dog cat blue. " * 4, "blue cat. dog red. " * 4]
+    made = masked_lm(texts, run.model, tokenizer, masking=run.masking, length=40).train
+    batch = made.make_batch(made.plan.batch(0))
+    real = batch["weights"] > 0
+    shown = np.take_along_axis(batch["tokens"], batch["masked_positions"], 1)[real]
+    assert len(shown) > 4
+    assert np.mean(shown == tokenizer.mask) == shares[0]
+    assert (shown == batch["targets"][real]).all() == bool(shares[2])
+
+
 MISTAKES = [
     (["pretrain"], 2, "python-docs"),
     (["pretrain", "tiny"], 2, "no configuration is called tiny"),
@@ -401,6 +423,8 @@ MISTAKES = [
       "--masking.whole-word-mask"], 2, "do not show where words begin"),
     (["pretrain", "small", "--masking.mlm-probability", "1.5"], 2,
      "--masking.mlm-probability is 1.5"),
+    (["pretrain", "small", "--masking.mask-replace-prob", "1"], 2,
+     "are 1, 0.1, 0.1: their sum must be 1"),
     (["finetune", "classify"], 2, "give data.train"),
     (["finetune", "classify", "--data.train", "{data}/none.tsv"], 3, "none.tsv"),
     (["finetune", "regress", "--data.train", "{data}/pair.tsv"], 3, "pair.tsv:2"),

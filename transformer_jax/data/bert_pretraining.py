@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.core.config_fields import Configuration, Range
+from transformer_jax.core.config_fields import Configuration, Range, Share
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.masking import MLMMasking, mask_tokens
 from transformer_jax.data.plan import Batching, BatchShape, shuffled, uniform
@@ -30,8 +30,22 @@ class MaskingConfig(Configuration, group="masking"):
 
     # Of the tokens of a text that are masked.
     mlm_probability: Annotated[float, Range(above=0, below=1)] = 0.15
+    # Share of the masked tokens that become [MASK]; with the next two, the sum is 1.
+    mask_replace_prob: Share = 0.8
+    random_replace_prob: Share = 0.1  # share of the masked tokens that become a random token
+    unchanged_prob: Share = 0.1  # share of the masked tokens that stay as they are
     whole_word_mask: bool = False  # mask all tokens of a word together
     sentence_objective: SentenceObjective = "nsp"  # the second one: NSP, SOP or none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shares = (self.mask_replace_prob, self.random_replace_prob, self.unchanged_prob)
+        if abs(sum(shares) - 1) > 1e-6:
+            raise ConfigError(
+                f"masking.mask_replace_prob, masking.random_replace_prob and "
+                f"masking.unchanged_prob are {', '.join(f'{share:g}' for share in shares)}: their "
+                f"sum must be 1, such as 1, 0, 0 for [MASK] alone"
+            )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,12 +135,14 @@ class BertPretrainingPlan:
         lengths = self._natural(room) + self._special
         self._plan = batching.plan(lengths, usual=8, shuffle=shuffle)
         self.shapes, self.steps_per_epoch = self._plan.shapes, self._plan.steps_per_epoch
+        shares = masking.mask_replace_prob, masking.random_replace_prob
         said = (
             self._plan.fingerprint,
             masking.mlm_probability,
             masking.is_continuation is None,
             _FINGERPRINT_NAMES[sentence_objective],
             length,
+            *(() if shares == (0.8, 0.1) else shares),  # plans of BERT's shares do not name them
         )
         self.fingerprint = hashlib.sha256(repr(said).encode()).hexdigest()[:16]
         self._cached: tuple[int, np.ndarray] = (0, self._labels(0))

@@ -53,9 +53,15 @@ class MLMMasking:
 
     @classmethod
     def of(
-        cls, tokenizer: Tokenizer, *, whole_word_mask: bool = False, mlm_probability: float = 0.15
+        cls, tokenizer: Tokenizer, *, whole_word_mask: bool = False, **shares: float
     ) -> "MLMMasking":
         """The masking of BERT with the ids of a tokenizer.
+
+        Args:
+            tokenizer: Has a mask token.
+            whole_word_mask: Mask all tokens of a word together.
+            **shares: ``mlm_probability``, ``mask_replace_prob`` and ``random_replace_prob``, where
+                they are not BERT's.
 
         Raises:
             ConfigError: The tokenizer has no mask token, or ``whole_word_mask`` is set and its ids
@@ -77,7 +83,7 @@ class MLMMasking:
             tokenizer.mask,
             plain,
             tokenizer.is_continuation if whole_word_mask else None,
-            mlm_probability=mlm_probability,
+            **shares,
         )
 
     def room(self, T: int) -> int:

@@ -126,6 +126,8 @@ def pretraining_plan(
             tokenizer,
             whole_word_mask=masking.whole_word_mask,
             mlm_probability=masking.mlm_probability,
+            mask_replace_prob=masking.mask_replace_prob,
+            random_replace_prob=masking.random_replace_prob,
         ),
         (tokenizer.bos, tokenizer.eos, tokenizer.pad),
         batching,
