@@ -569,3 +569,25 @@ def test_groups_stay_small():
     rope = [name for name in names if name.startswith("rope_")]
     assert len(rope) <= 10
     assert len(names) - len(rope) <= 9
+
+
+@pytest.mark.slow
+def test_l11_gradients_of_a_whole_model_are_finite_differences():
+    """Row L11: embeddings, both stacks and the head, along a random direction of all parameters."""
+    graph, params = drawn(lambda: TransformerEncoderDecoder(SMALL, rngs=nnx.Rngs(0)))
+    source, target = jnp.arange(2 * S).reshape(2, S) % V, 5 * jnp.arange(2 * T).reshape(2, T) % V
+    draw = np.random.default_rng(0)
+    with jax.enable_x64():
+        params = jax.tree.map(lambda p: jnp.asarray(p, jnp.float64), params)
+        direction = jax.tree.map(lambda p: jnp.asarray(draw.standard_normal(p.shape)), params)
+
+        @jax.jit
+        @jax.value_and_grad
+        def along(distance):
+            moved = jax.tree.map(lambda p, d: p + distance * d, params, direction)
+            logits = nnx.merge(graph, moved)(source, target, jnp.array([S, 4]))
+            return jnp.square(logits.astype(jnp.float64)).mean()
+
+        far, step = 1e-4, lambda distance: along(jnp.float64(distance))
+        difference = (step(far)[0] - step(-far)[0]) / (2 * far)
+        assert difference == pytest.approx(float(step(0.0)[1]), rel=1e-3)
