@@ -13,7 +13,7 @@ TEXTS = [
     "naïve 日本 😀, the end.",
 ] * 3
 ENDS = ("<|im_start|>", "<|im_end|>", "<|end|>", "<|eot_id|>", "<end_of_turn>", "[/INST]")
-TRAINED = ("bpe", "unigram", "wordpiece", "bytes", "characters")
+TRAINED = ("bpe", "unigram", "wordpiece", "words", "bytes", "characters")
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 WORDS = ["▁Hi", "▁hello", "▁yes", "▁no", "▁so", "ello", "ser", "▁u", "日", "é", "▁the", "..."]
 LETTERS = [chr(code) for code in range(33, 127)]

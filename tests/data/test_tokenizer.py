@@ -34,7 +34,7 @@ TEXTS = [
     "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster.",
     "Two young, White males are outside near many bushes; the others are not (yet).",
 ]
-KINDS = ["bpe", "wordpiece", "unigram", "bytes", "characters"]
+KINDS = ["bpe", "wordpiece", "wordpiece_likelihood", "unigram", "words", "bytes", "characters"]
 LOSSLESS = ["bpe", "unigram", "bytes"]
 NASTY = [
     "a  b   c",
@@ -50,7 +50,10 @@ NASTY = [
 ]
 
 
-SIZES = {"bpe": 400, "wordpiece": 200, "unigram": 320, "bytes": 260, "characters": 200}
+SIZES = {
+    "bpe": 400, "wordpiece": 200, "wordpiece_likelihood": 200, "unigram": 320, "words": 200,
+    "bytes": 260, "characters": 200,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +91,7 @@ def test_b21_any_text_survives(plain, text):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_canonically_equal_texts_have_the_same_tokens(made, plain, kind):
-    text = "Une liberté égale, là-haut."
+    text = "Une université égale, là-haut."
     apart = unicodedata.normalize("NFD", text)
     tokenizer = made[kind]
     assert tokenizer.normalization == "nfc"
@@ -157,7 +160,7 @@ def test_a_text_is_encoded_as_if_alone(made, kind):
 
 @pytest.fixture(scope="module")
 def for_encoders():
-    sizes = {"bpe": 400, "wordpiece": 200, "unigram": 320, "bytes": 261, "characters": 200}
+    sizes = SIZES | {"bytes": 261}
     return {kind: train_tokenizer(kind, TEXTS, sizes[kind], special=BERT_SPECIAL) for kind in KINDS}
 
 
@@ -196,7 +199,7 @@ def test_h18_words_begin_where_nothing_continues(for_encoders, kind):
     continues = tokenizer.is_continuation
     assert continues.shape == (tokenizer.vocab_size,)
     assert not continues[sorted(tokenizer.special_ids)].any()
-    if kind == "characters":
+    if kind in ("characters", "words"):
         assert not continues.any()
         return
     text = "A man in a blue shirt is standing on a ladder"
@@ -231,6 +234,18 @@ def test_characters_are_one_id_each_and_unknown_ones_are_unk(made):
     assert made["characters"].encode("Ж") == [made["characters"].unk]
     common = train_tokenizer("characters", ["aaab", "bc"], 6)
     assert [common.encode(c)[0] for c in "abc"] == [4, 5, 1]
+
+
+def test_b21_words_are_one_id_each_and_unknown_ones_are_unk(made):
+    """Row B21: a vocabulary of words has no token for a misspelling."""
+    words = made["words"]
+    assert words.convert_ids_to_tokens(words.encode("Lucas (yet).")) == [
+        *("Lucas", "▁", "(", "yet", ")", "."),
+    ]
+    assert words.encode("Luca") == [words.unk]
+    assert words.decode(words.encode("A man, at the end.")) == "A man, the."
+    common = train_tokenizer("words", ["b b a a c", "b"], 6)
+    assert [common.encode(word)[0] for word in ("b", "a", "c")] == [4, 5, 1]
 
 
 def test_wordpiece_marks_what_does_not_begin_a_word(made):

@@ -164,6 +164,9 @@ def test_a_vocabulary_that_follows_from_the_text_has_room_for_its_characters():
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 900)))
     assert vocabulary_for([letters], "wordpiece") >= 1800
     assert vocabulary_for([letters], "characters") >= 900
+    # Words that occur once teach the unknown token.
+    repeated = " ".join(f"w{i} w{i} once{i}" for i in range(650))
+    assert vocabulary_for([repeated], "words") == 600
 
 
 @pytest.mark.parametrize("steps", [1, 30])

@@ -2,14 +2,20 @@
 
 import collections
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
+from transformer_jax.data.likelihood_merges import join_subwords, likelihood_merges
+
 __all__ = ["BERT_SPECIAL", "MAKE", "SENTINEL", "SPECIAL", "byte_alphabet"]
 
 Special = tuple[str, ...]
+Counts = Mapping[str, int]
+Vocabulary = dict[str, int]
+Learn = Callable[[Counts, int, Special], Vocabulary]
 
 _BLANK = "▁"  # stands for a blank, as in SentencePiece
 
@@ -87,13 +93,35 @@ def _unigram(texts: Iterable[str], vocab_size: int, special: Special) -> Backend
 
 def _bytes(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
     del texts, vocab_size  # nothing to learn
-    tokens = [*special, *byte_alphabet()]
-    vocab = {token: id for id, token in enumerate(tokens)}
+    vocab = _numbered([*special, *byte_alphabet()])
     backend = _byte_level(models.BPE(vocab=vocab, merges=[]), words=False)
     return _with_special(backend, special)
 
 
 def _wordpiece(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
+    return _of_words(models.WordPiece, _by_frequency, texts, vocab_size, special)
+
+
+def _wordpiece_likelihood(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
+    return _of_words(models.WordPiece, _by_likelihood, texts, vocab_size, special)
+
+
+def _words(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
+    return _of_words(models.WordLevel, _most_common, texts, vocab_size, special)
+
+
+def _of_words(
+    model: Any, learn: Learn, texts: Iterable[str], vocab_size: int, special: Special
+) -> Backend:
+    """A tokenizer of words or their pieces.
+
+    Args:
+        model: The class of its model.
+        learn: The vocabulary by the counts of the words, the vocabulary size and special tokens.
+        texts: The training texts.
+        vocab_size: Most tokens.
+        special: The special tokens.
+    """
     # What encoders read is never joined again: their pieces know nothing of blanks, so that a word
     # is the same tokens in a text and in a list of words.
     joined = special != BERT_SPECIAL
@@ -102,19 +130,8 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: Special) -> Backe
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(word for word, _ in words.pre_tokenize_str(mark(text)))
-    # The trainer would number these in the order of a hash table, and ties go by number.
-    inside = sorted({f"##{character}" for word in counts for character in word[1:]})
-    backend = Backend(models.WordPiece(unk_token=special[1]))
-    backend.pre_tokenizer = pre_tokenizers.Split("\0", "removed")  # no text holds it
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[*special, *inside],
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
-    backend.train_from_iterator(("\0".join([w] * n) for w, n in sorted(counts.items())), trainer)
-    learnt = json.loads(backend.to_str())["model"]["vocab"]
-    backend = Backend(models.WordPiece(learnt, unk_token=special[1]))
+    learnt = learn(counts, vocab_size, special)
+    backend = Backend(model(learnt, unk_token=special[1]))
     backend.pre_tokenizer = words
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     if joined:
@@ -138,6 +155,48 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: Special) -> Backe
     return _with_special(backend, special)
 
 
+def _by_frequency(counts: Counts, vocab_size: int, special: Special) -> Vocabulary:
+    """The pieces of merges of the most frequent pairs."""
+    backend = Backend(models.WordPiece(unk_token=special[1]))
+    backend.pre_tokenizer = pre_tokenizers.Split("\0", "removed")  # no text holds it
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        # The trainer would number these in the order of a hash table, and ties go by number.
+        special_tokens=[*special, *_inside(counts)],
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    backend.train_from_iterator(("\0".join([w] * n) for w, n in sorted(counts.items())), trainer)
+    learnt: Vocabulary = json.loads(backend.to_str())["model"]["vocab"]
+    return learnt
+
+
+def _by_likelihood(counts: Counts, vocab_size: int, special: Special) -> Vocabulary:
+    """The pieces of merges that raise the likelihood of the text most."""
+    letters = sorted({character for word in counts for character in word})
+    vocab = _numbered([*special, *_inside(counts), *letters])
+    for merge in likelihood_merges(counts):
+        if len(vocab) >= vocab_size:
+            break
+        vocab.setdefault(join_subwords(*merge), len(vocab))
+    return vocab
+
+
+def _most_common(counts: Counts, vocab_size: int, special: Special) -> Vocabulary:
+    """The most frequent words; of equally frequent ones the first in the order of code points."""
+    common = sorted(counts, key=lambda word: (-counts[word], word))
+    return _numbered([*special, *common[: vocab_size - len(special)]])
+
+
+def _inside(counts: Counts) -> list[str]:
+    """The characters within words, each behind ``##``."""
+    return sorted({f"##{character}" for word in counts for character in word[1:]})
+
+
+def _numbered(tokens: Iterable[str]) -> Vocabulary:
+    return {token: id for id, token in enumerate(dict.fromkeys(tokens))}
+
+
 def _marked_words() -> pre_tokenizers.PreTokenizer:
     """Words behind the mark of their blank, and punctuation, which has a mark where a blank was."""
     return pre_tokenizers.Sequence(
@@ -154,8 +213,7 @@ def _characters(texts: Iterable[str], vocab_size: int, special: Special) -> Back
     for text in texts:
         counts.update(text)
     common = sorted(counts, key=lambda character: (-counts[character], character))
-    tokens = [*special, *common[: vocab_size - len(special)]]
-    vocab = {token: id for id, token in enumerate(tokens)}
+    vocab = _numbered([*special, *common[: vocab_size - len(special)]])
     backend = Backend(models.WordLevel(vocab, unk_token=special[1]))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
@@ -167,6 +225,8 @@ MAKE: dict[str, Callable[[Iterable[str], int, Special], Backend]] = {
     "unigram": _unigram,
     "bytes": _bytes,
     "wordpiece": _wordpiece,
+    "wordpiece_likelihood": _wordpiece_likelihood,
+    "words": _words,
     "characters": _characters,
 }
 """Functions by kind, from texts, vocabulary size and special tokens to a trained tokenizer."""

@@ -2,10 +2,30 @@
 
 import collections
 import itertools
+from typing import NamedTuple
 
-__all__ = ["bpe_merges", "merge_lines"]
+__all__ = ["MergeStep", "bpe_merges", "merge_lines", "merge_steps"]
 
 Words = dict[tuple[str, ...], int]
+
+
+class MergeStep(NamedTuple):
+    """A text after a merge.
+
+    Attributes:
+        pair: The merged pair; None before the first merge.
+        times: How often the pair occurred.
+        words: The pieces of each word.
+    """
+
+    pair: tuple[str, str] | None
+    times: int
+    words: tuple[tuple[str, ...], ...]
+
+    @property
+    def line(self) -> str:
+        """Returns the text, with a blank between pieces and two between words."""
+        return "  ".join(map(" ".join, self.words))
 
 
 def bpe_merges(text: str, count: int) -> list[tuple[str, str]]:
@@ -31,6 +51,22 @@ def bpe_merges(text: str, count: int) -> list[tuple[str, str]]:
     return merges
 
 
+def merge_steps(text: str, count: int) -> list[MergeStep]:
+    """Returns the text after 0, 1, ... ``count`` merges of :func:`bpe_merges`.
+
+    Example:
+        >>> merge_steps("peck of peppers", 1)[1]
+        MergeStep(pair=('p', 'e'), times=3, words=(('pe', 'c', 'k'), ('o', 'f'), ('pe', 'p', ...
+    """
+    words = tuple(tuple(word) for word in text.split())
+    steps = [MergeStep(None, 0, words)]
+    for pair in bpe_merges(text, count):
+        times = _pair_counts(collections.Counter(words))[pair]
+        words = tuple(_join(word, pair) for word in words)
+        steps.append(MergeStep(pair, times, words))
+    return steps
+
+
 def merge_lines(text: str, count: int) -> list[str]:
     """The text after 0, 1, ... ``count`` BPE merges, the subwords of a word separated by spaces.
 
@@ -38,12 +74,7 @@ def merge_lines(text: str, count: int) -> list[str]:
         >>> merge_lines("peck of peppers", 1)
         ['p e c k  o f  p e p p e r s', 'pe c k  o f  pe p pe r s']
     """
-    words = [tuple(word) for word in text.split()]
-    lines = ["  ".join(" ".join(word) for word in words)]
-    for pair in bpe_merges(text, count):
-        words = [_join(word, pair) for word in words]
-        lines.append("  ".join(" ".join(word) for word in words))
-    return lines
+    return [step.line for step in merge_steps(text, count)]
 
 
 def _pair_counts(words: Words) -> dict[tuple[str, str], int]:

@@ -49,7 +49,9 @@ __all__ = [
 ]
 
 _LARGEST_FILE = 1 << 28  # bytes
-Kind = Literal["bpe", "wordpiece", "unigram", "bytes", "characters"]
+Kind = Literal[
+    "bpe", "wordpiece", "wordpiece_likelihood", "unigram", "words", "bytes", "characters"
+]
 
 
 class Tokenizer:
@@ -311,10 +313,12 @@ def train_tokenizer(
       in the order of their ids.
     - ``unigram``: the most probable subwords over bytes (Kudo 2018); as lossless.
     - ``bytes``: as lossless, nothing to learn; the ids follow those of the special tokens.
-    - ``wordpiece``: subwords, ``##`` before those that do not begin a word (Schuster and
-      Nakajima 2012). Words are what whitespace and punctuation part. With the special tokens of
-      encoders, decoding forgets blanks beside punctuation and double ones; otherwise blanks are
-      marked as in SentencePiece, and white space that the texts lack is read as a blank.
+    - ``wordpiece``: subwords, ``##`` before those that do not begin a word, by merges of frequent
+      pairs (Schuster and Nakajima 2012). Words are what whitespace and punctuation part. With the
+      special tokens of encoders, decoding forgets double blanks and those at punctuation; otherwise
+      blanks are marked as in SentencePiece, and white space that the texts lack is a blank.
+    - ``wordpiece_likelihood``: with merges of :func:`.likelihood_merges` instead.
+    - ``words``: the most frequent words, marked as with ``wordpiece``; others become ``unk``.
     - ``characters``: the most frequent characters; others become ``unk``.
 
     The result is a function of the texts. It has fewer than ``vocab_size`` tokens where the text

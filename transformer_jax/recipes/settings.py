@@ -30,8 +30,11 @@ __all__ = [
 class TokenizerConfig(Configuration, group="tokenizer"):
     """Tokenizer settings; source and target share one vocabulary."""
 
-    # The units of text: byte pairs merged, WordPiece, Unigram, single bytes or characters.
-    kind: Literal["bpe", "wordpiece", "unigram", "bytes", "characters"] = "bpe"
+    # The units of text: byte pairs merged, WordPiece by frequency or by likelihood gain, Unigram,
+    # words, single bytes or characters.
+    kind: Literal[
+        "bpe", "wordpiece", "wordpiece_likelihood", "unigram", "words", "bytes", "characters"
+    ] = "bpe"
     # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
     vocab_size: Count | None = 8000
     path: str | None = None  # a tokenizer.json to load instead of learning one

@@ -1,5 +1,6 @@
 """Settings that follow from the data, if they are None."""
 
+import collections
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,8 @@ def vocabulary_for(texts: Sequence[str], kind: str) -> int:
     """The vocabulary size for ``texts``: one token per 200 characters, 500 to 8000.
 
     It is a multiple of 100. A vocabulary of characters holds all of them; one of WordPiece has
-    room for each, at the beginning of a word and within.
+    room for each, at the beginning of a word and within; one of words holds those that occur twice,
+    so that the others teach the unknown token.
 
     Example:
         >>> vocabulary_for(["word "] * 50_000, "bpe")
@@ -44,6 +46,10 @@ def vocabulary_for(texts: Sequence[str], kind: str) -> int:
     size = min(VOCABULARY, characters // _CHARACTERS_A_TOKEN) // 100 * 100
     if kind in ("bpe", "unigram", "bytes"):
         return max(_FEWEST_TOKENS, size)
+    if kind == "words":
+        words = collections.Counter(word for text in texts for word in text.split())
+        repeated = sum(times > 1 for times in words.values())
+        return min(VOCABULARY, max(_FEWEST_TOKENS, repeated // 100 * 100))
     alphabet: set[str] = set()
     for text in texts:
         alphabet.update(text)

@@ -1,0 +1,56 @@
+"""``transformer-jax bpe-merges``: byte-pair encoding of a text, merge by merge."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from transformer_jax.cli.describe import plain_table
+from transformer_jax.cli.output import check_file, writing, wrote
+from transformer_jax.core.config_fields import Configuration, OutputPath, Range
+from transformer_jax.core.errors import DataError
+
+__all__ = ["BPEMerges"]
+
+
+@dataclasses.dataclass(frozen=True)
+class BPEMerges(Configuration, group="--"):
+    """Print a text after each merge of byte-pair encoding, and draw it.
+
+    Each step merges the most frequent pair of neighbours within words; of equally frequent pairs
+    the first in the order of code points.
+    """
+
+    text: tyro.conf.Positional[str]
+    """The text, or - for standard input."""
+    merges: Annotated[int, Range(0, 100_000)] = 5
+    """Number of merges."""
+    output: OutputPath | None = None
+    """Output file of the picture: .png, .svg or .html."""
+
+    def __call__(self) -> int:
+        """Prints a line for each step, and writes the picture."""
+        from transformer_jax.visual.figures import SUFFIXES
+
+        check_file("--output", self.output, SUFFIXES)
+        from transformer_jax.cli.encoders import file_lines
+        from transformer_jax.data.merges import merge_steps
+
+        given = [self.text] if self.text != "-" else [*file_lines(Path("-"))]
+        text = " ".join(" ".join(given).split())
+        if not text:
+            raise DataError("the text is empty: give one with words")
+        steps = merge_steps(text, self.merges)
+        rows = [
+            (str(n), " ".join(step.pair or ()), str(step.times or ""), step.line)
+            for n, step in enumerate(steps)
+        ]
+        print(plain_table(("merge", "pair", "times", "text"), rows, left=4))
+        if self.output is not None:
+            from transformer_jax.visual.merges import plot_merges
+
+            with writing("--output", self.output):
+                plot_merges(steps, self.output)
+            wrote(self.output)
+        return 0

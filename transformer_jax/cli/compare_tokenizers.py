@@ -1,0 +1,108 @@
+"""``transformer-jax compare-tokenizers``: tokens of a text by several tokenizers."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from transformer_jax.cli.describe import plain_table
+from transformer_jax.cli.output import check_file, note, write_json
+from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.tokenize import Tokenize
+from transformer_jax.core.config_fields import Count, OutputPath
+from transformer_jax.core.errors import DataError, plural
+
+if TYPE_CHECKING:
+    from transformer_jax.data.compression import Compression
+
+__all__ = ["CompareTokenizers"]
+
+_Kind = Literal[
+    "bpe", "wordpiece", "wordpiece_likelihood", "unigram", "words", "bytes", "characters"
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareTokenizers(RunCommand):
+    """Compare tokenizers of all kinds on a text: tokens of a byte and of a word, unknown tokens.
+
+    One of each kind is trained on FILE.
+    """
+
+    file: tyro.conf.Positional[Path]
+    """Text file to train on, .gz allowed."""
+    test: Path | None = None
+    """Text file to compare on; None is FILE."""
+    kinds: tuple[_Kind, ...] = (
+        "words", "wordpiece", "wordpiece_likelihood", "unigram", "bpe", "characters", "bytes",
+    )  # fmt: skip
+    """Kinds to train."""
+    vocab_size: Count = 8000
+    """Maximum number of tokens of each vocabulary."""
+    tokenizers: tuple[Path, ...] = ()
+    """Run directories, Hugging Face folders or tokenizer.json files to compare too."""
+    limit: Count = 100_000
+    """Maximum number of lines of each file: the first."""
+    json: OutputPath | None = None
+    """Output file of all counts."""
+
+    def __call__(self) -> int:
+        """Prints a row for each tokenizer."""
+        check_file("--json", self.json, (".json",))
+        others = {str(path): Tokenize(path).tokenizer() for path in self.tokenizers}
+        train = self.lines(self.file, "FILE")
+        test = train if self.test is None else self.lines(self.test, "--test")
+        from transformer_jax.core.task_progress import show_progress
+        from transformer_jax.data.compression import compression
+        from transformer_jax.data.tokenizer import train_tokenizer
+
+        rows: dict[str, Compression] = {}
+        with show_progress("training tokenizers", len(self.kinds)) as activity:
+            for kind in dict.fromkeys(self.kinds):
+                rows[kind] = compression(train_tokenizer(kind, train, self.vocab_size), test)
+                activity.update()
+        for name, (tokenizer, prepare) in others.items():
+            rows[name] = compression(tokenizer, [prepare(line) for line in test])
+        print(_table(rows))
+        where = f"{self.test or self.file}: {plural(len(test), 'line')}"
+        note(f"{where}; restored: lines that their tokens give back, up to composed characters")
+        if self.json is not None:
+            write_json("--json", self.json, {name: _fields(row) for name, row in rows.items()})
+        return 0
+
+    def lines(self, path: Path, flag: str) -> list[str]:
+        """Returns the lines of a file that are not blank.
+
+        Raises:
+            DataError: There are none, or the file cannot be read.
+        """
+        from transformer_jax.data.text import read_lines
+
+        first = itertools.islice(read_lines(path, flag), self.limit)
+        lines = [line.strip() for line in first if line.strip()]
+        if not lines:
+            raise DataError(f"{path}: no text: it is empty")
+        return lines
+
+
+def _table(rows: "dict[str, Compression]") -> str:
+    head = ("tokenizer", "vocabulary", "tokens/byte", "tokens/word", "unknown", "restored")
+    cells = [
+        (
+            name,
+            f"{row.vocab_size:,}",
+            f"{row.tokens_per_byte:.3f}",
+            f"{row.tokens_per_word:.2f}",
+            f"{row.unknown_rate:.2%}",
+            f"{row.restored_rate:.1%}",
+        )
+        for name, row in rows.items()
+    ]
+    return plain_table(head, cells, left=1)
+
+
+def _fields(row: "Compression") -> dict[str, Any]:
+    names = ("tokens_per_byte", "tokens_per_word", "unknown_rate", "restored_rate")
+    return dataclasses.asdict(row) | {name: getattr(row, name) for name in names}
