@@ -2,6 +2,7 @@
 
 import time
 
+import jax
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
@@ -18,7 +19,8 @@ def test_the_cells_of_a_page_run(name, tmp_path, monkeypatch):
     matplotlib.use("Agg")
     before = time.process_time()
     try:
-        lecture_pages.run(name)
+        with jax.numpy_rank_promotion("allow"):  # as by default
+            lecture_pages.run(name)
     finally:
         plt.close("all")
     spent = time.process_time() - before

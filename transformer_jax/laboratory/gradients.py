@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -24,6 +24,9 @@ from transformer_jax.laboratory.readers import Reader, nearest_sizes
 from transformer_jax.laboratory.recall import GOAL, answers, cued_texts, make_reader
 from transformer_jax.laboratory.settings import GradientSettings
 from transformer_jax.training.state import split
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["GradientFigures", "gradients", "with_scaled_kernels"]
 
@@ -57,8 +60,8 @@ class GradientFigures:
             rows.append(row + [""] * (len(head) - len(row)))
         return [head, *rows]
 
-    def draw(self, path: Path) -> None:
-        """Writes the picture, in the format of the suffix."""
+    def draw(self, path: Path | None = None) -> "Figure":
+        """Draws the picture, and writes it to ``path`` in the format of its suffix."""
         panels = [_panel("at initialization", self.untrained)]
         if self.trained:
             recalled = {
@@ -66,7 +69,7 @@ class GradientFigures:
             }
             title = f"after training to recall at distance {self.settings.trained_distance}"
             panels.append(_panel(title, self.trained, recalled))
-        draw_panels(panels, path, title="Norm of the gradient of the last state, by lag")
+        return draw_panels(panels, path, title="Norm of the gradient of the last state, by lag")
 
 
 def _panel(

@@ -9,7 +9,7 @@ words, each with one translation, in the same order or in reverse.
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,9 @@ from transformer_jax.models.layers.recurrent_attention import make_score
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.step import Batch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["LengthErrors", "LengthFigures", "lengths", "make_translator", "sentences"]
 
@@ -79,8 +82,8 @@ class LengthFigures:
                 rows.append([name, f"{count:,}", score, *means])
         return [head, *rows]
 
-    def draw(self, path: Path) -> None:
-        """Writes the picture, in the format of the suffix."""
+    def draw(self, path: Path | None = None) -> "Figure":
+        """Draws the picture, and writes it to ``path`` in the format of its suffix."""
         asked = self.settings
         label = lambda name: "no attention" if name == "none" else f"attention ({name})"
         panels = [
@@ -98,7 +101,7 @@ class LengthFigures:
             )
         ]
         title = f"Recurrent translators ({asked.cell}), trained on up to {asked.train_length} words"
-        draw_panels(panels, path, title=title)
+        return draw_panels(panels, path, title=title)
 
 
 def lengths(

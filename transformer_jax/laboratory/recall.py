@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.readers import Reader, nearest_sizes
 from transformer_jax.laboratory.settings import ReaderName, RecallSettings
 from transformer_jax.training.step import Batch, Sums
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["RecallFigures", "answers", "cued_texts", "make_reader", "recall"]
 
@@ -57,8 +60,8 @@ class RecallFigures:
         ]
         return [head, *rows]
 
-    def draw(self, path: Path) -> None:
-        """Writes the picture, in the format of the suffix."""
+    def draw(self, path: Path | None = None) -> "Figure":
+        """Draws the picture, and writes it to ``path`` in the format of its suffix."""
         asked = self.settings
         lines = [Line(name, asked.distances, self.accuracy[name]) for name in self.accuracy]
         panel = Panel(
@@ -70,7 +73,7 @@ class RecallFigures:
             level=(1 / asked.symbols, "chance"),
             limits=(0.0, 1.05),
         )
-        draw_panels([panel], path)
+        return draw_panels([panel], path)
 
 
 def recall(settings: RecallSettings = RecallSettings(), *, say: Say | None = None) -> RecallFigures:

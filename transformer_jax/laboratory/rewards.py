@@ -8,7 +8,7 @@ as; without it, it writes only "a": the reward is hacked (Ziegler et al. 2019, s
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,9 @@ from transformer_jax.training.on_policy import KLControl, Samples
 from transformer_jax.training.preference_objectives import Policies, beside_reference
 from transformer_jax.training.settings import OnPolicy
 from transformer_jax.training.state import TrainState, split
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["RewardFigures", "rewards"]
 
@@ -70,8 +73,8 @@ class RewardFigures:
         ]
         return [head, *rows]
 
-    def draw(self, path: Path) -> None:
-        """Writes the picture, in the format of the suffix."""
+    def draw(self, path: Path | None = None) -> "Figure":
+        """Draws the picture, and writes it to ``path`` in the format of its suffix."""
         asked = self.settings
         title = f'Letters "a" of {plural(asked.length, "token")}'
         panels = [
@@ -84,7 +87,9 @@ class RewardFigures:
                 _lines(self.kl), level=(asked.budget, "budget"), marks=False,
             ),
         ]  # fmt: skip
-        draw_panels(panels, path, title="A reward with and without a budget of KL divergence")
+        return draw_panels(
+            panels, path, title="A reward with and without a budget of KL divergence"
+        )
 
 
 def _lines(values: dict[str, list[list[float]]]) -> list[Line]:
