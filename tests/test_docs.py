@@ -150,6 +150,13 @@ def heading(line):
     return re.sub(r"[^\w -]", "", line.lower()).strip().replace(" ", "-")
 
 
+def anchors(text):
+    """The anchors of a page: of its headings, and those that stand before a heading by name."""
+    lines = text.splitlines()
+    named = {found[1] for line in lines if (found := re.fullmatch(r"\(([\w-]+)\)=", line))}
+    return named | {heading(line.lstrip("#")) for line in lines if line[:1] == "#"}
+
+
 def strange_links(text, folder):
     """Relative links whose file or heading does not exist."""
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -159,10 +166,8 @@ def strange_links(text, folder):
         path = folder / name
         if not path.exists():
             yield f"no file {link}"
-        elif anchor:
-            lines = (path.read_text() if name else text).splitlines()
-            if anchor not in {heading(line.lstrip("#")) for line in lines if line[:1] == "#"}:
-                yield f"no heading {link}"
+        elif anchor and anchor not in anchors(path.read_text() if name else text):
+            yield f"no heading {link}"
 
 
 def faults(text, folder=ROOT):

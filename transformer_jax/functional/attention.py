@@ -56,11 +56,22 @@ def attend(
             the score.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> x = jnp.eye(2)[None, :, None]
         >>> attend(x, x, x, score=ScaledDot(scale=1.0))[0, :, 0]
         Array([[0.7310586 , 0.26894143],
                [0.26894143, 0.7310586 ]], dtype=float32)
+
+        Algorithm 12.1, from tokens ``X`` and three matrices:
+
+        >>> X, Wq, Wk, Wv = jax.random.normal(jax.random.key(0), (4, 6, 6))
+        >>> Q = X @ Wq
+        >>> K = X @ Wk
+        >>> V = X @ Wv
+        >>> Y = jax.nn.softmax(Q @ K.T / jnp.sqrt(K.shape[1])) @ V
+        >>> one_head = [array[None, :, None] for array in (Q, K, V)]
+        >>> jnp.allclose(attend(*one_head)[0, :, 0], Y, atol=1e-6)
+        Array(True, dtype=bool)
     """
     y = attend_heads_first(
         q.swapaxes(1, 2),
