@@ -9,6 +9,7 @@ from transformer_jax.visual.figures import new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_merges"]
 
@@ -17,14 +18,14 @@ _GAP, _SPACE = 0.35, 1.2  # between pieces, and more between words, in widths of
 _LONGEST = 120  # characters of a row
 
 
-def plot_merges(steps: Sequence[MergeStep], path: Path) -> None:
-    """Writes a row of boxes for each step: the pieces of the text, new ones in orange.
+def plot_merges(steps: Sequence[MergeStep], path: Path | None = None) -> "Figure":
+    """Draws a row of boxes for each step: the pieces of the text, new ones in orange.
 
     Rows are drawn as far as 120 characters. Bishop and Bishop 2024, section 12.2.2.
 
     Args:
         steps: The steps of :func:`.merge_steps`.
-        path: Where to; its suffix says PNG, SVG or HTML.
+        path: A file to write, as its suffix says: PNG, SVG or HTML.
 
     Raises:
         ConfigError: Another suffix.
@@ -41,7 +42,7 @@ def plot_merges(steps: Sequence[MergeStep], path: Path) -> None:
     ax.tick_params(length=0, labelsize=9)
     ax.spines[:].set_visible(False)
     ax.set_title(title, fontsize=11)
-    save(figure, path, title=title)
+    return save(figure, path, title=title)
 
 
 def _row(ax: "Axes", step: MergeStep, y: int) -> float:
