@@ -81,6 +81,8 @@ REFUSED = {
     "adapter": ["--adapter", "runs/mine"],
     "min_p": ["--min-p", 0.1],
     "trace": ["--trace"],
+    "exhaustive": ["--exhaustive", 2],
+    "beam_tree": ["--beam-tree", "tree.png"],
     "generation_config": ["--generation-config", "hf"],
     "mesh": ["--mesh.data", 2],
     "prompt_lookup_num_tokens": ["--prompt-lookup-num-tokens", 4],

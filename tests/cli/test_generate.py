@@ -261,6 +261,23 @@ def test_a_trace_tells_the_steps_of_the_text(decoder_run, generate):
 
 
 @pytest.mark.slow
+def test_b30_every_text_is_searched_and_b31_the_tree_of_beams_is_drawn(
+    decoder_run, generate, tmp_path
+):
+    flags = ("--num-return-sequences", 2, "--tsv")
+    every, _ = generate(decoder_run, "ab", "--exhaustive", 2, *flags)
+    scores = [float(line.split("\t")[2]) for line in every[1:]]
+    assert scores == sorted(scores, reverse=True)
+    beams = ("--num-beams", 9, "--max-new-tokens", 2)
+    tree = tmp_path / "tree.svg"
+    found, err = generate(decoder_run, "ab", *beams, *flags, "--beam-tree", tree)
+    assert err == f"wrote {tree}\n"
+    assert tree.read_text().lstrip().startswith("<?xml")
+    best = [float(line.split("\t")[2]) for line in found[1:]]
+    assert all(a >= b - 1e-4 for a, b in zip(scores, best, strict=True))
+
+
+@pytest.mark.slow
 @decoders
 def test_long_prompts_lose_their_beginning_or_are_refused(name, generate, run_command, request):
     run, prompt = request.getfixturevalue(name), "abcd " * 9
@@ -354,6 +371,13 @@ MISTAKES = [
     (["{tmp}/none", "a"], 4, "no such run directory"),
     (["{ngram}", "a", "--context", "9"], 2, "--context is for neural models"),
     (["{ngram}", "a", "--trace"], 2, "--trace is for neural models"),
+    (["{ngram}", "a", "--exhaustive", "2"], 2, "--exhaustive is for neural models"),
+    (["{run}", "a", "--exhaustive", "99"], 2, "sequences: at most 1000000 are searched"),
+    (["{run}", "a", "--exhaustive", "2", "--top-k", "3"], 2,
+     "--exhaustive is another search than --top-k"),
+    (["{run}", "a", "--exhaustive", "2", "--beam-tree", "a.png"], 2, "than --beam-tree"),
+    (["{run}", "a", "--beam-tree", "a.png"], 2, "--beam-tree draws beam search: give --num-beams"),
+    (["{run}", "a", "--beam-tree", "a.bmp", "--num-beams", "2"], 2, "the name ends in .png"),
     (["{ngram}", "a", "--dtype", "bfloat16"], 2, "--dtype is for neural models"),
     (["{ngram}", "a", "--too-long", "error"], 2, "--too-long is for neural models"),
 ]  # fmt: skip

@@ -146,6 +146,23 @@ def test_trace_shows_every_step_beside_the_translation(trained_run, lesson, run_
         assert float(row[2]) == pytest.approx(best[0], abs=1e-3)
 
 
+@pytest.mark.slow
+def test_b30_every_translation_is_searched_and_b31_the_tree_of_beams_is_drawn(
+    trained_run, lesson, run_command, tmp_path
+):
+    text, flags = lesson[0][0] + "\n", ("--num-return-sequences", 2, "--scores")
+    code, lines, _ = run_command("translate", trained_run, "--exhaustive", 2, *flags, text=text)
+    assert code == 0
+    scores = [float(cell) for cell in lines[0].split("\t")[1::2]]
+    assert scores == sorted(scores, reverse=True)
+    limits = ("--max-len-a", 0, "--max-len-b", 2, "--num-beams", 9)
+    tree = ("--beam-tree", tmp_path / "tree.html")
+    code, lines, err = run_command("translate", trained_run, *limits, *flags, *tree, text=text)
+    assert (code, f"wrote {tree[1]}\n" in err) == (0, True)
+    assert "data:image/png;base64," in tree[1].read_text()
+    assert scores[0] >= float(lines[0].split("\t")[1]) - 1e-4
+
+
 def test_a_trace_is_a_table():
     steps = [
         TraceStep("Lucas", 7, math.log(0.75), (("Lucas", math.log(0.75)), (" He", math.log(0.2)))),
@@ -224,6 +241,9 @@ def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_comman
         (["--tsv", "--scores"], "--scores is a column of --tsv already"),
         (["--sample", "--num-return-sequences", "2"], "--num-return-sequences is for beam search"),
         (["--sample", "--trace"], "--trace is for beam search"),
+        (["--sample", "--exhaustive", "2"], "--exhaustive is another search than --sample"),
+        (["--exhaustive", "9"], "sequences: at most 1000000 are searched; use beam search"),
+        (["--beam-tree", "a.png", "--num-beams", "1"], "draws beam search: give --num-beams 2"),
         (["--sample", "--temperature", "-1"], "--temperature is -1.0: at least 0"),
         (["--sample", "--top-p", "1.5"], "--top-p is 1.5: above 0 and at most 1"),
         (["--sample", "--top-k", "0"], "--top-k is 0: at least 1"),

@@ -25,6 +25,8 @@ class EngineCommand(PredictionCommand):
         "adapter": "computes plain weights (the command merge makes them)",
         "min_p": "has no such sampling",
         "trace": "does not tell what else was probable",
+        "exhaustive": "scores no beginnings of texts",
+        "beam_tree": "does not tell what else was probable",
         "generation_config": "has a search of its own",
         "mesh": "computes on one machine's CPU",
         "prompt_lookup_num_tokens": "drafts no tokens",

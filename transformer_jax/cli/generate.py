@@ -14,6 +14,7 @@ from transformer_jax.cli.adapter_flags import check_choice, chosen_for_all, name
 from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import Writer, note
 from transformer_jax.cli.request_lines import prompt_lines, requests_of
+from transformer_jax.cli.search_flags import SearchFlags
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationConfig
 from transformer_jax.recipes.generation_flags import generation_flags
@@ -35,7 +36,7 @@ TextFlags: Any = generation_flags(
 
 
 @dataclasses.dataclass(frozen=True)
-class Generate(TextFlags, EngineCommand):
+class Generate(TextFlags, SearchFlags, EngineCommand):
     """Continue prompts with a language model, by sampling or beam search."""
 
     run: tyro.conf.Positional[Path]
@@ -112,6 +113,9 @@ class Generate(TextFlags, EngineCommand):
             chosen = [self.adapters.get(one.adapter or "") for one in asked]
             chat = answering(self.run, model, template_of(self.run, chosen))
             model, asked = chat.language, [chat.request(one, prepare) for one in asked]
+        if self.beam_tree is not None:
+            searched: Any = model  # n-gram models were refused
+            self.draw_tree(asked[0].prompt, *searched.beam_searcher(asked[0]))
         one = len(asked) == 1 and asked[0].num_return_sequences == 1 and asked[0].num_beams == 1
         # The finish reason is known for whole texts only, and a note may depend on it.
         if one and not (self.json or self.tsv or self.trace or asked[0].stop):
@@ -120,6 +124,7 @@ class Generate(TextFlags, EngineCommand):
             several = len(asked) > 1 or asked[0].num_return_sequences > 1
             write = Writer("json" if self.json else "tsv" if self.tsv else "plain", several)
             texts = self.traces if self.trace else self.texts
+            texts = texts if self.exhaustive is None else self.every_text
             written = texts(model, asked, write)
             missed = [request for request, met in written if request.stop and not met]
             self.note(missed, len(asked))
@@ -199,13 +204,19 @@ class Generate(TextFlags, EngineCommand):
             if self.stop:  # --stop takes all arguments after it
                 how = "--prompts - to read standard input; a prompt stands before --stop"
             raise ConfigError(f"no prompt: give one of {allowed}, or {how}")
+        self.check_searches()
         if self.json and self.tsv:
             raise ConfigError("--json and --tsv exclude each other: give one of them")
         for name, least in (("batch_size", 1), ("prompt_lookup_num_tokens", 0)):
             if getattr(self, name) < least:
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} is {getattr(self, name)}: at least {least}")
-        usual = self.generation(adapter=chosen_for_all(self.adapters, self.requests))
+        search: dict[str, Any] = {}
+        if self.exhaustive is not None:
+            beams = max(2, self.num_return_sequences or 1)  # texts are ranked as by beam search
+            search = {"num_beams": beams, "max_new_tokens": self.exhaustive}
+        adapter = chosen_for_all(self.adapters, self.requests)
+        usual = self.generation(adapter=adapter, **search)
         if self.prompt_lookup_num_tokens and usual.temperature:
             raise ConfigError(
                 "--prompt-lookup-num-tokens needs greedy decoding: give --temperature 0 too"
@@ -224,6 +235,18 @@ class Generate(TextFlags, EngineCommand):
             name = "standard input" if str(source) == "-" else str(source)
             raise DataError(f"{name}: no prompts, it is empty")
         return made
+
+    def check_searches(self) -> None:
+        """Refuses flags of sampling with exhaustive search, and a tree of a single beam.
+
+        Raises:
+            ConfigError: It names the flags.
+        """
+        given = {name: True for name in self.given() if name != "num_return_sequences"}
+        given |= {name: bool(getattr(self, name)) for name in ("trace", "requests")}
+        self.check_search(**given, prompt_lookup_num_tokens=self.prompt_lookup_num_tokens > 0)
+        if self.beam_tree is not None and (self.num_beams or 1) == 1:
+            raise ConfigError("--beam-tree draws beam search: give --num-beams 2 or more")
 
     @functools.cached_property
     def adapters(self) -> dict[str, str]:
@@ -287,6 +310,18 @@ class Generate(TextFlags, EngineCommand):
                 write(request, found)
                 yield request, any(one.finish_reason == "stop" for one in found)
 
+    def every_text(
+        self, model: Any, asked: "list[GenerationRequest]", write: "Writer"
+    ) -> "Iterator[tuple[GenerationRequest, bool]]":
+        """Writes the best of all texts of each prompt; yields as :meth:`texts`."""
+        from transformer_jax.decoding.search_views import every_text
+
+        assert self.exhaustive is not None
+        for request in asked:
+            searcher, sequence, config = model.beam_searcher(request)
+            write(request, every_text(searcher, sequence, config, self.exhaustive))
+            yield request, False
+
     def note(self, missed: "list[GenerationRequest]", asked: int) -> None:
         """Notes prompts that met none of their stop strings."""
         if missed:
@@ -312,7 +347,8 @@ class Generate(TextFlags, EngineCommand):
         Raises:
             ConfigError: It names the flag.
         """
-        neural = ("adapter", "engine", "trace", "prompt_lookup_num_tokens", "context", "dtype",
+        neural = ("adapter", "engine", "trace", "exhaustive", "beam_tree",
+                  "prompt_lookup_num_tokens", "context", "dtype",
                   "rope_interpolation", "checkpoint", "too_long", "on_full_context")  # fmt: skip
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in neural:

@@ -12,6 +12,7 @@ import tyro
 
 from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import TextOutput, note, tsv, waiting
+from transformer_jax.cli.search_flags import SearchFlags
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
@@ -41,7 +42,7 @@ TranslationFlags: Any = generation_flags(
 
 
 @dataclasses.dataclass(frozen=True)
-class Translate(TranslationFlags, LanguageFlags, EngineCommand):
+class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
     """Translate lines of standard input, or of a file."""
 
     run: tyro.conf.Positional[Path]
@@ -195,6 +196,11 @@ class Translate(TranslationFlags, LanguageFlags, EngineCommand):
         searched = [name for name, is_given in search.items() if is_given]
         if searched and self.sample:
             raise ConfigError(f"--{searched[0]} is for beam search: leave out --sample")
+        limits = {name: getattr(self, name) is not None for name in ("max_len_a", "max_len_b")}
+        beams = {"num_beams": self.num_beams is not None, "trace": self.trace}
+        self.check_search(sample=self.sample, **beams, **limits)
+        if self.beam_tree is not None and (self.sample or self.num_beams == 1):
+            raise ConfigError("--beam-tree draws beam search: give --num-beams 2 or more")
         self.given()
         for name in ("batch_size", "buffer_size"):
             value = getattr(self, name)
@@ -209,6 +215,8 @@ class Translate(TranslationFlags, LanguageFlags, EngineCommand):
         how = search_settings(self.run) | self.given()
         if self.sample:
             how |= {"num_beams": 1, "do_sample": True}
+        if self.exhaustive is not None:  # a search of translators returns no more than its beams
+            how |= {"num_beams": max(2, self.num_return_sequences or 1)}
         search = self.generation(**how)
         size = self.batch_size
         rows = None if size is None else tuple(sorted({n for n in (1, 8) if n < size} | {size}))
@@ -222,7 +230,34 @@ class Translate(TranslationFlags, LanguageFlags, EngineCommand):
         """Translations by the flags, or with their steps."""
         if self.trace:
             return self.traces(translator, lines, direction)
+        if self.exhaustive is not None:
+            return self.every_translation(translator, lines, direction)
+        if self.beam_tree is not None:
+            lines = self.drawn(translator, lines, direction)
         return translator.stream(lines, directions=direction)
+
+    def every_translation(
+        self, translator: Any, lines: Iterable[str], direction: "Direction"
+    ) -> "Iterator[Translation]":
+        """The best of all translations of each line."""
+        from transformer_jax.decoding.requests import Translation
+        from transformer_jax.decoding.search_views import every_text
+
+        assert self.exhaustive is not None
+        for line in lines:
+            sequence = translator.sequence(line, translator.search, direction)
+            found = every_text(translator, sequence, translator.search, self.exhaustive)
+            yield Translation(line, tuple(found))
+
+    def drawn(
+        self, translator: Any, lines: Iterable[str], direction: "Direction"
+    ) -> "Iterator[str]":
+        """The lines; the tree of the first one is drawn."""
+        for number, line in enumerate(lines):
+            if not number:
+                sequence = translator.sequence(line, translator.search, direction)
+                self.draw_tree(line, translator, sequence, translator.search)
+            yield line
 
     def traces(
         self, translator: Any, lines: Iterable[str], direction: "Direction"

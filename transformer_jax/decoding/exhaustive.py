@@ -21,7 +21,7 @@ Scorer = Callable[[Int[np.ndarray, "R T"]], Float[np.ndarray, "R T V"]]
 class ExactHypothesis(NamedTuple):
     """A complete sequence with its score."""
 
-    tokens: tuple[int, ...]  # EOS included
+    tokens: tuple[int, ...]  # EOS included, unless the limit cut it
     log_prob: float
     score: float  # normalized for length
 
@@ -64,7 +64,8 @@ def exhaustive_search(
 ) -> list[ExactHypothesis]:
     """The ``num_return_sequences`` best of all sequences of at most ``length`` tokens that end.
 
-    Of several end tokens the most probable ends each, as in beam search.
+    Of several end tokens the most probable ends each, as in beam search. Where ``at_limit`` is
+    ``cut``, sequences of ``length`` tokens without an end are among them.
 
     It scores whole prefixes, so it shares neither cache nor loop with the searches that are tested
     against it. Ties go to the shorter, then to the lower tokens.
@@ -72,7 +73,8 @@ def exhaustive_search(
     Args:
         scorer: Maps decoder inputs ``[R T]``, the first token included, to logits ``[R T V]``.
         special: Ids of end tokens and suppressed tokens.
-        config: ``num_return_sequences``, ``normalization`` and ``length_penalty`` count.
+        config: ``num_return_sequences``, ``normalization``, ``length_penalty`` and ``at_limit``
+            count.
         start: The token that starts every sequence, usually BOS.
         vocab_size: K, the number of tokens, EOS included.
         length: N, most tokens, EOS included.
@@ -93,6 +95,8 @@ def exhaustive_search(
     parts = [prefixes[i : i + rows] for i in range(0, len(prefixes), rows)]
     log_probs = np.concatenate([_log_probs(scorer(part)) for part in parts])
     found = _complete(prefixes, log_probs, special.ends, config)
+    if config.at_limit == "cut" and K:
+        found += _cut(prefixes, log_probs, letters, config)
     return sorted(found, key=lambda e: (-e.score, len(e.tokens), e.tokens))[
         : config.num_return_sequences
     ]
@@ -105,10 +109,7 @@ def _complete(
     config: GenerationConfig,
 ) -> list[ExactHypothesis]:
     """Completes every distinct prefix of ``prefixes`` by its most probable end."""
-    R, N = prefixes.shape
-    follow = prefixes[:, 1:, None]
-    steps = np.take_along_axis(log_probs[:, :-1], follow, axis=2)[:, :, 0]
-    so_far = np.concatenate([np.zeros((R, 1)), np.cumsum(steps, axis=1)], axis=1)
+    N, so_far = prefixes.shape[1], _so_far(prefixes, log_probs)
     lengths = np.arange(1, N + 1)
     penalties = length_penalty(lengths, config.normalization, config.length_penalty).tolist()
     found = {}
@@ -120,6 +121,34 @@ def _complete(
             tokens = (*prefix, end)
             found[tokens] = ExactHypothesis(tokens, log_prob, log_prob / penalties[n])
     return list(found.values())
+
+
+def _cut(
+    prefixes: Int[np.ndarray, "R T"],
+    log_probs: Float[np.ndarray, "R T V"],
+    letters: Int[np.ndarray, " K"],
+    config: GenerationConfig,
+) -> list[ExactHypothesis]:
+    """Returns the best sequences of all tokens that the limit allows, none of which is an end."""
+    N = prefixes.shape[1]
+    totals = _so_far(prefixes, log_probs)[:, -1:] + log_probs[:, -1][:, letters]
+    # Rows and letters rise, so that among equals the lower tokens come first.
+    best = np.argsort(-totals, axis=None, kind="stable")[: config.num_return_sequences]
+    rows, last = np.unravel_index(best, totals.shape)
+    penalty = float(length_penalty(np.array([N]), config.normalization, config.length_penalty)[0])
+    return [
+        ExactHypothesis((*prefixes[row, 1:].tolist(), int(letters[k])), total, total / penalty)
+        for row, k, total in zip(rows, last, totals[rows, last].tolist(), strict=True)
+    ]
+
+
+def _so_far(
+    prefixes: Int[np.ndarray, "R T"], log_probs: Float[np.ndarray, "R T V"]
+) -> Float[np.ndarray, "R T"]:
+    """Returns the log-probability of each prefix of 0, 1, ... tokens."""
+    follow = prefixes[:, 1:, None]
+    steps = np.take_along_axis(log_probs[:, :-1], follow, axis=2)[:, :, 0]
+    return np.concatenate([np.zeros((len(prefixes), 1)), np.cumsum(steps, axis=1)], axis=1)
 
 
 def _log_probs(logits: Float[np.ndarray, "R T V"]) -> Float[np.ndarray, "R T V"]:

@@ -15,14 +15,16 @@ from transformer_jax.core.trees import device_of
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import is_plain, left_pad, row_settings, sampling_keys
 from transformer_jax.decoding.context import ContextTextGenerator, TextStart
+from transformer_jax.decoding.exhaustive import Scorer
 from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.decoding.options import BatchingConfig, special_tokens
+from transformer_jax.decoding.options import BatchingConfig, SpecialTokens, special_tokens
 from transformer_jax.decoding.programs import MoreTokens, Programs, PromptBatch, SearchPrompts
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, search_settings
 from transformer_jax.decoding.search_state import SearchState
-from transformer_jax.decoding.text_generation import Pending, read_hypotheses
+from transformer_jax.decoding.search_views import BeamSearch, scorer_after
+from transformer_jax.decoding.text_generation import Pending, beam_search_of, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence, KeptContext
@@ -135,18 +137,18 @@ class DecoderLanguageModel(ContextTextGenerator):
         found: dict[int, list[Continuation]] = {}
         apart = collections.defaultdict(list)
         for index, request in enumerate(numbered(requests)):
-            apart[id(self._of(request))].append((index, request))
+            apart[id(self.for_request(request))].append((index, request))
         for alike in apart.values():
-            model = self._of(alike[0][1])
+            model = self.for_request(alike[0][1])
             texts = super(DecoderLanguageModel, model).generate([one for _, one in alike])
             found |= {index: text for (index, _), text in zip(alike, texts, strict=True)}
         return [found[index] for index in range(len(requests))]
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
         """Streams a text like any language model."""
-        yield from super(DecoderLanguageModel, self._of(request)).stream(request)
+        yield from super(DecoderLanguageModel, self.for_request(request)).stream(request)
 
-    def _of(self, request: GenerationRequest) -> "DecoderLanguageModel":
+    def for_request(self, request: GenerationRequest) -> "DecoderLanguageModel":
         """The model whose texts begin and end as those of a request."""
         return self.others.get(request.adapter or "", self)
 
@@ -155,7 +157,7 @@ class DecoderLanguageModel(ContextTextGenerator):
     ) -> tuple[Continuation, list[TraceStep]]:
         """A continuation and its steps, each with the ``best`` most probable tokens."""
         [[continuation, *_]] = self.generate([request])
-        read = next(self._of(request).sequences(request, 0)).prompt_ids
+        read = next(self.for_request(request).sequences(request, 0)).prompt_ids
         whole = [*read, *continuation.tokens]
         asked = [(0, window) for window in windows(len(read), len(whole), self.context)]
         found = dict(self._forced([whole], asked, best, request.adapter))
@@ -356,6 +358,14 @@ class DecoderLanguageModel(ContextTextGenerator):
         self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None
     ) -> Pending:
         """The continuations that beam search finds, which lie within one context."""
+        search = self.beam_search(batch, config, kept)
+        output = search.run(self.run.search)
+        return lambda: read_hypotheses(batch, output)
+
+    def beam_search(
+        self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None = None
+    ) -> BeamSearch:
+        """Returns the beam search of sequences, within one context."""
         seen = [self.context_tokens(sequence) for sequence in batch]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
         read = 1 + (self._up(width - 1) if width > 1 else 0)
@@ -364,12 +374,27 @@ class DecoderLanguageModel(ContextTextGenerator):
         for row, (sequence, ids) in enumerate(zip(batch, seen, strict=True)):
             limits[row] = min(sequence.remaining, self.context - len(ids) + 1)
         length = round_up(max(limits.tolist()), self.shapes.caches)
-        # Search ends every hypothesis, also where texts do not end by themselves.
-        special = self.run.special
-        suppressed = tuple(t for t in special.suppress_tokens if t not in special.ends)
-        prompts = SearchPrompts(tokens, starts, limits)
-        special = special._replace(suppress_tokens=suppressed)
+        prompts, special = SearchPrompts(tokens, starts, limits), self.search_tokens(config)
         plan, values = search_settings(config, special, vocab=self.vocab, length=length, kept=kept)
         params = self._chosen([sequence.request.adapter for sequence in batch], rows)
-        output = self.run.search(params, prompts, plan=plan, values=values, length=length)
-        return lambda: read_hypotheses(batch, output)
+        return BeamSearch(params, prompts, plan, values, length)
+
+    def beam_searcher(
+        self, request: GenerationRequest
+    ) -> tuple["DecoderLanguageModel", GenerationSequence, GenerationConfig]:
+        """Returns the model of a request's texts, their beginning and their beam search."""
+        model = self.for_request(request)
+        return model, next(model.sequences(request, 0)), beam_search_of(request)
+
+    def search_tokens(self, config: GenerationConfig) -> SpecialTokens:
+        """Returns the special tokens of search, which ends texts also where training does not."""
+        special = self.run.special
+        suppressed = tuple(t for t in special.suppress_tokens if t not in special.ends)
+        return special._replace(suppress_tokens=suppressed)
+
+    def scorer(self, sequence: GenerationSequence) -> Scorer:
+        """Returns the function from continuations ``[R T]``, behind any first token, to logits."""
+        adapter = sequence.request.adapter
+        chosen = lambda rows: self._chosen([adapter] * rows, rows)
+        logits = lambda tokens: self.run.logits(chosen(len(tokens)), (tokens,))
+        return scorer_after(self.context_tokens(sequence), logits, self.context, self.params)

@@ -243,17 +243,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         sources, cut = self.encode(lines, frames, self.counts["lines"])
         framing = self.longest - self.room
         sequences = [
-            GenerationSequence(
-                GenerationRequest(line, number=number + i),
-                index=i,
-                sample=0,
-                prompt_ids=[],
-                tokenizer=self.tokenizer,
-                prompt_text="",
-                source=source,
-                begins=frame.begins,
-                limit=config.target_tokens(len(source), self.most),
-            )
+            self._sequence(line, source, frame, config, index=i, number=number + i)
             for i, (line, source, frame) in enumerate(zip(lines, sources, frames, strict=True))
             if len(source) > framing
         ]
@@ -268,3 +258,43 @@ class LineTranslator(TextGenerator[GenerationConfig]):
                 for text in found.get(i, nothing)
             )
             yield Translation(line, texts, cut[i])
+
+    def sequence(
+        self, line: str, config: GenerationConfig, direction: Direction = DEFAULT_DIRECTION
+    ) -> GenerationSequence:
+        """Returns the translation of a line before its first token.
+
+        Args:
+            line: A sentence.
+            config: Of its search.
+            direction: Its languages.
+
+        Raises:
+            ConfigError: A language is unknown or missing.
+            DataError: The line is too long and ``batching.too_long`` is ``error``.
+        """
+        [frame] = self.frames(direction, 1)
+        [source], _ = self.encode([line], [frame])
+        return self._sequence(line, source, frame, config)
+
+    def _sequence(
+        self,
+        line: str,
+        source: Any,
+        frame: Frame,
+        config: GenerationConfig,
+        *,
+        index: int = 0,
+        number: int = 0,
+    ) -> GenerationSequence:
+        return GenerationSequence(
+            GenerationRequest(line, number=number),
+            index=index,
+            sample=0,
+            prompt_ids=[],
+            tokenizer=self.tokenizer,
+            prompt_text="",
+            source=source,
+            begins=frame.begins,
+            limit=config.target_tokens(len(source), self.most),
+        )

@@ -14,13 +14,19 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.forced import TeacherForced, teacher_forced_log_probs
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.decoding.search import advance_search, continue_search, search
+from transformer_jax.decoding.search import (
+    advance_search,
+    continue_search,
+    search,
+    search_trail,
+)
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, search_settings
 from transformer_jax.decoding.search_state import (
     PromptContext,
     SearchResult,
     SearchRows,
     SearchState,
+    SearchTrail,
     start_search,
 )
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
@@ -81,6 +87,8 @@ class Programs:
         look_begin: Reads one prompt for speculation.
         look_go: Goes on with that; the one given is used up.
         force: Log-probabilities of given texts, by teacher forcing.
+        logits: Logits of given texts.
+        trail: Beam search from prompts, and its live beams; see :func:`.search_trail`.
     """
 
     def __init__(self, graph: Any, special: SpecialTokens, *, num_draft_tokens: int = 0):
@@ -97,6 +105,8 @@ class Programs:
         self.look_begin = MeshProgram(self._look_begin_one, static_argnames="length")
         self.look_go = MeshProgram(self._look_go_one, donate_argnums=1)
         self.force = MeshProgram(self._force_batch, static_argnames="best")
+        self.logits = MeshProgram(self._logits_batch)
+        self.trail = MeshProgram(self._trail_batch, static_argnames=("plan", "length"))
 
     def _begin_batch(self, params, prompts, *, plan, values, size, length) -> SearchState:
         model, tokens = nnx.merge(self.graph, params), prompts.tokens
@@ -135,6 +145,17 @@ class Programs:
 
     def _force_batch(self, params, arguments, targets, *, best) -> TeacherForced:
         return teacher_forced_log_probs(nnx.merge(self.graph, params)(*arguments), targets, best)
+
+    def _logits_batch(self, params, arguments) -> Array:
+        return nnx.merge(self.graph, params)(*arguments)
+
+    def _trail_batch(
+        self, params, prompts, *, plan, values, length
+    ) -> tuple[SearchResult, SearchTrail]:
+        model = nnx.merge(self.graph, params)
+        cache = prefill(model, prompts, length, plan.beams)
+        rows = SearchRows(prompts.tokens[:, -1], prompts.limits)
+        return search_trail(model, cache, rows, plan, values, length=length)
 
 
 def prefill(model: Decodable, prompts: SearchPrompts, length: int, beams: int = 1) -> Any:

@@ -20,13 +20,14 @@ from transformer_jax.decoding.search_state import (
     SearchResult,
     SearchRows,
     SearchState,
+    SearchTrail,
     put_rows,
     start_search,
     take_rows,
 )
 from transformer_jax.functional import logits as functional
 
-__all__ = ["advance_search", "continue_search", "search", "search_result"]
+__all__ = ["advance_search", "continue_search", "search", "search_result", "search_trail"]
 
 
 def continue_search(
@@ -198,3 +199,28 @@ def search(
         row_values = values.take(places)
     state = continue_search(model, state, length, plan, row_values)
     return search_result(put_rows(full, state, places) if sizes else state, plan, values)
+
+
+def search_trail(
+    model: Any,
+    cache: Any,
+    rows: SearchRows,
+    plan: SearchPlan,
+    values: SearchValues,
+    *,
+    length: int,
+) -> tuple[SearchResult, SearchTrail]:
+    """Returns what :func:`search` finds by beam search, and the live beams of each step.
+
+    Args:
+        model: Decoder, encoder-decoder or :class:`Steps`.
+        cache: Cache before the first token.
+        rows: The rows.
+        plan: The static part, with several beams.
+        values: The settings.
+        length: T, most tokens of any text, an end included.
+    """
+    state = start_search(cache, rows, plan, values, length=length)
+    state = continue_search(model, state, length, plan, values)
+    assert state.parents is not None, "a single beam has no parents"
+    return search_result(state, plan, values), SearchTrail(state.tokens, state.parents, state.t)

@@ -15,6 +15,7 @@ __all__ = [
     "SearchResult",
     "SearchRows",
     "SearchState",
+    "SearchTrail",
     "Steps",
     "put_rows",
     "row_keys",
@@ -92,6 +93,14 @@ class SearchResult(NamedTuple):
     log_probs: Float[Array, "B P"]  # under the model, whatever was processed
     scores: Float[Array, "B P"]  # what ranks texts
     ended: Bool[Array, "B P"]  # by an end token that the search chose, not by the limit
+
+
+class SearchTrail(NamedTuple):
+    """The live beams after each step of a beam search."""
+
+    tokens: Int[Array, "T B M"]  # the token that each beam wrote
+    parents: Int[Array, "T B M"]  # the beam of the step before that it continues
+    steps: Int[Array, ""]  # steps that were taken
 
 
 def row_keys(key: Key[Array, ""], seeds: Int[Array, " B"]) -> Key[Array, " B"]:

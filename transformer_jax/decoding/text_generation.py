@@ -16,7 +16,14 @@ from transformer_jax.decoding.search_state import SearchResult
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
 
-__all__ = ["CausalTextGenerator", "Found", "Pending", "TextGenerator", "read_hypotheses"]
+__all__ = [
+    "CausalTextGenerator",
+    "Found",
+    "Pending",
+    "TextGenerator",
+    "beam_search_of",
+    "read_hypotheses",
+]
 
 # Batches in flight: the device works on one while the next is prepared.
 AHEAD = 2
@@ -214,7 +221,7 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
                 if request.num_beams == 1:
                     sampled.append(sequence)
                 else:
-                    searched[_beam_search(request)].append(sequence)
+                    searched[beam_search_of(request)].append(sequence)
         found: Found = {}
         for batch in self.batches(sampled):
             collections.deque(self.extend(batch), maxlen=0)
@@ -231,7 +238,7 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
         """
         sequence = next(self.sequences(request, 0))
         if request.num_beams > 1:
-            yield self.search_texts([sequence], _beam_search(request))[0][0].text
+            yield self.search_texts([sequence], beam_search_of(request))[0][0].text
             return
         yield from self.stream_sequence(sequence)
 
@@ -294,8 +301,16 @@ def read_hypotheses(batch: Sequence[GenerationSequence], output: SearchResult) -
     }
 
 
-def _beam_search(request: GenerationRequest) -> GenerationConfig:
-    """Beam search by the log-probability of the whole text, which a limit may cut."""
+def beam_search_of(request: GenerationRequest) -> GenerationConfig:
+    """Returns beam search by the log-probability of the whole text, which a limit may cut.
+
+    Args:
+        request: Has ``num_beams`` and ``num_return_sequences``.
+
+    Example:
+        >>> beam_search_of(GenerationRequest("a", num_beams=3, temperature=0)).at_limit
+        'cut'
+    """
     return GenerationConfig(
         num_beams=request.num_beams,
         num_return_sequences=request.num_return_sequences,

@@ -9,20 +9,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Float, Int
 
-from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.keys import key_for
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.core.trees import device_of
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
+from transformer_jax.decoding.exhaustive import Scorer
 from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.line_translator import Directions, LineTranslator, sampled
-from transformer_jax.decoding.options import TranslationBatching
+from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
 from transformer_jax.decoding.programs import Programs, SearchPrompts
 from transformer_jax.decoding.requests import Translation
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import row_keys
+from transformer_jax.decoding.search_views import BeamSearch
 from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.writing import GenerationSequence
@@ -199,13 +202,39 @@ class Translator(LineTranslator):
         config: GenerationConfig,
         kept: int | None,
     ) -> Pending:
+        search = self._beam_search(batch, shape, config, kept)
+        greedy = config.num_beams == 1 and search.prompts.keys is None
+        sizes = compaction_sizes(shape[0], self.params) if greedy else ()
+        output = search.run(self.run.search, sizes=sizes)
+        return lambda: read_hypotheses(batch, output)
+
+    def beam_search(
+        self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None = None
+    ) -> BeamSearch:
+        """Returns the search of lines of similar length.
+
+        Args:
+            batch: The lines.
+            config: The settings.
+            kept: Finished hypotheses that are returned; None is ``num_return_sequences``.
+        """
+        lengths = [len(sequence.source) for sequence in batch]
+        [(_, shape)] = self.batches(range(len(batch)), lengths, config.num_beams)
+        return self._beam_search(batch, shape, config, kept)
+
+    def _beam_search(
+        self,
+        batch: list[GenerationSequence],
+        shape: tuple[int, int],
+        config: GenerationConfig,
+        kept: int | None,
+    ) -> BeamSearch:
         (rows, size), keys = shape, None
         limits, seeds = np.zeros((2, rows), np.int32)
         limits[: len(batch)] = [one.limit for one in batch]
         if sampled(config):
             seeds[: len(batch)] = [one.request.number or 0 for one in batch]
             keys = row_keys(key_for(config.seed, "sampling"), jnp.asarray(seeds))
-        greedy = config.num_beams == 1 and keys is None
         begins = np.full((rows, 1 + self.given), self.tokenizer.bos, np.int32)
         begins[: len(batch), 1:] = [one.begins for one in batch]
         source, lengths = self.fill_sources([one.source for one in batch], rows, size)
@@ -219,21 +248,41 @@ class Translator(LineTranslator):
         length = config.target_tokens(size, self.most)
         plan, values = search_settings(
             config,
-            self.special_tokens(config.allow_unk),
+            self.search_tokens(config),
             vocab=self.vocab,
             length=length,
             sampled=keys is not None,
             kept=kept,
         )
-        output = self.run.search(
-            self.params,
-            prompts,
-            plan=plan,
-            values=values,
-            length=length,
-            sizes=compaction_sizes(rows, self.params) if greedy else (),
-        )
-        return lambda: read_hypotheses(batch, output)
+        return BeamSearch(self.params, prompts, plan, values, length)
+
+    def search_tokens(self, config: GenerationConfig) -> SpecialTokens:
+        """Returns the ends of translations, and tokens that none holds."""
+        return self.special_tokens(config.allow_unk)
+
+    def scorer(self, sequence: GenerationSequence) -> Scorer:
+        """Returns the function from translations ``[R T]``, behind any first token, to logits.
+
+        Args:
+            sequence: The source.
+
+        Raises:
+            ConfigError: They are longer than the model reads.
+        """
+        begins, size = [self.tokenizer.bos, *sequence.begins], self.shape(len(sequence.source))
+
+        def logits(tokens: Int[np.ndarray, "R T"]) -> Float[np.ndarray, "R T V"]:
+            (R, T), rows = tokens.shape, round_up_rows(len(tokens), self.params)
+            if self.most < T:
+                raise ConfigError(f"texts of {plural(T, 'token')}: at most {self.most} are read")
+            source, lengths = self.fill_sources([sequence.source] * R, rows, size)
+            target, _ = self._fill(
+                [[*begins, *row[1:]] for row in tokens.tolist()], rows, self.given + T
+            )
+            arguments = (source, target, lengths)
+            return np.asarray(self.run.logits(self.params, arguments))[:R, self.given :]
+
+        return logits
 
     def _forced(
         self,

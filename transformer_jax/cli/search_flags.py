@@ -1,0 +1,70 @@
+"""Flags of searches that are looked into: every text, and the tree of beam search."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+from transformer_jax.cli.output import check_file, writing, wrote
+from transformer_jax.core.config_fields import Configuration, OutputPath, Range
+from transformer_jax.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.generation_config import GenerationConfig
+    from transformer_jax.decoding.search_views import BeamSearcher
+    from transformer_jax.decoding.writing import GenerationSequence
+
+__all__ = ["SearchFlags"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchFlags(Configuration, group="--"):
+    """Exhaustive search, and a picture of beam search."""
+
+    exhaustive: Annotated[int, Range(1, 1000)] | None = None
+    """Search every text of at most this many tokens, instead of beam search: a million at most."""
+    beam_tree: OutputPath | None = None
+    """Output file of the tree of beam search for the first text: .png, .svg or .html."""
+
+    def check_search(self, **others: bool) -> None:
+        """Refuses flags of another search.
+
+        Args:
+            **others: Whether each is given, by name.
+
+        Raises:
+            ConfigError: It names two flags that exclude each other, or a file that is no picture.
+        """
+        from transformer_jax.visual.figures import SUFFIXES
+
+        check_file("--beam-tree", self.beam_tree, SUFFIXES)
+        if self.exhaustive is not None:
+            others |= {"beam_tree": self.beam_tree is not None}
+            for name, given in others.items():
+                if given:
+                    flag = name.replace("_", "-")
+                    raise ConfigError(
+                        f"--exhaustive is another search than --{flag}: leave one out"
+                    )
+
+    def draw_tree(
+        self,
+        title: str,
+        searcher: "BeamSearcher",
+        sequence: "GenerationSequence",
+        config: "GenerationConfig",
+    ) -> None:
+        """Draws the tree of a beam search in the file of ``--beam-tree``.
+
+        Args:
+            title: Such as the source.
+            searcher: The model and its tokenizer.
+            sequence: What texts continue or translate.
+            config: The beam search.
+        """
+        from transformer_jax.decoding.search_views import tree_of_beams
+        from transformer_jax.visual.beam_tree import plot_beam_tree
+
+        assert self.beam_tree is not None
+        tree = tree_of_beams(searcher, sequence, config)
+        with writing("--beam-tree", self.beam_tree):
+            plot_beam_tree(tree, self.beam_tree, title=title)
+        wrote(self.beam_tree)
