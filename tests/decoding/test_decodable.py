@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 
 from tests.decoding.finding import SearchRows, find
 from tests.drawing import drawn
+from transformer_jax import laws
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import generate
@@ -218,58 +218,6 @@ def test_models_keep_the_protocol(kind):
     assert isinstance(kind.model, Decodable)
 
 
-@pytest.mark.quick("gru")
-def test_cache_equals_teacher_forcing(kind):
-    forced, cache = kind.forced, kind.init_cache()
-    logits = []
-    for t in range(T):
-        out, cache = kind.step(TOKENS[:, t], cache)
-        logits.append(out)
-    np.testing.assert_allclose(np.stack(logits, 1), forced(TOKENS), atol=1e-5)
-
-
-@pytest.mark.parametrize("beams", [1, 2])
-@pytest.mark.quick("gru-1")
-def test_prefill_equals_teacher_forcing(kind, beams):
-    forced, cache = kind.forced, kind.init_cache(beams=beams)
-    out, cache = kind.prefill(TOKENS[:, :3], cache)
-    np.testing.assert_allclose(out, forced(TOKENS)[:, 2], atol=1e-5)
-    out, cache = kind.step(np.repeat(TOKENS[:, 3], beams), cache)
-    expected = np.repeat(forced(TOKENS)[:, 3], beams, axis=0)
-    np.testing.assert_allclose(out, expected, atol=1e-5)
-
-
-@pytest.mark.quick("gru")
-def test_left_padding_of_prompts_is_invisible(kind):
-    forced, starts = kind.forced, np.array([2, 0, 1])
-    padded = np.where(np.arange(3)[None] < starts[:, None], PAD, TOKENS[:, :3])
-    out, cache = kind.prefill(padded, kind.init_cache(), starts)
-    more, _ = kind.step(TOKENS[:, 3], cache)
-    for b, start in enumerate(starts.tolist()):
-        # A row by itself, with its tokens from the first column on.
-        own = np.zeros((B, T), np.int32)
-        own[b, : 4 - start] = TOKENS[b, start:4]
-        np.testing.assert_allclose(out[b], forced(own)[b, 2 - start], atol=1e-5)
-        np.testing.assert_allclose(more[b], forced(own)[b, 3 - start], atol=1e-5)
-
-
-@pytest.mark.quick("gru", "encoder-decoder")
-def test_reordered_beams_continue_their_parents(kind):
-    model, forced = kind.model, kind.forced
-    cache, step = kind.init_cache(beams=2), kind.step
-    tokens = np.stack([TOKENS, TOKENS[:, ::-1]], 1)  # two beams of different tokens
-    for t in range(2):
-        _, cache = step(tokens[:, :, t].reshape(-1), cache)
-    parents = np.array([[1, 0], [1, 1], [0, 0]])
-    out, _ = step(np.full(2 * B, 4, np.int32), jax.jit(model.reorder)(cache, parents))
-    for b in range(B):
-        for m in range(2):
-            own = np.zeros((B, T), np.int32)
-            own[b, :3] = *tokens[b, parents[b, m], :2], 4
-            expected = forced(own)[b, 2]
-            np.testing.assert_allclose(out[2 * b + m], expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.quick("encoder-decoder-1")
 def test_sequences_continue_by_themselves(kind, beams):
@@ -370,8 +318,9 @@ def test_a_wide_beam_is_exhaustive_search(kind):
     found = find(kind.model, cache, first, SPECIAL, config, vocab=V, length=length)
     for b in range(B):
         own = jax.tree.map(lambda a, b=b: np.repeat(a[b : b + 1], rows, axis=0), kind.inputs)
+        ways = zip(found.tokens[b], found.lengths[b], found.scores[b], strict=True)
+        search = lambda ways=ways: [(ids[:n].tolist(), score) for ids, n, score in ways]
         scorer = lambda prefixes, own=own: forced(np.asarray(prefixes), own)
-        exact = exhaustive_search(scorer, SPECIAL, config, start=BOS, vocab_size=V, length=length)
-        ways = zip(found.tokens[b], found.lengths[b], strict=True)
-        assert [tuple(ids[:n].tolist()) for ids, n in ways] == [e.tokens for e in exact]
-        np.testing.assert_allclose(found.scores[b], [e.score for e in exact], atol=1e-4)
+        laws.beam_search(
+            search, scorer, SPECIAL, config, start=BOS, vocab_size=V, length=length
+        ).require()

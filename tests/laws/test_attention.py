@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import laws
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional import masks
 from transformer_jax.functional.scores import ScaledDot
 from transformer_jax.laws import attention_formula
@@ -92,6 +93,8 @@ def test_fully_masked_rows():
     leaking = lambda *args: (plain(*args)[0], plain(*args)[1] + 1e-9)
     found = laws.masked_rows(leaking, Q, KEYS, V, PARTLY)
     assert found.where == "gradient of queries: row 1, head 0, query 4"
+    with pytest.raises(ArgumentError, match="give a mask with a fully masked row"):
+        laws.masked_rows(plain, Q, KEYS, V, MASK)
     absent = lambda *args: (np.where(PARTLY.any(-1)[..., None], plain(*args)[0], np.nan),)
     assert laws.masked_rows(absent, Q, KEYS, V, PARTLY).error == np.inf
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import laws
+from transformer_jax.core.errors import ArgumentError
 
 TOKENS = np.random.default_rng(0).integers(3, 9, (2, 5))
 VECTORS = np.random.default_rng(0).standard_normal((2, 5, 4)).astype(np.float32)
@@ -28,10 +29,6 @@ def padded(tokens, real):
     """Attention of token vectors to real positions."""
     vectors = np.random.default_rng(1).standard_normal((9, 4)).astype(np.float32)
     return attention(jnp.asarray(real)[:, None], jnp.asarray(vectors)[tokens])
-
-
-def cumulative(x):
-    return np.cumsum(x, axis=1)
 
 
 READS = r"row \d: position \d reads position \d$"
@@ -118,9 +115,41 @@ def test_an_output_that_is_no_number_breaks_a_law():
         found.require()
 
 
-def test_inputs_that_cannot_be_changed_are_refused():
-    with pytest.raises(ValueError, match="give an input with two values or more"):
-        laws.causality(cumulative, np.ones((1, 3)))
+SOURCES = {
+    "kept": lambda source, real, target: target + attend_to(source, real),
+    "mask never passed": lambda source, real, target: target + attend_to(source, real | True),
+    "mask of the longest": lambda source, real, target: (
+        target + attend_to(source, real.any(0)[None])
+    ),
+    "divided by the length": lambda source, real, target: (
+        target + attend_to(source, real) / real.shape[1]
+    ),
+}
+
+
+def attend_to(source, real):
+    return padded(source, real)[:, 0, :1]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_padding_of_a_source(name):
+    given = TOKENS, REAL, np.ones((2, 3), np.float32)
+    for check in (laws.source_padding, laws.source_length):
+        found = check(SOURCES[name], *given)
+        keeps = name == "kept" or (check, name[:7]) == (laws.source_padding, "divided")
+        assert found.holds == keeps
+        assert found.where.startswith("" if keeps else "row 1, position ")
+
+
+def test_inputs_that_show_nothing_are_refused():
+    run, everything = lambda *args: args[0], np.ones_like(REAL)
+    for check in (laws.padding, laws.padding_length, laws.loss_padding, laws.loss_length):
+        with pytest.raises(ArgumentError, match="give a batch with padding"):
+            check(run, TOKENS, everything)
+    with pytest.raises(ArgumentError, match="give two rows or more"):
+        laws.batch_mates(run, TOKENS[:1])
+    with pytest.raises(ArgumentError, match="give an input with two values or more"):
+        laws.causality(run, np.ones((1, 3)))
 
 
 @pytest.mark.parametrize("name", laws.ALL)

@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
+from transformer_jax import laws
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.config import (
@@ -67,6 +68,7 @@ variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 # Every place has a token of its own, so that the rows of the table tell them apart.
 TOKENS = jnp.arange(1, 1 + 2 * T).reshape(2, T)
 LENGTHS = jnp.array([T, 5])
+REAL = np.arange(T) < np.array([[T], [5]])
 TYPES = jnp.array([[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0, 0, 0]])
 
 
@@ -93,17 +95,10 @@ def layered(config):
 
 
 @functools.lru_cache
-def slopes(config):
-    """Gradients of some output vectors, each by its weight, with respect to all parameters."""
-    graph, params = parts(config)
-
-    def run(params, chosen, tokens, lengths, types):
-        # Not the plain sum: a norm at the end makes that the same for all vectors.
-        weights = jnp.arange(1.0, 1.0 + D)[None, None] * chosen
-        hidden = nnx.merge(graph, params)(tokens, lengths, types)
-        return jnp.sum(hidden * weights), hidden
-
-    return functools.partial(jax.jit(jax.grad(run, has_aux=True)), params)
+def masked(config):
+    """Vectors of tokens and types, from a mask of what is real."""
+    run = forward(config)
+    return lambda given, real: run(*given[:1], jnp.asarray(real), *given[1:])
 
 
 def sizes(config, model=Encoder):
@@ -141,28 +136,36 @@ def test_h17_berts_have_their_published_sizes_without_and_with_heads(name, count
 @variants
 @pytest.mark.quick("modern")
 def test_every_token_sees_all_real_ones_of_its_row_and_nothing_else(config):
-    """By gradient, exactly zero (rows B26, H17): both directions, no padding, no other row."""
-    for row, length in enumerate(LENGTHS.tolist()):
-        for query in range(length):
-            chosen = jnp.zeros((2, T, 1)).at[row, query].set(1)
-            table = slopes(config)(chosen, TOKENS, LENGTHS, TYPES)[0]["embedding"]["table"]
-            seen = np.flatnonzero(np.asarray(table).any(-1))
-            np.testing.assert_array_equal(seen, TOKENS[row, :length])
+    """By gradient, exactly zero (rows B26, H17): both directions, no padding."""
+    (graph, params), tokens = parts(config), TOKENS.reshape(-1)
+
+    def outputs(vectors):
+        table = params["embedding"]["table"].at[tokens].set(vectors.reshape(2 * T, D))
+        model = nnx.merge(graph, params | {"embedding": {"table": table}})
+        return model(TOKENS, LENGTHS, TYPES)
+
+    visible = REAL[:, :, None] & REAL[:, None]
+    laws.visibility(outputs, params["embedding"]["table"][TOKENS], visible).require()
 
 
 @variants
 @pytest.mark.quick("modern")
 def test_padding_changes_nothing(config):
     """Its tokens, types and number: neither outputs nor gradients (row B29 for encoders)."""
-    real = (jnp.arange(T)[None] < LENGTHS[:, None])[..., None].astype(jnp.float32)
-    gradients, hidden = slopes(config)(real, TOKENS, LENGTHS, TYPES)
-    padded = TOKENS.at[1, 5:].set(3), LENGTHS, TYPES.at[1, 5:].set(1)
-    again, other = slopes(config)(real, *padded)
-    chex.assert_trees_all_close(again, gradients, atol=0, rtol=0)
-    chex.assert_trees_all_close(other[1, :5], hidden[1, :5], atol=0, rtol=0)
-    alone = forward(config)(TOKENS[1:, :5], LENGTHS[1:], TYPES[1:, :5])
-    chex.assert_trees_all_close(alone[0], hidden[1, :5], atol=1e-5)
-    assert np.abs(gradients["embedding"]["table"]).max() > 0.1
+    laws.padding(masked(config), (TOKENS, TYPES), REAL).require()
+    laws.padding_length(masked(config), (TOKENS, TYPES), REAL).require()
+    graph, params = parts(config)
+
+    @jax.jit
+    @jax.grad
+    def gradients(params, given, real):
+        hidden = nnx.merge(graph, params)(given[0], real, given[1])
+        # Not the plain sum: a norm at the end makes that the same for all vectors.
+        return (hidden * jnp.arange(1.0, 1.0 + D)[None, None] * real[..., None]).sum()
+
+    found = lambda given, real: gradients(params, given, real)
+    laws.loss_padding(found, (TOKENS, TYPES), REAL).require()
+    assert np.abs(found((TOKENS, TYPES), REAL)["embedding"]["table"]).max() > 0.1
 
 
 @variants
@@ -171,25 +174,23 @@ def test_padding_may_stand_anywhere(config):
     """A mask replaces lengths: padding at the end is that of lengths, elsewhere it is invisible
     too.
     """
-    run = forward(config)
-    ends = jnp.arange(T)[None] < LENGTHS[:, None]
-    chex.assert_trees_all_close(
-        run(TOKENS, ends, TYPES)[1, :5], run(TOKENS, LENGTHS, TYPES)[1, :5], atol=0, rtol=0
-    )
-    real = jnp.array([[0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1, 0, 1]], bool)
-    before = run(TOKENS, real, TYPES)
-    after = run(jnp.where(real, TOKENS, 3), real, jnp.where(real, TYPES, 1))
-    chex.assert_trees_all_close(after[real], before[real], atol=0, rtol=0)
+    run, given = masked(config), (TOKENS, TYPES)
+    by_lengths = forward(config)(TOKENS, LENGTHS, TYPES)
+    chex.assert_trees_all_close(run(given, REAL)[1, :5], by_lengths[1, :5], atol=0, rtol=0)
+    real = np.array([[0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1, 0, 1]], bool)
+    laws.padding(run, given, real).require()
     if config.positions.skip_padding or config.positions.kind == "rope":
         # On the left, padding moves nothing: it does not count, or distances stay.
-        alone = run(TOKENS[:1, 2:], jnp.array([6]), TYPES[:1, 2:])
-        chex.assert_trees_all_close(before[:1, 2:], alone, atol=1e-5)
+        alone = forward(config)(TOKENS[:1, 2:], jnp.array([6]), TYPES[:1, 2:])
+        chex.assert_trees_all_close(run(given, real)[:1, 2:], alone, atol=1e-5)
 
 
-def test_rows_are_independent_of_their_order():
-    run = forward(BERT)
-    reversed_rows = run(TOKENS[::-1], LENGTHS[::-1], TYPES[::-1])
-    chex.assert_trees_all_close(reversed_rows[::-1], run(TOKENS, LENGTHS, TYPES), atol=1e-6)
+@variants
+@pytest.mark.quick("modern")
+def test_rows_do_not_read_each_other(config):
+    run = lambda given: masked(config)(*given)
+    laws.batch_mates(run, ((TOKENS, TYPES), REAL)).require()
+    laws.batch_of_one(run, ((TOKENS, TYPES), REAL)).require()
 
 
 def test_types_matter_through_their_table_alone():
@@ -228,8 +229,7 @@ def test_h21_layers_are_the_embeddings_and_what_each_block_makes(config):
     layers = layered(config)(*args)
     chex.assert_shape(layers, (config.encoder_layers + 1, 2, T, D))
     chex.assert_trees_all_close(layers, compiled(config, by_hand)(layers, *args), atol=1e-5)
-    hidden = slopes(config)(jnp.ones((2, T, 1)), *args)[1]
-    chex.assert_trees_all_close(layers[-1], hidden, atol=1e-5)
+    chex.assert_trees_all_close(layers[-1], forward(config)(*args), atol=1e-5)
     assert config.final_norm == (config.norm.placement != "post")
 
 
@@ -274,10 +274,9 @@ def test_u13_attention_maps_sum_to_one_over_what_is_real():
     maps = compiled(BERT, lambda model, *args: model.attention_maps(*args))
     maps = np.asarray(maps(TOKENS, LENGTHS, TYPES))
     chex.assert_shape(maps, (2, 2, 4, T, T))
-    np.testing.assert_allclose(maps.sum(-1), 1.0, atol=1e-5)
+    laws.weights_sum_to_one(maps, REAL[:, None, None], tolerance=1e-5).require()
     assert (maps[:, 0] > 0).all()
     assert (maps[:, 1, :, :, :5] > 0).all()
-    assert not maps[:, 1, :, :, 5:].any()
 
 
 def test_skipped_padding_stands_in_the_row_before_the_first():

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,21 +99,6 @@ def speech(seed=0):
     return source, LENGTHS, jnp.asarray(tokens, jnp.int32)
 
 
-@pytest.mark.quick("luong")
-@kinds
-def test_padding_is_invisible(name):
-    """Neither what padding holds nor how much of it there is changes anything."""
-    source, lengths, tokens = speech()
-    run, params = program(name), made(name)[1]
-    wanted = run(params, source, lengths, tokens)
-    padding = jnp.arange(S)[None, :, None] >= lengths[:, None, None]
-    chex.assert_trees_all_close(
-        run(params, jnp.where(padding, 1e3, source), lengths, tokens), wanted, atol=1e-5
-    )
-    longer = jnp.pad(source, ((0, 0), (0, 2), (0, 0)), constant_values=7.0)
-    chex.assert_trees_all_close(run(params, longer, lengths, tokens), wanted, atol=1e-5)
-
-
 @pytest.mark.quick("bahdanau")
 @kinds
 def test_every_frame_counts_and_no_padding(name):
@@ -125,24 +109,6 @@ def test_every_frame_counts_and_no_padding(name):
     real = np.asarray(jnp.arange(S)[None] < lengths[:, None])
     assert (slope[real] > 0).all()
     assert not slope[~real].any()
-
-
-@pytest.mark.quick("cho")
-@kinds
-def test_steps_of_decoding_are_those_of_the_forward_pass(name):
-    source, lengths, tokens = speech()
-    graph, params = made(name)
-
-    def stepwise(params, source, tokens):
-        model, found = nnx.merge(graph, params), []
-        cache = model.init_cache({"source": source, "source_lengths": lengths}, B, T)
-        for t in range(T):
-            logits, cache = model.step(tokens[:, t], cache)
-            found.append(logits)
-        return jnp.stack(found, axis=1)
-
-    wanted = program(name)(params, source, lengths, tokens)
-    chex.assert_trees_all_close(jax.jit(stepwise)(params, source, tokens), wanted, atol=1e-5)
 
 
 @kinds

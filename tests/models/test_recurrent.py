@@ -85,21 +85,6 @@ def test_the_four_steps_of_the_lecture():
             assert (maps[row, t, LENGTHS[row] :] == 0).all()
 
 
-@pytest.mark.parametrize("kind", ["all at once", "hidden", "context"])
-@pytest.mark.parametrize("score", [*SCORES, None])
-@pytest.mark.quick("concat-hidden")
-def test_padding_is_invisible_and_later_tokens_are(score, kind):
-    model = nnx.merge(*drawn(lambda: make(score, kind=kind, layers=2)))
-    inputs, tokens = texts()
-    hidden = compiled(model, lambda model, *args: model.hidden(*args))
-    y = hidden(inputs, tokens)
-    inside = np.arange(S) < LENGTHS[:, None]
-    other = inputs | {"source": np.where(inside, inputs["source"], 0)}
-    np.testing.assert_allclose(hidden(other, tokens), y, atol=1e-6)
-    later = tokens.at[:, 3:].set(4)
-    np.testing.assert_allclose(hidden(inputs, later)[:, :3], y[:, :3], atol=1e-6)
-
-
 def test_bahdanau_step_by_step():
     """Row T6, the state before a token attends; a maxout layer over state, context, embedding."""
     model = nnx.merge(*drawn(lambda: make("concat", kind="context", cell="gru")))

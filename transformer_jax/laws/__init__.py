@@ -22,7 +22,14 @@ from transformer_jax.laws.decoding import beam_search, cached, prefilled, prompt
 from transformer_jax.laws.dependence import causality, causality_by_gradient, visibility
 from transformer_jax.laws.finding import ALL, Finding, Law, LawBroken
 from transformer_jax.laws.losses import loss_length, loss_padding, loss_split
-from transformer_jax.laws.rows import batch_mates, batch_of_one, padding, padding_length
+from transformer_jax.laws.rows import (
+    batch_mates,
+    batch_of_one,
+    padding,
+    padding_length,
+    source_length,
+    source_padding,
+)
 from transformer_jax.laws.runs import repeatability, resumed, sharded
 from transformer_jax.laws.sequences import packed_mates, packing, permutation
 
@@ -55,6 +62,8 @@ __all__ = [
     "repeatability",
     "resumed",
     "sharded",
+    "source_length",
+    "source_padding",
     "visibility",
     "weights_sum_to_one",
     "with_gradients",

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, scaled_dot
 from transformer_jax.laws.finding import Finding, Place, difference, errors, finding, law, worst
@@ -126,6 +127,8 @@ def masked_rows(
     """
     (B, N, T, _), S = q.shape, k.shape[2]
     masked = ~np.any(_visible(mask, B, N, T, S), axis=-1)
+    if not masked.any():
+        raise ArgumentError("laws: every query sees a key: give a mask with a fully masked row")
     cotangent = np.random.default_rng(0).standard_normal((B, N, T, v.shape[3]), np.float32)
     found = [np.asarray(array) for array in kernel(q, k, v, cotangent, mask)[:2]]
     places = [

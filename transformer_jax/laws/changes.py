@@ -2,11 +2,11 @@
 
 import jax
 import numpy as np
-from jaxtyping import Bool, PyTree, Shaped
+from jaxtyping import Array, Bool, PyTree, Shaped
 
 from transformer_jax.core.errors import ArgumentError
 
-__all__ = ["other_values", "replace_where"]
+__all__ = ["other_values", "replace_where", "with_padding"]
 
 
 def other_values(
@@ -47,3 +47,19 @@ def replace_where(inputs: PyTree, places: Bool[np.ndarray, "..."]) -> PyTree:
         return np.where(where, other_values(leaf, leaf), leaf)
 
     return jax.tree.map(replaced, inputs)
+
+
+def with_padding(real: Bool[Array | np.ndarray, "B T"]) -> Bool[np.ndarray, "B T"]:
+    """Returns the mask of real positions as a NumPy array.
+
+    Raises:
+        ArgumentError: There is no padding, so that a law about it would say nothing.
+
+    Example:
+        >>> with_padding(np.array([[True, False]]))
+        array([[ True, False]])
+    """
+    mask = np.asarray(real)
+    if mask.all():
+        raise ArgumentError("laws: real is True everywhere: give a batch with padding")
+    return mask

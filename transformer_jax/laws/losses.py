@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from transformer_jax.laws.changes import replace_where
+from transformer_jax.laws.changes import replace_where, with_padding
 from transformer_jax.laws.finding import Finding, difference, finding, law
 
 __all__ = ["loss_length", "loss_padding", "loss_split"]
@@ -35,7 +35,7 @@ def loss_padding(
         >>> loss_padding(lambda losses, real: {"loss": losses.sum()}, losses, real).where
         'loss: []'
     """
-    batch, real = jax.tree.map(np.asarray, batch), np.asarray(real)
+    batch, real = jax.tree.map(np.asarray, batch), with_padding(real)
     changed = totals(replace_where(batch, ~real), real)
     return finding("loss_padding", difference(changed, totals(batch, real)), tolerance)
 
@@ -65,7 +65,7 @@ def loss_length(
         >>> loss_length(lambda losses, real: (losses * real).mean(), losses, real).holds
         False
     """
-    batch, real = jax.tree.map(np.asarray, batch), np.asarray(real)
+    batch, real = jax.tree.map(np.asarray, batch), with_padding(real)
     parts = []
     for row, length in enumerate(real.sum(1).tolist()):
         cut = lambda x, row=row, length=length: x[row : row + 1, :length]

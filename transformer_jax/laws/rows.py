@@ -7,14 +7,25 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from transformer_jax.laws.changes import replace_where
+from transformer_jax.core.errors import ArgumentError
+from transformer_jax.laws.changes import replace_where, with_padding
 from transformer_jax.laws.finding import Finding, Place, difference, finding, law, worst
 
-__all__ = ["batch_mates", "batch_of_one", "padding", "padding_length"]
+__all__ = [
+    "batch_mates",
+    "batch_of_one",
+    "padding",
+    "padding_length",
+    "source_length",
+    "source_padding",
+]
 
 AXES = ("row", "position")
 # Outputs [B T ...] of inputs, a tree of arrays [B T ...], and of places that are no padding [B T].
 Padded = Callable[[PyTree, Bool[np.ndarray, "B T"]], Any]
+# Outputs [B ...] of a source [B S ...], of its places that are no padding [B S], and of a target,
+# a tree of arrays [B ...].
+OfSource = Callable[[PyTree, Bool[np.ndarray, "B S"], PyTree], Any]
 # Outputs [B ...] of inputs, a tree of arrays [B ...].
 OfRows = Callable[[PyTree], Any]
 
@@ -46,8 +57,7 @@ def padding(
         >>> padding(lambda x, real: x - x.mean(1, keepdims=True), tokens, real).where
         'row 0, position 0'
     """
-    real = np.asarray(real)
-    inputs = _arrays(inputs)
+    inputs, real = _arrays(inputs), with_padding(real)
     changed = outputs(replace_where(inputs, ~real), real)
     place = difference(changed, outputs(inputs, real), AXES, real)
     return finding("padding", place, tolerance)
@@ -63,6 +73,8 @@ def padding_length(
 ) -> Finding:
     """Checks that each row gives the same outputs without its padding at the end.
 
+    Rows with padding are run alone.
+
     Args:
         outputs: Maps inputs ``[B T ...]`` and ``real`` to outputs ``[B T ...]``.
         inputs: An array, or a tree of arrays, such as tokens and types.
@@ -76,13 +88,83 @@ def padding_length(
         >>> padding_length(lambda x, real: x * x.shape[1], tokens, real).where
         'row 0, position 1'
     """
-    real = np.asarray(real)
-    run = lambda given: outputs(*given)
-    given = jax.tree.map(np.asarray, (inputs, real))
-    wanted, lengths = _arrays(run(given)), real.sum(1).tolist()
-    padded = [(row, n) for row, n in enumerate(lengths) if n < real.shape[1]]
-    places = [_alone(run, given, wanted, np.index_exp[row : row + 1, :n]) for row, n in padded]
+    inputs, real = _arrays(inputs), with_padding(real)
+    wanted, places = _arrays(outputs(inputs, real)), []
+    for row, n in _padded(real):
+        part = lambda tree, row=row, n=n: jax.tree.map(lambda x: x[row : row + 1, :n], tree)
+        places.append(_of_row(row, outputs(part(inputs), part(real)), part(wanted)))
     return finding("padding_length", worst(*places), tolerance)
+
+
+@law("What stands at padding of a source changes no output.")
+def source_padding(
+    outputs: OfSource,
+    source: PyTree,
+    real: Bool[Array | np.ndarray, "B S"],
+    target: PyTree,
+    *,
+    tolerance: float = 0.0,
+) -> Finding:
+    """Checks a model of two sequences, such as a translator, as :func:`padding` checks one.
+
+    Args:
+        outputs: Maps a source ``[B S ...]``, ``real`` and a target ``[B ...]`` to outputs.
+        source: An array, or a tree of arrays.
+        real: True at real positions of the source, False at padding.
+        target: The other inputs of each row, such as tokens of the target.
+        tolerance: Largest change of an output.
+
+    Example:
+        >>> source, real = np.array([[4, 5, 9, 9]]), np.array([[True, True, False, False]])
+        >>> masked = lambda source, real, target: target + (source * real).sum(1)
+        >>> source_padding(masked, source, real, np.array([1])).holds
+        True
+        >>> source_padding(lambda source, real, target: target + source.sum(1), source, real,
+        ...                np.array([1])).where
+        'row 0'
+    """
+    source, real = _arrays(source), with_padding(real)
+    changed = outputs(replace_where(source, ~real), real, target)
+    place = difference(changed, outputs(source, real, target), AXES)
+    return finding("source_padding", place, tolerance)
+
+
+@law("The amount of padding of a source changes no output.")
+def source_length(
+    outputs: OfSource,
+    source: PyTree,
+    real: Bool[Array | np.ndarray, "B S"],
+    target: PyTree,
+    *,
+    tolerance: float = 1e-5,
+) -> Finding:
+    """Checks that each row gives the same outputs without the padding at the end of its source.
+
+    Rows with padding are run alone.
+
+    Args:
+        outputs: Maps a source ``[B S ...]``, ``real`` and a target ``[B ...]`` to outputs.
+        source: An array, or a tree of arrays.
+        real: True at real positions of the source, which come first in each row.
+        target: The other inputs of each row, such as tokens of the target.
+        tolerance: Largest change of an output.
+
+    Example:
+        >>> source, real = np.array([[4, 5, 9, 9]]), np.array([[True, True, False, False]])
+        >>> given = source, real, np.array([1])
+        >>> source_length(lambda source, real, target: target + real.sum(1), *given).holds
+        True
+        >>> source_length(lambda source, real, target: target + real.mean(1), *given).where
+        'row 0'
+    """
+    source, target, real = _arrays(source), _arrays(target), with_padding(real)
+    wanted, places = _arrays(outputs(source, real, target)), []
+    for row, n in _padded(real):
+        one = lambda tree, row=row: jax.tree.map(lambda x: x[row : row + 1], tree)
+        part = lambda tree, one=one, n=n: jax.tree.map(lambda x: x[:, :n], one(tree))
+        found = outputs(part(source), part(real), one(target))
+        places.append(_of_row(row, found, one(wanted)))
+    return finding("source_length", worst(*places), tolerance)
 
 
 @law("Other rows of a batch change no output of a row.")
@@ -105,6 +187,8 @@ def batch_mates(outputs: OfRows, inputs: PyTree, *, tolerance: float = 0.0) -> F
     """
     inputs = _arrays(inputs)
     wanted, rows, places = _arrays(outputs(inputs)), _rows(inputs), []
+    if len(rows) < 2:
+        raise ArgumentError("laws: the batch has one row: give two rows or more")
     for row in rows:
         # Copies of the row itself, so that lengths and other inputs stay valid.
         alike = jax.tree.map(lambda x, row=row: np.broadcast_to(x[row], x.shape), inputs)
@@ -129,8 +213,10 @@ def batch_of_one(outputs: OfRows, inputs: PyTree, *, tolerance: float = 1e-5) ->
         'row 1, position 0'
     """
     inputs = _arrays(inputs)
-    wanted, rows = _arrays(outputs(inputs)), _rows(inputs)
-    places = [_alone(outputs, inputs, wanted, np.index_exp[row : row + 1]) for row in rows]
+    wanted, places = _arrays(outputs(inputs)), []
+    for row in _rows(inputs):
+        one = lambda tree, row=row: jax.tree.map(lambda x: x[row : row + 1], tree)
+        places.append(_of_row(row, outputs(one(inputs)), one(wanted)))
     return finding("batch_of_one", worst(*places), tolerance)
 
 
@@ -142,8 +228,12 @@ def _rows(inputs: PyTree) -> range:
     return range(len(jax.tree.leaves(inputs)[0]))
 
 
-def _alone(outputs: OfRows, inputs: PyTree, wanted: PyTree, part: tuple[slice, ...]) -> Place:
-    """The difference between the outputs of a part of the inputs and this part of the outputs."""
-    cut = lambda x: x[part]
-    error, where = difference(outputs(jax.tree.map(cut, inputs)), jax.tree.map(cut, wanted), AXES)
-    return error, where.replace("row 0", f"row {part[0].start}")
+def _padded(real: Bool[np.ndarray, "B T"]) -> list[tuple[int, int]]:
+    """Rows with padding, and their lengths."""
+    return [(row, n) for row, n in enumerate(real.sum(1).tolist()) if n < real.shape[1]]
+
+
+def _of_row(row: int, found: PyTree, wanted: PyTree) -> Place:
+    """The largest difference of outputs of one row."""
+    error, where = difference(found, wanted, AXES)
+    return error, where.replace("row 0", f"row {row}")
