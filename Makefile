@@ -53,9 +53,12 @@ $(GATES)/.installed: pyproject.toml
 	$(GATES)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,aot]'
 	touch $@
 
-## The site in docs/_build/html, whose pages with code are executed. Warnings are errors.
+## The site in docs/_build/html, whose pages with code are executed. Warnings are errors, and
+# so are dead links and whatever a browser would load from another host.
 docs: $(DOCS)/.installed
+	$(DOCS)/bin/python -m doctest docs/_ext/*.py
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(DOCS)/bin/python docs/_ext/check_site.py docs/_build/html
 
 $(DOCS)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(DOCS)
@@ -74,4 +77,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks embed
 
 clean:
-	rm -rf $(VENV) $(GATES) $(DOCS) docs/_build runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GATES) $(DOCS) docs/_build docs/measured runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,7 +11,15 @@ project = "transformer_jax"
 author = "the authors of transformer_jax"
 root_doc = "index"
 exclude_patterns = ["_build", "_ext"]
-extensions = ["myst_nb", "sphinx_copybutton", "mathml", "repository_links"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "mathml",
+    "repository_links",
+    "result_pages",
+]
 
 # Markdown: headings have the anchors of GitHub, so that links hold in the repository too.
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
@@ -23,6 +31,15 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(Path(__file__).parent / "_build" / "executed")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
+nb_output_stderr = "remove"  # progress
+
+# Docstrings are of Google's style; code in them has single or double backticks.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 
 html_theme = "sphinx_book_theme"
 html_title = project

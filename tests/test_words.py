@@ -22,7 +22,7 @@ FOLDERS = ("transformer_jax", "experiments", "benchmarks", "examples", "tests", 
 # The old names of stored things, and the words of the built-in corpora, are data.
 EXCEPTIONS = (
     "old_names.py", "test_old_names.py", "test_words.py", "CHANGELOG.md", "data/corpora/",
-    "benchmarks/results/", "tests/stored/", "docs/_build/",
+    "benchmarks/results/", "tests/stored/", "docs/_build/", "docs/measured/",
 )  # fmt: skip
 
 # Words that no docstring begins with.

@@ -7,12 +7,13 @@ font with the sizes of mathematical characters, which few systems have.
 import functools
 import importlib.metadata
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import quickjs
 from docutils import nodes
-from py_mini_racer import JSEvalException, MiniRacer
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util import logging
@@ -78,10 +79,14 @@ def _package_file(package: str, name: str) -> Path:
 
 
 @functools.cache
-def _katex() -> MiniRacer:
-    engine = MiniRacer()
+def _katex() -> Callable[[str, bool], str]:
+    engine = quickjs.Context()
     engine.eval(_package_file("sphinxcontrib-katex", "katex.min.js").read_text("utf-8"))
-    return engine
+    render: Callable[[str, bool], str] = engine.eval(
+        "(formula, displayMode) => katex.renderToString(formula, "
+        "{displayMode, output: 'mathml', throwOnError: true, strict: 'error'})"
+    )
+    return render
 
 
 def mathml(formula: str, display: bool) -> str:
@@ -91,20 +96,18 @@ def mathml(formula: str, display: bool) -> str:
         ValueError: KaTeX does not read the formula.
 
     Example:
-        >>> code = mathml(r"\\mathbb{R}", display=False)
+        >>> code = mathml(r"\mathbb{R}", display=False)
         >>> "<mi>ℝ</mi>" in code
         True
     """
     formula = formula.strip()
     if r"\\" in formula and r"\begin" not in formula:
         formula = rf"\begin{{aligned}}{formula}\end{{aligned}}"
-    options = {"output": "mathml", "displayMode": display, "throwOnError": True, "strict": "error"}
     try:
-        code = _katex().call("katex.renderToString", formula, options)
-    except JSEvalException as error:
-        [message] = re.findall(r"(?:Parse)?Error: (.*)", str(error))[:1] or [str(error)]
-        raise ValueError(message) from None
-    return _for_browsers(re.sub("^<span[^>]*>|</span>$", "", str(code)))
+        code = _katex()(formula, display)
+    except quickjs.JSException as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+    return _for_browsers(re.sub("^<span[^>]*>|</span>$", "", code))
 
 
 def _code(node: nodes.Element, display: bool) -> str:

@@ -22,7 +22,7 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.results import GeneratedText
 from transformer_jax.recipes.tasks.language_model_task import Rows
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 
 
@@ -55,12 +55,10 @@ def test_every_name_is_there_and_nothing_is_imported_before_it_is_asked_for():
     assert done.stdout == "[]\n"
 
 
-def test_what_readme_says_of_python_runs_as_written(
-    published, trained_run, lesson, tmp_path, monkeypatch
-):
+def test_the_python_page_runs_as_written(published, trained_run, lesson, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    section = README.split("## Python API")[1].split("\n## ")[0]
-    code, layers = re.findall("```python\n(.*?)```", section, re.DOTALL)
+    page = (ROOT / "docs" / "python.md").read_text()
+    code, layers = re.findall("```python\n(.*?)```", page, re.DOTALL)
     for path, there in (
         ("runs/pt-en", trained_run),
         ("models/gpt2", published("gpt2")),
@@ -75,6 +73,12 @@ def test_what_readme_says_of_python_runs_as_written(
     assert names["found"] == [target for _, target in lesson]
     jax.eval_shape(lambda: exec(layers, names))  # a base model: nobody waits for its numbers
     assert names["y"].shape == (1, 5, 8, 64)
+
+
+def test_readme_shows_lines_of_the_python_page():
+    [block] = re.findall("```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    page = (ROOT / "docs" / "python.md").read_text().splitlines()
+    assert [line for line in block.splitlines() if line not in page] == []
 
 
 TINY = {

@@ -1,4 +1,4 @@
-"""The README's section on training from Python runs as written."""
+"""The page about training from Python runs as written."""
 
 import re
 from pathlib import Path
@@ -8,18 +8,17 @@ import pytest
 
 import transformer_jax as tj
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "training-in-python.md").read_text()
 TEXT = "The quick brown fox jumps over the lazy dog.\n" * 40
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_curves")
-def test_what_readme_says_of_training_runs_as_written(tmp_path, monkeypatch):
+def test_the_page_about_training_runs_as_written(tmp_path, monkeypatch):
     """On one device, as most machines have; to compile for all takes longer."""
     devices = jax.devices()[:1]
     monkeypatch.setattr(jax, "devices", lambda *_: devices)
-    section = README.split("## Training from Python")[1].split("\n## ")[0]
-    imports, *blocks = re.findall("```python\n(.*?)```", section, re.DOTALL)
+    imports, *blocks = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "corpus.txt").write_text(TEXT)
     code = "\n".join([imports, *blocks])
     for path in ("corpus.txt", "runs/mine", "runs/own"):

@@ -1,0 +1,50 @@
+"""The API pages name every public name, and the pages with code run as plain Python."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import transformer_jax as tj
+
+DOCS = Path(__file__).parents[2] / "docs"
+PACKAGE = DOCS.parent / "transformer_jax"
+# What the pages of the API document: single names, and all names of a module.
+NAMED = {
+    directive: set(re.findall(rf"auto{directive}:: transformer_jax\.([\w.]+)", text))
+    for text in ["".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))]
+    for directive in ("class", "function", "data", "module")
+}
+
+
+def test_every_public_name_has_an_entry():
+    modules = {"objectives", "tasks"}  # by their whole names, below
+    for name in {*tj.__all__} - modules - {"__version__"}:
+        single = NAMED["class"] | NAMED["function"] | NAMED["data"]
+        module = getattr(getattr(tj, name), "__module__", "").removeprefix("transformer_jax.")
+        assert name in single or module in NAMED["module"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(f"functional.{path.stem}" for path in sorted((PACKAGE / "functional").glob("[!_]*.py"))),
+        *("laws", "training.objectives", "recipes.tasks", "decoding.search"),
+    ],
+)
+def test_every_module_has_an_entry(module):
+    assert module in NAMED["module"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_curves")
+@pytest.mark.parametrize("page", sorted((DOCS / "concepts").glob("*.md")), ids=lambda p: p.stem)
+def test_the_cells_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", "")  # which a page sets for its own process
+    cells = re.findall(r"```\{code-cell\}.*?\n(.*?)```", page.read_text(), re.DOTALL)
+    names = {}
+    for cell in cells:
+        exec(compile(cell, page.name, "exec"), names)
+    assert cells
+    assert not [*tmp_path.iterdir()]
