@@ -164,8 +164,16 @@ def cued_texts(rows: int, distance: int, symbols: int) -> Callable[[Key[Array, "
     return make
 
 
-def answers(model: Reader, batch: Batch, key: Key[Array, ""] | None = None) -> Sums:
-    """Cross-entropy of the answers, in nats, and ``accuracy``."""
+def answers(
+    model: Callable[[Array], Array], batch: Batch, key: Key[Array, ""] | None = None
+) -> Sums:
+    """Returns the cross-entropy of the answers, in nats, and ``accuracy``.
+
+    Args:
+        model: Maps tokens ``[B T]`` to a score of each answer, as a :class:`.Reader` does.
+        batch: Made by :func:`cued_texts`.
+        key: Not used: there is no dropout.
+    """
     del key
     logits = model(batch["tokens"])
     total, weight = cross_entropy(logits, batch["answers"])
