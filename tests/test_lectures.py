@@ -29,7 +29,6 @@ PAGES = dict(zip(DECKS, lecture_pages.NAMES, strict=True))
 # Rows whose section is not written yet.
 _UNWRITTEN = """
 B30 B31 B32 B33 B34 B35 B36 B37 B38 B39 B40 B41 B42
-T1 T2 T3 T4 T5 T6 T7 T8 T9 T10 T11 T12 T13 T14 T15 T16
 """
 UNWRITTEN = {*_UNWRITTEN.split()}
 
