@@ -6,7 +6,6 @@ font with the sizes of mathematical characters, which few systems have.
 
 import functools
 import importlib.metadata
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,9 +81,12 @@ def _package_file(package: str, name: str) -> Path:
 def _katex() -> Callable[[str, bool], str]:
     engine = quickjs.Context()
     engine.eval(_package_file("sphinxcontrib-katex", "katex.min.js").read_text("utf-8"))
+    # A long string is a tree of its parts in QuickJS, which its interface does not read: replacing
+    # makes it one, without the element around the formula.
     render: Callable[[str, bool], str] = engine.eval(
         "(formula, displayMode) => katex.renderToString(formula, "
         "{displayMode, output: 'mathml', throwOnError: true, strict: 'error'})"
+        r".replace(/^<span[^>]*>|<\/span>$/g, '')"
     )
     return render
 
@@ -107,7 +109,7 @@ def mathml(formula: str, display: bool) -> str:
         code = _katex()(formula, display)
     except quickjs.JSException as error:
         raise ValueError(str(error).splitlines()[0]) from None
-    return _for_browsers(re.sub("^<span[^>]*>|</span>$", "", code))
+    return _for_browsers(code)
 
 
 def _code(node: nodes.Element, display: bool) -> str:
