@@ -32,6 +32,7 @@ ORDER = (
     ("planning",),
     ("laboratory",),
     ("laws",),
+    ("doctor",),
     ("lectures",),
     ("cli",),
 )  # fmt: skip

@@ -22,7 +22,7 @@ ARGUMENTS = {
     "semantic-search": ["FILE", "a"], "probe": ["FILE"], "word-vectors": ["a", "a a"],
     "transcribe": ["FILE"], "attention": ["a"], "chat": [], "describe": [], "export": ["OUT"],
     "merge": ["--output", "OUT"],
-    "spectrum": [],
+    "spectrum": [], "doctor": [],
 }  # fmt: skip
 CHANGED = "config.json: changed after training: model.norm.eps is 0.5"
 

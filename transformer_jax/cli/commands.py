@@ -37,6 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "look inside": {
         "attention": "Write a page with the attention of every layer and head.",
         "describe": "Print architecture, parameters, FLOPs and bytes.",
+        "doctor": "Check the laws of a model on this machine.",
         "verify": "Check the files of a run against their checksums.",
         "tokenize": "Print the tokens of texts, with their ids.",
         "bpe-merges": "Print and draw byte-pair encoding, merge by merge.",

@@ -14,7 +14,7 @@ from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.cache import Cache
 from transformer_jax.models.layers.embedding import Embed, Head, check_tokens
 from transformer_jax.models.layers.parameters import at_depth
-from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.layers.stack import OnHidden, Stack
 from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Decoder", "ValuedDecoder"]
@@ -63,6 +63,7 @@ class Decoder(Summarized):
         *,
         key: Key[Array, ""] | None = None,
         on_weights=None,
+        on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
         """The hidden state at each of ``tokens``.
 
@@ -73,13 +74,20 @@ class Decoder(Summarized):
             tokens: The text.
             key: Dropout, if given.
             on_weights: Called with the weights of each block's self-attention.
+            on_hidden: Called with the first block's input and each block's output.
         """
         check_tokens(tokens)
         given = inputs or {}
         ids, positions = given.get("segment_ids"), given.get("positions")
         mask = None if ids is None else Mask(q_segments=ids, kv_segments=ids)
-        embedded = self.embed(tokens)
-        return self.decoder(embedded, mask, positions=positions, key=key, on_weights=on_weights)
+        return self.decoder(
+            self.embed(tokens),
+            mask,
+            positions=positions,
+            key=key,
+            on_weights=on_weights,
+            on_hidden=on_hidden,
+        )
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
         """Scores over the vocabulary, in float32."""

@@ -16,7 +16,7 @@ from transformer_jax.models.layers.block import Memory
 from transformer_jax.models.layers.cache import Cache
 from transformer_jax.models.layers.embedding import Embed, FeatureProjection, Head, check_tokens
 from transformer_jax.models.layers.parameters import at_depth, raise_depth
-from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.layers.stack import OnHidden, Stack
 from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.protocol import Encoded
 
@@ -145,6 +145,7 @@ class TransformerEncoder(Summarized):
         *,
         key: Key[Array, ""] | None = None,
         on_weights=None,
+        on_hidden: OnHidden | None = None,
     ) -> Encoded:
         """A contextual vector for each source token.
 
@@ -154,6 +155,7 @@ class TransformerEncoder(Summarized):
                 others.
             key: Dropout, if given.
             on_weights: Called with the weights of each block's self-attention.
+            on_hidden: Called with the first block's input and each block's output.
         """
         if isinstance(self.embedding, Embed):
             check_tokens(source, "source tokens")
@@ -163,6 +165,7 @@ class TransformerEncoder(Summarized):
             positions=self.stack.position_ids(source.shape[1], source_lengths),
             key=key,
             on_weights=on_weights,
+            on_hidden=on_hidden,
         )
         return Encoded(states, source_lengths)
 
@@ -192,6 +195,7 @@ class TransformerDecoder(Summarized):
         lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
         key: Key[Array, ""] | None = None,
         on_weights=None,
+        on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
         """The hidden state at each token, from the tokens up to it and the encoded states.
 
@@ -202,6 +206,7 @@ class TransformerDecoder(Summarized):
                 last token needs no lengths: no earlier token attends to it.
             key: Dropout, if given.
             on_weights: Called with the weights of each block's self- and cross-attention.
+            on_hidden: Called with the first block's input and each block's output.
 
         Raises:
             ConfigError: The encoded states have another width.
@@ -215,6 +220,7 @@ class TransformerDecoder(Summarized):
             ),
             key=key,
             on_weights=on_weights,
+            on_hidden=on_hidden,
         )
 
     def _check_width(self, inputs: Encoded) -> None:

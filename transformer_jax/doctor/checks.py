@@ -1,0 +1,259 @@
+"""Laws with the functions and inputs that they need, ready to run."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from transformer_jax import laws
+from transformer_jax.doctor.outputs import Outputs, few, program
+from transformer_jax.laws import Finding
+
+__all__ = [
+    "Check",
+    "causality_check",
+    "decoding_checks",
+    "largest",
+    "loss_checks",
+    "of_parts",
+    "packing_checks",
+    "row_checks",
+]
+
+BEAMS = 2
+Inputs = Mapping[str, Any]
+# A law on a function that returns one array, with a tolerance.
+Apply = Callable[[Callable[..., Any], float], Finding]
+
+
+class Check(NamedTuple):
+    """A law that is ready to run.
+
+    Attributes:
+        law: Its name.
+        run: Maps a tolerance to the finding.
+    """
+
+    law: str
+    run: Callable[[float], Finding]
+
+
+def of_parts(
+    law: str, outputs: Outputs, layers: Outputs | None, apply: Apply, but: str | None = None
+) -> Check:
+    """Returns the check of a law on each part of the outputs of a model.
+
+    If one breaks it, the place is in the first layer that does.
+
+    Args:
+        law: Name of the law.
+        outputs: Outputs of the model.
+        layers: Hidden states of each layer, of the same arguments.
+        apply: The law on a function that returns one array.
+        but: Parts whose names begin so are left out.
+    """
+    chosen = lambda names: [n for n in names if but is None or not n.startswith(but)]
+
+    def run(tolerance: float) -> Finding:
+        parts = chosen(outputs.parts)
+        found = largest((n, apply(outputs.part(n), tolerance)) for n in parts)
+        if found.holds or layers is None:
+            return found
+        for name in chosen(layers.parts):
+            one = apply(layers.part(name), tolerance)
+            if not one.holds:
+                return dataclasses.replace(found, where=f"from {name} on: {one.where}")
+        return found
+
+    return Check(law, run)
+
+
+def largest(findings: Iterable[tuple[str, Finding]]) -> Finding:
+    """Returns the finding with the largest error, its place with the name of its part.
+
+    Example:
+        >>> one = laws.Finding("padding", "", 0.5, 0.0, "row 0, position 1")
+        >>> largest([("encoder", dataclasses.replace(one, error=0.1)), ("logits", one)]).where
+        'logits: row 0, position 1'
+    """
+    name, found = max(findings, key=lambda item: item[1].error)
+    where = found.where.removesuffix(": []")  # the place in a number
+    where = f"{name}: {where}" if name and where else where
+    return dataclasses.replace(found, where=where)
+
+
+def causality_check(
+    outputs: Outputs,
+    layers: Outputs | None,
+    tokens: Int[np.ndarray, "B T"],
+    arguments: Callable[[Int[np.ndarray, "B T"]], tuple[Any, ...]],
+) -> Check:
+    """Returns causality, of all parts but those of an encoder.
+
+    Args:
+        outputs: Outputs of the model.
+        layers: Hidden states of each layer, of the same arguments.
+        tokens: The tokens that are changed.
+        arguments: Maps tokens to the arguments of the model.
+    """
+    apply: Apply = lambda f, tolerance: laws.causality(
+        lambda tokens: f(*arguments(tokens)), tokens, tolerance=tolerance
+    )
+    return of_parts("causality", outputs, layers, apply, but="encoder")
+
+
+def row_checks(
+    outputs: Outputs, layers: Outputs | None, real: Bool[np.ndarray, "B T"] | None
+) -> list[Check]:
+    """Returns the laws of rows and their padding.
+
+    Args:
+        outputs: Outputs of ``(inputs, real)``, arrays ``[B T ...]``, or of ``(inputs,)``.
+        layers: Hidden states of each layer, of the same arguments.
+        real: True at real positions; None if none of them is padding.
+    """
+    args = outputs.args
+    together = lambda f: lambda args: f(*args)
+    mates: Apply = lambda f, tolerance: laws.batch_mates(together(f), args, tolerance=tolerance)
+    alone: Apply = lambda f, tolerance: laws.batch_of_one(together(f), args, tolerance=tolerance)
+    again = lambda tolerance: laws.repeatability(together(outputs.fresh), args, tolerance=tolerance)
+    checks = [Check("repeatability", again)]
+    if real is not None:
+        padding: Apply = lambda f, tolerance: laws.padding(f, *args, tolerance=tolerance)
+        length: Apply = lambda f, tolerance: laws.padding_length(f, *args, tolerance=tolerance)
+        checks.append(of_parts("padding", outputs, layers, padding))
+        checks.append(of_parts("padding_length", outputs, layers, length))
+    checks.append(of_parts("batch_mates", outputs, layers, mates))
+    checks.append(of_parts("batch_of_one", outputs, layers, alone))
+    return checks
+
+
+def decoding_checks(
+    model: Any,
+    whole: Callable[[Int[np.ndarray, "B T"]], Any],
+    inputs: Inputs | None,
+    tokens: Int[np.ndarray, "B T"],
+    sized: Callable[[Array], np.ndarray],
+) -> list[Check]:
+    """Returns the laws of a model that writes one token after the other.
+
+    Args:
+        model: A ``Decodable``.
+        whole: Teacher forcing: maps texts ``[B T]`` to logits, divided by their size.
+        inputs: What the texts are conditioned on.
+        tokens: Texts.
+        sized: Divides logits by the same size.
+    """
+    B, T = tokens.shape
+    begin = {
+        beams: program(
+            model, lambda model, inputs, n=beams: model.init_cache(inputs, B, T, beams=n)
+        )
+        for beams in (1, BEAMS)
+    }
+    with_few = lambda found: (few(found[0]), found[1])
+    decode = {
+        "prefill": program(model, lambda model, *args: with_few(model.prefill(*args))),
+        "step": program(model, lambda model, *args: with_few(model.step(*args))),
+    }
+
+    def run(name: str, *args: Any) -> tuple[np.ndarray, Any]:
+        logits, cache = decode[name](*args)
+        return sized(logits), cache
+
+    fill, step = functools.partial(run, "prefill"), functools.partial(run, "step")
+    reorder = program(model, lambda model, *args: model.reorder(*args))
+    empty = lambda beams=1: begin[beams](inputs)
+    # Prompts of texts that nothing conditions are filled from the left in any case.
+    read = fill if inputs is not None else lambda *args: fill(*args, np.zeros(B, np.int32))
+    short, prompt = max(2, T // 2), max(1, T - 2)
+    starts = np.arange(B, dtype=np.int32) * 2 % max(1, T - 3)
+    draw = np.random.default_rng(1)
+    pick = draw.integers(0, tokens.size, (B, BEAMS, short))
+    beams = tokens.reshape(-1)[pick]
+    padded = lambda texts: whole(_filled(texts, tokens))[:, : texts.shape[1]]
+    return [
+        Check("cached", lambda t: laws.cached(whole, step, empty(), tokens, tolerance=t)),
+        Check(
+            "prefilled",
+            lambda t: laws.prefilled(whole, read, step, empty(), tokens, prompt, tolerance=t),
+        ),
+        Check(
+            "prompt_padding",
+            lambda t: laws.prompt_padding(whole, fill, step, empty(), tokens, starts, tolerance=t),
+        ),
+        Check(
+            "reordered",
+            lambda t: laws.reordered(padded, step, reorder, empty(BEAMS), beams, tolerance=t),
+        ),
+    ]
+
+
+def _filled(texts: Int[np.ndarray, "b t"], tokens: Int[np.ndarray, "B T"]) -> np.ndarray:
+    """Texts with further tokens and rows, so that all are computed by one program."""
+    made = tokens.copy()
+    made[: texts.shape[0], : texts.shape[1]] = texts
+    return made
+
+
+def packing_checks(
+    model: Any,
+    whole: Callable[[Int[np.ndarray, "B T"]], Any],
+    tokens: Int[np.ndarray, "B T"],
+    sized: Callable[[Array], np.ndarray],
+) -> list[Check]:
+    """Returns the laws of several texts in a row, of a language model.
+
+    Args:
+        model: A decoder.
+        whole: Maps texts ``[B T]``, one in each row, to logits, divided by their size.
+        tokens: Texts.
+        sized: Divides logits by the same size.
+    """
+    T = tokens.shape[1]
+    first = max(1, T // 2 - 1)
+    documents = [tokens[0, :first], tokens[1, : max(1, T - first - 2)]]
+    run = program(model, lambda model, *args: few(model(*args)))
+    alone = lambda texts: whole(_filled(texts, tokens))[:1, : texts.shape[1]]
+    packed = lambda *args: sized(run(*args))
+    return [
+        Check(
+            "packing",
+            lambda t: laws.packing(packed, alone, documents, length=T, tolerance=t),
+        ),
+        Check(
+            "packed_mates",
+            lambda t: laws.packed_mates(packed, documents, length=T, tolerance=t),
+        ),
+    ]
+
+
+def loss_checks(
+    model: Any,
+    totals: Callable[[Any, Inputs, Any], Mapping[str, Any]],
+    batch: Inputs,
+    real: Bool[np.ndarray, "B T"] | None,
+) -> list[Check]:
+    """Returns the laws of a loss: a sum over what counts, however a batch is split or padded.
+
+    Args:
+        model: A module.
+        totals: Maps the module, a batch and ``real`` to sums.
+        batch: Arrays ``[B T ...]``, or ``[B ...]`` if nothing is padding.
+        real: True at real positions; None if none of them is padding.
+    """
+    sums = Outputs(model, totals, (batch, real))
+    whole = lambda batch: sums(*batch)
+    B = len(jax.tree.leaves(batch)[0])
+    split = lambda t: laws.loss_split(whole, (batch, real), parts=B, tolerance=t)
+    if real is None:
+        return [Check("loss_split", split)]
+    return [
+        Check("loss_padding", lambda t: laws.loss_padding(sums, batch, real, tolerance=t)),
+        Check("loss_length", lambda t: laws.loss_length(sums, batch, real, tolerance=t)),
+        Check("loss_split", split),
+    ]

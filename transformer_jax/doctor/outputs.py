@@ -1,0 +1,116 @@
+"""Outputs of a model as laws take them: NumPy arrays by part, in units of their size."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Shaped
+
+from transformer_jax.parallel.inference import MeshProgram, split_model
+
+__all__ = ["Outputs", "few", "program"]
+
+_COLUMNS = 4096  # of logits; all come from one product
+
+
+def program(model: Any, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Returns ``function(model, ...)``, compiled for each shape of the other arguments.
+
+    Args:
+        model: A module.
+        function: A function of the module and of arrays.
+        **options: Of ``jax.jit``.
+    """
+    graph, params = split_model(model)
+    run = lambda params, *args: function(nnx.merge(graph, params), *args)
+    return functools.partial(MeshProgram(run, **options), params)
+
+
+def few(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows _"]:
+    """Returns logits of at most 4,096 tokens, spread over the vocabulary.
+
+    Example:
+        >>> few(jnp.ones((2, 10_000))).shape
+        (2, 3334)
+    """
+    return logits[..., :: -(-logits.shape[-1] // _COLUMNS)]
+
+
+class Outputs:
+    """The outputs of a model by part, each divided by its size, so that errors are relative.
+
+    The size of a part is the root of its mean square on the usual arguments. Outputs for arguments
+    that come again are not computed again.
+
+    Args:
+        model: A module.
+        function: Maps the module and arguments to arrays by name.
+        args: The usual arguments.
+    """
+
+    def __init__(
+        self, model: Any, function: Callable[..., dict[str, Array]], args: tuple[Any, ...]
+    ):
+        self._run, self.args = program(model, function), args
+        self._known: dict[Any, dict[str, np.ndarray]] = {}
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, float]:
+        """The size of each part."""
+        return {name: _size(part) for name, part in self._arrays(*self.args).items()}
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of all parts, in their order."""
+        return tuple(self.sizes)
+
+    def __call__(self, *args: Any) -> dict[str, np.ndarray]:
+        """Returns all parts for some arguments."""
+        leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, args))
+        key = structure, tuple((leaf.shape, leaf.tobytes()) for leaf in leaves)
+        if key not in self._known:
+            self._known[key] = self.fresh(*args)
+        return self._known[key]
+
+    def fresh(self, *args: Any) -> dict[str, np.ndarray]:
+        """Returns all parts for some arguments, computed in any case."""
+        sizes = self.sizes
+        return {name: np.asarray(part / sizes[name]) for name, part in self._arrays(*args).items()}
+
+    def part(self, name: str) -> Callable[..., np.ndarray]:
+        """Returns the function from arguments to a part."""
+        return lambda *args: self(*args)[name]
+
+    def sized(self, name: str) -> Callable[[Array], np.ndarray]:
+        """Returns the function that divides a part, computed elsewhere, by its size here."""
+        return lambda found: np.asarray(np.asarray(found, np.float32) / self.sizes[name])
+
+    def _arrays(self, *args: Any) -> dict[str, np.ndarray]:
+        # JAX returns dictionaries in the order of names.
+        found = self._run(*args)
+        return {name: np.asarray(found[name], np.float32) for name in sorted(found, key=_order)}
+
+
+def _size(part: Shaped[np.ndarray, "..."]) -> float:
+    size = float(np.sqrt(np.mean(np.square(part, dtype=np.float64))))
+    return size if np.isfinite(size) and size else 1.0
+
+
+def _order(name: str) -> tuple[Any, ...]:
+    """Embeddings, layers by number, then what is made of them; encoders before decoders.
+
+    Example:
+        >>> sorted(["logits", "decoder layer 1", "encoder layer 10", "encoder layer 9"], key=_order)
+        ['encoder layer 9', 'encoder layer 10', 'decoder layer 1', 'logits']
+    """
+    side, _, number = name.rpartition(" layer ") if " layer " in name else ("", "", "")
+    sides = ("encoder", "decoder")
+    if name.endswith("embeddings"):
+        side, number = name.removesuffix("embeddings").strip(), "-1"
+    place = sides.index(side) if side in sides else len(sides)
+    if name == "encoder":
+        place, number = 0, "1000000"
+    return place, int(number) if number.lstrip("-").isdecimal() else 0, name
