@@ -75,7 +75,8 @@ def _model(run: "RunDirectory", checkpoint: str) -> Any:
     if is_ngram_run(run):
         from transformer_jax.inference.load_run import load_language
 
-        return load_language(run.path, checkpoint).model
+        language: Any = load_language(run.path, checkpoint)
+        return language.model
     from flax import nnx
 
     from transformer_jax.inference.load_run import load
@@ -93,7 +94,7 @@ def _print(result: "Result") -> None:
 
 
 def _summary(found: "Examination", title: str, seconds: float) -> list[str]:
-    """What was examined, and why other laws were not checked."""
+    """Lines about the model, and reasons why other laws were not checked."""
     import jax
 
     reasons: dict[str, list[str]] = {}

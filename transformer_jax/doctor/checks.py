@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
 from transformer_jax import laws
@@ -22,6 +23,7 @@ __all__ = [
     "of_parts",
     "packing_checks",
     "row_checks",
+    "source_check",
 ]
 
 BEAMS = 2
@@ -129,7 +131,37 @@ def row_checks(
         checks.append(of_parts("padding_length", outputs, layers, length))
     checks.append(of_parts("batch_mates", outputs, layers, mates))
     checks.append(of_parts("batch_of_one", outputs, layers, alone))
+    if (mesh := outputs.mesh) is not None:
+        checks.append(_sharded_check(outputs, mesh))
     return checks
+
+
+def _sharded_check(outputs: Outputs, mesh: Mesh) -> Check:
+    """The law that devices share a model without changing it."""
+    sizes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items() if size > 1)
+
+    def run(placement: str | None) -> dict[str, np.ndarray]:
+        return (outputs.on_one_device() if placement is None else outputs)(*outputs.args)
+
+    return Check("sharded", lambda t: laws.sharded(run, [sizes], tolerance=t))
+
+
+def source_check(outputs: Outputs, layers: Outputs | None, args: tuple[Any, ...]) -> Check:
+    """Returns the law of padded sources: they change nothing of a target, wherever it ends.
+
+    Args:
+        outputs: Outputs of ``({"source": ..., "target": ...}, real)``.
+        layers: Hidden states of each layer, of the same arguments.
+        args: These arguments.
+    """
+    inputs, real = args
+
+    def apply(f: Callable[..., Any], tolerance: float) -> Finding:
+        run = lambda source, real, target: f({"source": source, "target": target}, real)
+        given = inputs["source"], real, inputs["target"]
+        return laws.source_padding(run, *given, tolerance=tolerance)
+
+    return of_parts("source_padding", outputs, layers, apply, but="encoder")
 
 
 def decoding_checks(

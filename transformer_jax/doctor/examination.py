@@ -51,6 +51,8 @@ NOT_CHECKED = {
     "permutation": "positions tell the order",
     "resumed": "it trains a run",
     "sharded": "the model is on one device",
+    "source_length": "padding_length shortens sources too",
+    "source_padding": "the model reads no padded source",
 }
 
 
@@ -203,6 +205,7 @@ def _about(model: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"class": type(model).__name__, "dtype": "float32"}
     if not isinstance(model, nnx.Module):
         return found
+    config: Any = model.config  # type: ignore[attr-defined]
     params = flatten_dict(nnx.to_pure_dict(nnx.state(model)))
     digest = hashlib.sha256()
     for name in sorted(params):
@@ -212,7 +215,7 @@ def _about(model: Any) -> dict[str, Any]:
     kernels = {name for _, layer in attention_layers(model)
                for name, _ in kernels_of(layer.attention.implementation)}  # fmt: skip
     return found | {
-        "dtype": model.config.compute.dtype,
+        "dtype": config.compute.dtype,
         "parameters": sum(leaf.size for leaf in params.values()),
         "sha256": digest.hexdigest(),
         "attention_kernels": sorted(kernels),

@@ -7,7 +7,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
 
 from transformer_jax import laws
 from transformer_jax.core.trees import default_device
@@ -131,7 +130,8 @@ def _config(model: Any, path: str) -> tuple[TransformerConfig, bool]:
 def _kernel(module: Attention, layer: _Layer, kernel: str) -> Callable[..., Any]:
     """Attention of heads-first float32 arrays by a layer, in its data type, with gradients."""
     made = nnx.merge(*nnx.split(module))
-    made.attention = dataclasses.replace(made.attention, implementation=kernel)
+    name: Any = kernel
+    made.attention = dataclasses.replace(made.attention, implementation=name)
 
     def attend(q: Any, k: Any, v: Any, mask: Mask) -> Any:
         q, k, v = (jnp.asarray(x, layer.dtype) for x in (q, k, v))
@@ -140,13 +140,14 @@ def _kernel(module: Attention, layer: _Layer, kernel: str) -> Callable[..., Any]
     return laws.with_gradients(attend)
 
 
-def _inputs(layer: _Layer, T: int) -> tuple[Float[np.ndarray, "..."], ...]:
+def _inputs(layer: _Layer, T: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     N, K, H, U = layer.heads
     draw = np.random.default_rng(0)
     # Rounded to the data type of the layer, so that the formula reads the same numbers.
     rounded = lambda x: np.asarray(jnp.asarray(x, layer.dtype).astype(jnp.float32))
     shapes = (2, N, T, H), (2, K, T, H), (2, K, T, U)
-    return tuple(rounded(draw.standard_normal(shape, np.float32)) for shape in shapes)
+    q, k, v = (rounded(draw.standard_normal(shape, np.float32)) for shape in shapes)
+    return q, k, v
 
 
 def _mask(layer: _Layer, *lengths: int) -> Mask:
@@ -156,8 +157,9 @@ def _mask(layer: _Layer, *lengths: int) -> Mask:
 
 
 def _formula(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Finding:
-    inputs, mask = _inputs(layer, T), _mask(layer, T, T - 7)
-    return laws.attention_kernel(kernel, *inputs, mask, score=layer.formula, tolerance=tolerance)
+    q, k, v = _inputs(layer, T)
+    mask = _mask(layer, T, T - 7)
+    return laws.attention_kernel(kernel, q, k, v, mask, score=layer.formula, tolerance=tolerance)
 
 
 def _polarity(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Finding:
@@ -179,4 +181,5 @@ def _polarity(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Findin
 
 
 def _masked(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Finding:
-    return laws.masked_rows(kernel, *_inputs(layer, T), _mask(layer, T, 0), tolerance=tolerance)
+    q, k, v = _inputs(layer, T)
+    return laws.masked_rows(kernel, q, k, v, _mask(layer, T, 0), tolerance=tolerance)

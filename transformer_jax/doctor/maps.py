@@ -22,12 +22,12 @@ class Sight(NamedTuple):
     Attributes:
         real: True at keys that are no padding, ``[B S]``; None is all.
         causal: Whether a query sees no later key.
-        windows: Maps a layer, from 0, to its sliding window or None.
+        windows: Maps a layer, from 0, to its sliding window or None; None is without windows.
     """
 
     real: Bool[np.ndarray, "B S"] | None = None
     causal: bool = False
-    windows: Callable[[int], int | None] = lambda layer: None
+    windows: Callable[[int], int | None] | None = None
 
     def visible(self, T: int, S: int, layer: int) -> Bool[np.ndarray, "..."]:
         """Returns the mask ``[B 1 T S]`` of a layer.
@@ -44,7 +44,7 @@ class Sight(NamedTuple):
             seen = seen & self.real[:, None, None]
         if self.causal:
             seen = seen & (ahead <= 0)
-        window = self.windows(layer)
+        window = None if self.windows is None else self.windows(layer)
         return seen if window is None else seen & (np.abs(ahead) < window)
 
 
@@ -82,7 +82,8 @@ def map_checks(
         for name, weights in outputs(*args).items():
             side, _, number = name.rpartition("layer ")
             sight = sights[side.strip()]
-            seen = sight.visible(*weights.shape[-2:], int(number) - 1)
+            T, S = weights.shape[-2:]
+            seen = sight.visible(T, S, int(number) - 1)
             size = outputs.sizes[name]
             found = laws.weights_sum_to_one(weights * size, seen, tolerance=tolerance)
             each.append((name, dataclasses.replace(found, where=_in_words(found.where))))

@@ -1,15 +1,17 @@
 """Outputs of a model as laws take them: NumPy arrays by part, in units of their size."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Shaped
 
-from transformer_jax.parallel.inference import MeshProgram, split_model
+from transformer_jax.parallel.inference import MeshProgram, mesh_of, split_model
 
 __all__ = ["Outputs", "few", "program"]
 
@@ -52,9 +54,10 @@ class Outputs:
     """
 
     def __init__(
-        self, model: Any, function: Callable[..., dict[str, Array]], args: tuple[Any, ...]
+        self, model: Any, function: Callable[..., Mapping[str, Any]], args: tuple[Any, ...]
     ):
         self._run, self.args = program(model, function), args
+        self._model, self._function = model, function
         self._known: dict[Any, dict[str, np.ndarray]] = {}
 
     @functools.cached_property
@@ -79,6 +82,17 @@ class Outputs:
         """Returns all parts for some arguments, computed in any case."""
         sizes = self.sizes
         return {name: np.asarray(part / sizes[name]) for name, part in self._arrays(*args).items()}
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The devices that share the model; None is one device."""
+        return mesh_of(split_model(self._model)[1])
+
+    def on_one_device(self) -> "Outputs":
+        """Returns the same outputs by the default device alone."""
+        graph, params = split_model(self._model)
+        alone = nnx.merge(graph, jax.tree.map(jnp.asarray, jax.device_get(params)))
+        return Outputs(alone, self._function, self.args)
 
     def part(self, name: str) -> Callable[..., np.ndarray]:
         """Returns the function from arguments to a part."""

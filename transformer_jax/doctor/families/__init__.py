@@ -1,5 +1,6 @@
 """Families of models, each as the functions that laws take."""
 
+from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.core.errors import ConfigError
@@ -21,7 +22,7 @@ from transformer_jax.models.vision import VisionEncoder
 
 __all__ = ["model_checks"]
 
-_FAMILIES = (
+_FAMILIES: tuple[tuple[Any, Callable[[Any], list[Check]]], ...] = (
     (Captioner, captioner_checks),
     ((TransformerEncoderDecoder, RecurrentEncoderDecoder), translator_checks),
     (DecoderSequenceClassifier, classifier_checks),

@@ -11,7 +11,7 @@ from transformer_jax.models.config import ImageConfig
 
 __all__ = ["Layers", "Texts", "lengths_of", "named_sums", "random_images", "random_texts", "spread"]
 
-ROWS, LENGTH, SHORT = 4, 12, 7
+ROWS, LENGTH = 4, 12
 
 
 class Texts(NamedTuple):
@@ -36,7 +36,7 @@ def random_texts(vocab_size: int, max_length: int, seed: int = 0) -> Texts:
     T = min(LENGTH, max_length)
     tokens = np.random.default_rng(seed).integers(0, vocab_size, (ROWS, T)).astype(np.int32)
     tokens[0, :2] = (0, 1)[: min(2, T)]  # at least two that differ
-    lengths = np.array([T, min(SHORT, T)] * (ROWS // 2))
+    lengths = np.array([T, max(1, 7 * T // 12)] * (ROWS // 2))
     return Texts(tokens, np.arange(T)[None] < lengths[:, None])
 
 

@@ -11,6 +11,7 @@ from transformer_jax.doctor.checks import (
     decoding_checks,
     loss_checks,
     row_checks,
+    source_check,
 )
 from transformer_jax.doctor.families.inputs import (
     Layers,
@@ -49,6 +50,7 @@ def translator_checks(model: Any) -> list[Check]:
     sized = outputs.sized("logits")
     return [
         *row_checks(outputs, layers, real),
+        source_check(outputs, layers, args),
         causality_check(outputs, layers, target, with_target),
         *map_checks(model, _translator_maps, args, _sights(config, real)),
         *decoding_checks(model, whole, given, target, sized),
