@@ -49,6 +49,14 @@ def test_attention():
     np.testing.assert_allclose(by_hand, by_library, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_check_another_library():
+    check = example("check_another_library").check
+    broken = {one.law for one in check(mended=False) if not one.holds}
+    assert broken == {"source_padding", "loss_padding", "repeatability"}
+    assert all(one.holds for one in check(mended=True))
+
+
 def test_conversations(tmp_path):
     example("conversations").main(tmp_path)
     chats = (tmp_path / "chats.jsonl").read_text().splitlines()

@@ -191,7 +191,7 @@ def batch_mates(outputs: OfRows, inputs: PyTree, *, tolerance: float = 0.0) -> F
         raise ArgumentError("laws: the batch has one row: give two rows or more")
     for row in rows:
         # Copies of the row itself, so that lengths and other inputs stay valid.
-        alike = jax.tree.map(lambda x, row=row: np.broadcast_to(x[row], x.shape), inputs)
+        alike = jax.tree.map(lambda x, row=row: x[[row] * len(x)], inputs)
         places.append(difference(outputs(alike), wanted, AXES, np.array(rows) == row))
     return finding("batch_mates", worst(*places), tolerance)
 
