@@ -86,13 +86,13 @@ def test_a_loss_that_is_a_mean_over_padding():
     draw = np.random.default_rng(0)
     batch = {"logits": draw.standard_normal((B, T, 7)), "labels": draw.integers(0, 7, (B, T))}
 
-    def each(batch):
+    def token_losses(batch):
         log_probs = batch["logits"] - np.log(np.exp(batch["logits"]).sum(-1, keepdims=True))
         return -np.take_along_axis(log_probs, batch["labels"][..., None], axis=-1)[..., 0]
 
     for law in (laws.loss_padding, laws.loss_length):
-        assert not law(lambda batch, real: each(batch).mean(), batch, REAL).holds
-        law(lambda batch, real: (each(batch) * real).sum(), batch, REAL).require()
+        assert not law(lambda batch, real: token_losses(batch).mean(), batch, REAL).holds
+        law(lambda batch, real: (token_losses(batch) * real).sum(), batch, REAL).require()
 
 
 def attention(x, mask):
