@@ -164,6 +164,18 @@ def test_every_row_has_a_section_that_names_what_the_ledger_does():
         assert not row.correction or "{admonition} Erratum" in text, f"{row.name}: no erratum"
 
 
+def test_the_errata_of_the_entry_page_are_the_corrections_of_the_ledger():
+    page = (ROOT / "docs" / "lectures.md").read_text()
+    errata = re.findall(r"^\| \[?([LUBHT]\d+)(?:\]\((\S+)\))? \| (.+) \|$", page, re.MULTILINE)
+    assert [(name, text) for name, _, text in errata] == [
+        (row.name, row.correction) for row in LEDGER.values() if row.correction
+    ]
+    assert len(errata) == 28
+    for name, link, _ in errata:
+        start = f"lectures/{PAGES[name[0]]}.md#{name.lower()}-"
+        assert name in UNWRITTEN or link.startswith(start), f"{name} has no link to its section"
+
+
 def test_the_ledger_of_the_docs_is_that_of_the_package():
     text = (ROOT / "docs" / "lectures.toml").read_text()
     assert [*tomllib.loads(text)] == [*LEDGER]
@@ -177,7 +189,7 @@ def test_the_command_prints_rows_and_decks(capsys):
     out, err = capsys.readouterr()
     row, deck = out.split("\n\n")
     assert err == ""
-    for said in ("shows       Bishop's form", "correction  The exponent", "functions   transformer_"
+    for said in ("shows       Bishop's form", "correction  The slide", "functions   transformer_"
                  "jax.functional.positions.sinusoidal\n", "::test_row_b16_is_row_l14\n",
                  "page        docs/lectures/bishop.md#b16\n",
                  "command     transformer-jax describe"):  # fmt: skip
