@@ -1,6 +1,7 @@
 """Laws that hold in programs as users run them: the other tests compile without optimization."""
 
 import dataclasses
+import functools
 import time
 
 import chex
@@ -11,11 +12,13 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn, normals
+from transformer_jax import laws
 from transformer_jax.functional import masks
-from transformer_jax.functional.attention import attend
+from transformer_jax.functional.attention import attend_heads_first
 from transformer_jax.functional.kernels.products import kernel_gradient
 from transformer_jax.functional.layers import dropout_mask, layer_norm, linear, rms_norm
 from transformer_jax.functional.losses import OutputTable, cross_entropy, linear_cross_entropy
+from transformer_jax.functional.scores import Scores
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel.inference import prepare_for_decoding
@@ -44,12 +47,6 @@ def decoder():
     return drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)))
 
 
-@pytest.fixture(scope="module")
-def logits(decoder):
-    graph, params = decoder
-    return run(lambda params, tokens: nnx.merge(graph, params)(tokens), params, TOKENS)
-
-
 def test_optimization_changes_the_machine_code():
     # A program that no run before had: one out of the cache has no machine code to show.
     number = time.time_ns() % 2**20
@@ -59,41 +56,31 @@ def test_optimization_changes_the_machine_code():
     assert len(code(FULL)) != len(code({"xla_backend_optimization_level": 0}))
 
 
+@pytest.fixture(scope="module")
+def method(decoder):
+    """A method of the model as an optimized program; of another model where one is given."""
+
+    def program(name, model=None):
+        graph, params = decoder if model is None else nnx.split(model)
+        call = lambda params, *args: getattr(nnx.merge(graph, params), name)(*args)
+        return functools.partial(jax.jit(call, compiler_options=FULL), params)
+
+    return program
+
+
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.slow
-def test_stepwise_equals_teacher_forcing(decoder, logits, prepared):
+def test_stepwise_equals_teacher_forcing(decoder, method, prepared):
     model = nnx.merge(*decoder)
-    graph, params = nnx.split(prepare_for_decoding(model) if prepared else model)
-
-    def stepwise(params, tokens):
-        model = nnx.merge(graph, params)
-        first, cache = model.prefill(tokens[:, :2], model.init_cache(None, B, T))
-        found = [first]
-        for t in range(2, T):
-            step, cache = model.step(tokens[:, t], cache)
-            found.append(step)
-        return jnp.stack(found, 1)
-
-    found = run(stepwise, params, TOKENS)
-    chex.assert_shape(found, (B, T - 1, V))
-    np.testing.assert_allclose(found, logits[:, 1:], atol=1e-5)
+    model = prepare_for_decoding(model) if prepared else model
+    parts = method("prefill", model), method("step", model), model.init_cache(None, B, T)
+    laws.prefilled(method("__call__"), *parts, TOKENS, 2).require()
 
 
-def test_beams_equal_separate_sequences(decoder):
-    graph, params = decoder
-
-    def beams(params, tokens):
-        model = nnx.merge(graph, params)
-        cache = model.init_cache(None, 1, T, beams=B)
-        for t in range(T):
-            step, cache = model.step(tokens[:, t], cache)
-            if t == 2:  # both beams continue the second
-                cache = model.reorder(cache, jnp.array([[1, 1]]))
-        return step
-
-    history = jnp.stack([jnp.concatenate([TOKENS[1, :3], TOKENS[b, 3:]]) for b in range(B)])
-    forced = run(lambda params, tokens: nnx.merge(graph, params)(tokens), params, history)
-    np.testing.assert_allclose(run(beams, params, TOKENS), forced[:, -1], atol=1e-5)
+def test_beams_equal_separate_sequences(decoder, method):
+    cache = nnx.merge(*decoder).init_cache(None, 1, T, beams=B)
+    parts = method("__call__"), method("step"), method("reorder"), cache
+    laws.reordered(*parts, TOKENS[None]).require()
 
 
 def test_no_gradient_comes_from_the_future(decoder):
@@ -105,36 +92,26 @@ def test_no_gradient_comes_from_the_future(decoder):
     assert (gradient[:, :3] != 0).any()
 
 
-def test_packed_texts_equal_texts_of_their_own(decoder, logits):
-    graph, params = decoder
-    packed = jnp.concatenate([TOKENS[:1, :4], TOKENS[1:, :2]], 1)
-    segments = jnp.array([[1, 1, 1, 1, 2, 2]])
-    positions = jnp.array([[0, 1, 2, 3, 0, 1]])
-    apply = lambda params, *inputs: nnx.merge(graph, params)(*inputs)
-    found = run(apply, params, packed, segments, positions)
-    np.testing.assert_allclose(found[0, :4], logits[0, :4], atol=1e-5)
-    np.testing.assert_allclose(found[0, 4:], logits[1, :2], atol=1e-5)
+def test_packed_texts_equal_texts_of_their_own(method):
+    alone = lambda tokens: method("__call__")(np.pad(tokens, ((0, 0), (0, T - tokens.shape[1]))))
+    documents = [TOKENS[0, :4], TOKENS[1, :2]]
+    cut = lambda tokens: alone(tokens)[:, : tokens.shape[1]]
+    laws.packing(method("__call__"), cut, documents, length=T).require()
 
 
 @pytest.mark.quick("xla")
 @pytest.mark.parametrize("implementation", ["xla", "chunked"])
 def test_attention_is_its_formula_and_masked_rows_are_zero(implementation):
-    q, k, v = normals((B, 5, 4, 8), (B, 7, 2, 8), (B, 7, 2, 3))
+    inputs = normals((B, 4, 5, 8), (B, 2, 7, 8), (B, 2, 7, 3))
     mask = masks.causal(1) & masks.length_mask(jnp.array([4, 0]))
-
-    def both(q, k, v):
-        f = lambda *x: attend(*x, mask, implementation=implementation)
-        y, back = jax.vjp(f, q, k, v)
-        return y, *back(jnp.ones_like(y))
-
-    y, *gradients = run(both, q, k, v)
-    s = np.einsum("tnh,snh->nts", *(np.asarray(x, np.float64) for x in (q[0], k[0].repeat(2, 1))))
-    e = np.exp(s / 8**0.5) * np.asarray(mask.array(5, 7))[0]
-    wanted = np.einsum("nts,snu->tnu", e / e.sum(-1, keepdims=True), v[0].repeat(2, 1))
-    np.testing.assert_allclose(y[0], wanted, atol=1e-5)
-    chex.assert_tree_all_finite(gradients)
-    assert (y[1] == 0).all()
-    assert all((gradient[1] == 0).all() for gradient in gradients)
+    kernel = laws.with_gradients(
+        lambda q, k, v, mask: attend_heads_first(
+            q, k, v, Scores(mask), implementation=implementation
+        )
+    )
+    optimized = lambda *args: run(kernel, *args)
+    laws.attention_kernel(optimized, *inputs, mask).require()
+    laws.masked_rows(optimized, *inputs, mask).require()
 
 
 def test_gradients_of_linear_maps_and_norms_are_those_of_autodiff():

@@ -93,6 +93,9 @@ def test_fully_masked_rows():
     leaking = lambda *args: (plain(*args)[0], plain(*args)[1] + 1e-9)
     found = laws.masked_rows(leaking, Q, KEYS, V, PARTLY)
     assert found.where == "gradient of queries: row 1, head 0, query 4"
+    unseen = lambda *args: (*plain(*args)[:3], plain(*args)[3] + 1e-9)
+    found = laws.masked_rows(unseen, Q, KEYS, V, PARTLY)
+    assert found.where == "gradient of values: row 0, head 0, key 6"
     with pytest.raises(ArgumentError, match="give a mask with a fully masked row"):
         laws.masked_rows(plain, Q, KEYS, V, MASK)
     absent = lambda *args: (np.where(PARTLY.any(-1)[..., None], plain(*args)[0], np.nan),)

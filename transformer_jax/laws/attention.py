@@ -26,7 +26,6 @@ __all__ = [
     "with_gradients",
 ]
 
-AXES = ("row", "head", "query")
 AnyArray = Array | np.ndarray
 AnyMask = Mask | Bool[Array | np.ndarray, "..."] | None
 # Outputs [B N T U] of queries, keys, values and a mask.
@@ -96,7 +95,7 @@ def mask_polarity(
     return finding("mask_polarity", place, tolerance)
 
 
-@law("A fully masked row gives zero, and no gradient.")
+@law("A query that sees no key gives zero and has no gradient, nor has a key that no query sees.")
 def masked_rows(
     kernel: Kernel,
     q: Float[AnyArray, "B N T H"],
@@ -106,7 +105,7 @@ def masked_rows(
     *,
     tolerance: float = 0.0,
 ) -> Finding:
-    """Checks queries that see no key: padding that attends to padding, for example.
+    """Checks queries that see no key, such as padding that attends to padding, and unseen keys.
 
     Args:
         kernel: Maps queries, keys, values, a gradient of the output and the mask to outputs and
@@ -115,7 +114,7 @@ def masked_rows(
         k: Keys.
         v: Values.
         mask: A mask with at least one row that is False everywhere.
-        tolerance: Largest output or gradient of such a query.
+        tolerance: Largest output or gradient of such a query or key.
 
     Example:
         >>> x, mask = np.ones((1, 1, 2, 4), np.float32), np.array([[1, 1], [0, 0]], bool)
@@ -125,16 +124,17 @@ def masked_rows(
         >>> masked_rows(mean, x, x, x, mask[None, None]).where
         'output: row 0, head 0, query 1'
     """
-    (B, N, T, _), S = q.shape, k.shape[2]
-    masked = ~np.any(_visible(mask, B, N, T, S), axis=-1)
+    (B, N, T, _), (_, K, S, _) = q.shape, k.shape
+    visible = _visible(mask, B, N, T, S)
+    masked = ~np.any(visible, axis=-1)
     if not masked.any():
         raise ArgumentError("laws: every query sees a key: give a mask with a fully masked row")
+    unseen = ~np.any(visible.reshape(B, K, -1, S), axis=2)
     cotangent = np.random.default_rng(0).standard_normal((B, N, T, v.shape[3]), np.float32)
-    found = [np.asarray(array) for array in kernel(q, k, v, cotangent, mask)[:2]]
-    places = [
-        _named(name, difference(array, np.zeros_like(array), AXES, masked))
-        for name, array in zip(NAMES, found, strict=False)
-    ]
+    found, places = kernel(q, k, v, cotangent, mask), []
+    for n, array in enumerate(map(np.asarray, found)):
+        where = masked if n < 2 else unseen
+        places.append(_named(n, difference(array, np.zeros_like(array), _axes(n), where)))
     return finding("masked_rows", worst(*places), tolerance)
 
 
@@ -209,9 +209,8 @@ def attention_kernel(
     found = kernel(q, k, v, cotangent, mask)
     wanted = attention_formula(q, k, v, cotangent, mask, score=score, bias=bias)
     places = []
-    for name, one, other in zip(NAMES, found, wanted, strict=False):
-        axes = AXES if name in NAMES[:2] else (*AXES[:2], "key")
-        places.append(_named(name, difference(one, other, axes)))
+    for n, (one, other) in enumerate(zip(found, wanted, strict=False)):
+        places.append(_named(n, difference(one, other, _axes(n))))
     return finding("attention_kernel", worst(*places), tolerance)
 
 
@@ -270,8 +269,13 @@ def _visible(mask: AnyMask, B: int, N: int, T: int, S: int) -> Bool[np.ndarray, 
     return np.broadcast_to(True if array is None else np.asarray(array), (B, N, T, S))
 
 
-def _named(name: str, place: Place) -> Place:
-    return place[0], f"{name}: {place[1]}"
+def _axes(n: int) -> tuple[str, str, str]:
+    """Names of the axes of what a kernel returns at index ``n``."""
+    return "row", "head", "query" if n < 2 else "key"
+
+
+def _named(n: int, place: Place) -> Place:
+    return place[0], f"{NAMES[n]}: {place[1]}"
 
 
 def _of_weights(table: Float[np.ndarray, "B N T S"], words: str) -> Place:
