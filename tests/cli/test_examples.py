@@ -66,6 +66,19 @@ def test_conversations(tmp_path):
     assert all(json.loads(line)["messages"][1]["content"].endswith(".") for line in chats)
 
 
+@pytest.mark.parity
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # a name of arguments
+def test_check_torch():
+    pytest.importorskip("transformers")
+    *sound, broken = example("check_torch").main()
+    assert [found.law for found in sound] == [
+        "causality", "batch_of_one", "cached", "prompt_padding",
+    ]  # fmt: skip
+    assert all(found.holds for found in sound)
+    assert broken.where.startswith("row 1, position ")
+    assert broken.error > 0.01
+
+
 def test_custom_mask():
     mask, _ = example("custom_mask").main()
     visible = np.asarray(mask.array(8, 8))[:, 0]

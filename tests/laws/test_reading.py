@@ -1,6 +1,7 @@
 """Laws find planted faults, and say where."""
 
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -150,6 +151,20 @@ def test_inputs_that_show_nothing_are_refused():
         laws.batch_mates(run, TOKENS[:1])
     with pytest.raises(ArgumentError, match="give an input with two values or more"):
         laws.causality(run, np.ones((1, 3)))
+
+
+def test_the_page_of_laws_has_them_all_and_its_code_prints_what_it_says(capsys):
+    page = (Path(__file__).parents[2] / "docs/laws.md").read_text()
+    rows = re.findall(r"^\| (`\w+`.*?) \| .* \| (.*) \|$", page, re.MULTILINE)
+    listed = {}
+    for names, tolerances in rows:
+        names = re.findall(r"`(\w+)`", names)
+        listed |= dict(zip(names, map(float, tolerances.split(", ")), strict=True))
+    assert listed == {name: law.tolerance for name, law in laws.ALL.items()}
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    exec(code, {})
+    said = code.rpartition("# ")[2].strip().removesuffix("...")
+    assert capsys.readouterr().out.startswith(said)
 
 
 @pytest.mark.parametrize("name", laws.ALL)

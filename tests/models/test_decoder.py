@@ -103,28 +103,6 @@ def text(rows=2, length=T, seed=0):
     return jnp.asarray(rng.integers(1, V, (rows, length)), jnp.int32)
 
 
-@pytest.mark.slow
-def test_beams_read_their_common_prompt():
-    def beamed(model, tokens):
-        cache = model.prefill(
-            tokens[:, :6], model.init_cache(None, 2, 10, beams=3), jnp.array([0, 2])
-        )[1]
-        rows = jnp.repeat(tokens, 3, axis=0)
-        first, cache = model.step(rows[:, 6], cache)
-        cache = cache.reorder(jnp.array([[2, 0, 1], [1, 1, 1]]))
-        return first, model.step(rows[:, 7], cache)[0]
-
-    def single(model, tokens):
-        cache = model.prefill(tokens[:, :6], model.init_cache(None, 2, 10), jnp.array([0, 2]))[1]
-        first, cache = model.step(tokens[:, 6], cache)
-        return first, model.step(tokens[:, 7], cache)[0]
-
-    config = VARIANTS["modern"]
-    many, one = compiled(config, beamed)(text()), compiled(config, single)(text())
-    for rows, row in zip(many, one, strict=True):
-        chex.assert_trees_all_close(rows, jnp.repeat(row, 3, axis=0), atol=1e-5)
-
-
 def test_scanned_layers_are_looped_ones():
     config = VARIANTS["window"]
     scanned = dataclasses.replace(config, compute=ComputeConfig(scan_layers=True))

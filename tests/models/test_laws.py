@@ -52,18 +52,21 @@ def test_a_prompt_at_once_equals_the_whole(model):
 
 @over(KINDS, "gru")
 def test_beams_continue_their_common_prompt(model):
+    """Two beams of each padded prompt, which change places after every step."""
     both = lambda logits: np.concatenate([logits, logits], axis=-1)
+    swapped = np.array([[1, 0], [1, 1], [0, 1]], np.int32)
 
     def step(tokens, cache):
         logits, cache = model.step(np.repeat(tokens, 2), cache)
-        return logits.reshape(B, -1), cache
+        return logits.reshape(B, -1), model.reorder(cache, swapped)
 
-    def prefill(tokens, cache):
-        logits, cache = model.prefill(tokens, cache)
+    def prefill(tokens, cache, starts):
+        logits, cache = model.prefill(tokens, cache, starts)
         return both(logits), cache
 
     whole = lambda tokens: both(model.whole(tokens))
-    laws.prefilled(whole, prefill, step, model.cache(beams=2), model.tokens, 3).require()
+    given = whole, prefill, step, model.cache(beams=2), model.tokens
+    laws.prompt_padding(*given, np.array([0, 3, 1])).require()
 
 
 @over(DECODERS, "decoder window")

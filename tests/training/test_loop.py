@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax import laws
 from transformer_jax.core.errors import CheckpointError, ConfigError, NumericsError, Stopped
 from transformer_jax.runs import manifest
 from transformer_jax.runs.checkpoint import Checkpointer, load_params, steps
@@ -120,21 +121,21 @@ def test_a_run_measures_every_step_once_and_keeps_last_and_best(bench):
 @pytest.mark.quick("4")
 def test_stopped_at_any_step_and_resumed_it_is_the_undisturbed_run(bench, tmp_path, number):
     """R1: the state bit by bit, and every line of the measurements."""
-    bench.path = tmp_path / "whole"
-    whole = bench.run(10)
-    bench.path = tmp_path / "cut"
-    bench.hook = lambda n: n == number and signal.raise_signal(signal.SIGTERM)
-    with pytest.raises(Stopped) as caught:
-        bench.run(10)
-    assert caught.value.exit_code == 143
-    assert f"step {number + 1} is saved" in str(caught.value)
-    bench.hook = lambda n: None
-    again = bench.run(10)
-    assert digest(again.state) == digest(whole.state)
-    paths = [tmp_path / name / "metrics.jsonl" for name in ("whole", "cut")]
-    first, second = (lp_without_times(read_metrics(path)) for path in paths)
-    assert first == second
-    assert load_params(tmp_path / "whole").step == load_params(tmp_path / "cut").step
+
+    def train(stops):
+        bench.path = tmp_path / f"stopped{stops}"
+        for stop in stops:
+            bench.hook = lambda n, stop=stop: n == stop and signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(Stopped) as caught:
+                bench.run(10)
+            assert caught.value.exit_code == 143
+            assert f"step {stop + 1} is saved" in str(caught.value)
+        bench.hook = lambda n: None
+        state = digest(bench.run(10).state)
+        lines = lp_without_times(read_metrics(bench.path / "metrics.jsonl"))
+        return {"state": state, "lines": lines, "best": load_params(bench.path).step}
+
+    laws.resumed(train, [(number,)]).require()
 
 
 def test_a_crash_between_checkpoints_leaves_no_line_twice(bench):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.drawing import compiled
+from transformer_jax import laws
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.training.objectives import (
@@ -83,13 +84,15 @@ def test_loss_is_the_smoothed_cross_entropy_of_the_real_tokens(make_toy, sentenc
 def test_padding_rows_and_columns_weigh_nothing(make_toy, sentences):
     model, batch = make_toy(), sentences()
     objective = sequence_to_sequence(BOS, 0.1)
-    padded = dict(batch)
-    padded["target"] = np.pad(batch["target"], ((0, 0), (0, 3)), constant_values=9)
-    longer = jax.tree.map(lambda v: np.concatenate([v, v[:2]]), padded)
-    longer["lengths"][-2:] = 0
+    longer = batch | {"target": np.pad(batch["target"], ((0, 0), (0, 3)), constant_values=9)}
+    more = jax.tree.map(lambda v: np.concatenate([v, v[:2]]), longer)
+    more["lengths"][-2:] = 0
     loss = jax.jit(lambda batch: objective(model, batch, None))
-    for other in padded, longer:
+    for other in longer, more:
         chex.assert_trees_all_close(loss(other), loss(batch), rtol=1e-6)
+    real = np.arange(longer["target"].shape[1]) < batch["lengths"][:, None]
+    run = lambda target, _: loss(longer | {"target": target})
+    laws.loss_padding(run, longer["target"], real).require()
 
 
 def test_target_weights_are_as_many_as_the_lengths():

@@ -12,6 +12,7 @@ import optax
 import pytest
 from flax import nnx
 
+from transformer_jax import laws
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, Stopped
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.plan import ArrayPlan
@@ -118,27 +119,31 @@ HEAD = where(lambda path: path.startswith("second/"))
 @pytest.mark.parametrize("partition", [EVERYTHING, HEAD], ids=["everything", "where"])
 def test_resumed_is_uninterrupted_bit_by_bit(tmp_path, partition):
     task = tr_task(partition=partition)
-    whole = trainer(tmp_path / "whole", task, ema_decay=0.9).fit(steps=6)
-    counted = []
 
-    def make_batch(items):
-        counted.append(1)
-        if len(counted) == 8:  # after padding, in the midst of training
-            signal.raise_signal(signal.SIGTERM)
-        return task.train.make_batch(items)
+    def train(stops):
+        run, counted = tmp_path / f"stopped{stops}", []
 
-    cut = dataclasses.replace(task, train=task.train._replace(make_batch=make_batch))
-    with pytest.raises(Stopped):
-        trainer(tmp_path / "cut", cut, ema_decay=0.9).fit(steps=6)
-    done = trainer(tmp_path / "cut", task, ema_decay=0.9).fit(steps=6)
-    assert same(done.state, whole.state)
-    assert tr_records(tmp_path / "cut") == tr_records(tmp_path / "whole")
-    results = [RunDirectory(tmp_path / name).read_results() for name in ("cut", "whole")]
-    assert results[0]["state_sha256"] == results[1]["state_sha256"]
-    assert results[0]["best"] == results[1]["best"]
-    curves = [(tmp_path / name / "curves.png").read_bytes() for name in ("cut", "whole")]
-    assert curves[0] == curves[1] != b""
-    assert same(load_params(tmp_path / "cut").params, load_params(tmp_path / "whole").params)
+        def make_batch(items):
+            counted.append(1)
+            if len(counted) in stops:
+                signal.raise_signal(signal.SIGTERM)
+            return task.train.make_batch(items)
+
+        cut = dataclasses.replace(task, train=task.train._replace(make_batch=make_batch))
+        for _ in stops:
+            with pytest.raises(Stopped):
+                trainer(run, cut, ema_decay=0.9).fit(steps=6)
+        done = trainer(run, task, ema_decay=0.9).fit(steps=6)
+        results = RunDirectory(run).read_results()
+        return {
+            "state": digest(done.state),
+            "records": tr_records(run),
+            "results": [results["state_sha256"], results["best"]],
+            "curves": (run / "curves.png").read_bytes(),
+            "parameters": digest(load_params(run).params),
+        }
+
+    laws.resumed(train, [(8,)]).require()  # after padding, in the midst of training
 
 
 @pytest.mark.parametrize("accumulation", [2, 4])
@@ -285,12 +290,15 @@ def test_an_objective_of_two_models_needs_no_change_of_the_package(tmp_path):
 @pytest.mark.slow
 def test_sharded_is_one_device(tmp_path):
     task = tr_task(partition=HEAD)
-    one = trainer(tmp_path / "one", task).fit(steps=2).state
-    mesh = make_mesh(MeshConfig(fsdp=2, tensor=2), jax.devices()[:4])
-    many = trainer(tmp_path / "many", task, mesh=mesh).fit(steps=2).state
-    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
-    assert not many.params["second"]["kernel"].sharding.is_fully_replicated
+
+    def train(sizes):
+        mesh = sizes and make_mesh(MeshConfig(**sizes), jax.devices()[:4])
+        state = trainer(tmp_path / f"on{sizes}", task, mesh=mesh).fit(steps=2).state
+        whole = state.params["second"]["kernel"].sharding.is_fully_replicated
+        assert whole == (mesh is None)
+        return state.params
+
+    laws.sharded(train, [{"fsdp": 2, "tensor": 2}]).require()
 
 
 def test_validation_measures_sums_and_what_the_task_evaluates(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from transformer_jax import laws
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -91,18 +92,16 @@ def test_the_loss_is_that_of_the_task_and_of_each_text(model, regress):
 def test_batches_may_be_split_and_padded(model):
     rng = np.random.default_rng(1)
     batch = batch_of(rng, [6, 3, 5, 2], np.array([0, 1, 1, 0], "i"))
-    objective = objectives.with_language_model()
-    whole = sums_of(objective, model, batch)["loss"]
-    halves = [
-        sums_of(objective, model, {name: leaf[rows] for name, leaf in batch.items()})["loss"]
-        for rows in (slice(0, 2), slice(2, 4))
-    ]
-    np.testing.assert_allclose(whole[0], halves[0][0] + halves[1][0], rtol=1e-5)
+    run = lambda batch: sums_of(objectives.with_language_model(), model, batch)["loss"]
+    laws.loss_split(run, batch).require()
+    real = np.arange(7)[None] < np.asarray(batch["lengths"])[:, None]
+    padded = lambda tokens, _: run(batch | {"tokens": jnp.asarray(tokens)})
+    laws.loss_padding(padded, batch["tokens"], real).require()
     wide = {
         name: jnp.pad(leaf, ((0, 0), (0, 4))) if leaf.ndim == 2 else leaf
         for name, leaf in batch.items()
     }
-    np.testing.assert_allclose(sums_of(objective, model, wide)["loss"][0], whole[0], rtol=1e-5)
+    np.testing.assert_allclose(run(wide)[0], run(batch)[0], rtol=1e-5)
 
 
 def test_the_table_learns_from_the_language_model_too(model):
