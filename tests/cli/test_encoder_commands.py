@@ -427,9 +427,11 @@ def test_probe_tells_what_a_layer_knows(pretrained, run_command, tmp_path):
 def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
     rows = [f"{'river' if i % 2 else 'cash'} {' the' * (i // 2)}\t{i % 2}" for i in range(20)]
     (tmp_path / "a.tsv").write_text("\n".join(["text\tclass", *rows]))
-    flags = ("--label", "class")
+    flags = ("--label", "class", "--output", tmp_path / "layers.html")
     code, out, err = run_command("probe", tasks("tag"), tmp_path / "a.tsv", *flags)
     assert code == 0
+    assert f"wrote {tmp_path / 'layers.html'}" in err
+    assert "data:image/png;base64," in (tmp_path / "layers.html").read_text()
     assert "trained on 16 sentences, evaluated on 4 others; 2 classes" in err
     assert sum(line.endswith("  best") for line in out) >= 1
     code, err = mistake(run_command("probe", tasks("tag"), tmp_path / "a.tsv"))
@@ -465,6 +467,7 @@ def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
         ("probe", ["none.tsv"], 3, "probe none.tsv: no such file"),
         ("probe", ["a.txt"], 2, "the name does not tell the format"),
         ("probe", ["a.tsv", "--limit", "1"], 2, "--limit is 1: at least 2"),
+        ("probe", ["a.tsv", "--output", "a.txt"], 2, "--output a.txt: the name ends in .png"),
     ],
 )
 def test_wrong_arguments_are_one_line(

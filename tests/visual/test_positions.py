@@ -7,7 +7,7 @@ import pytest
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.positions import sinusoidal
-from transformer_jax.visual.positions import plot_masks, plot_positions, visible
+from transformer_jax.visual.positions import padded_masks, plot_masks, plot_positions, visible
 
 T = 6
 TABLE = np.asarray(sinusoidal(T, 8))
@@ -26,6 +26,25 @@ t, s = np.arange(T)[:, None], np.arange(T)[None]
 )
 def test_filled_squares_are_where_queries_may_look(mask, expected):
     np.testing.assert_array_equal(visible(mask, T, T), expected)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_b29_masks_of_padded_and_packed_rows_are_their_formulas(window):
+    """Row B29: padding is no key, and neither text of a packed row sees the other."""
+    near = np.abs(t - s) < (window or T)
+    causal, real = near & (s <= t), 4  # of six tokens
+    text = np.where(np.arange(T) < 3, 1, 2) * (np.arange(T) < real)
+    same = (text[:, None] == text[None]) & (text[:, None] > 0)
+    expected = {
+        "encoder, padding": near & (s < real),
+        "decoder, padding": causal & (s < real),
+        "decoder, two texts": causal & same,
+        "cross-attention, padding": np.broadcast_to(s < real, (T, T)),
+    }
+    masks = padded_masks(T, ["encoder", "decoder"], window)
+    assert list(masks) == list(expected)
+    for name, mask in masks.items():
+        np.testing.assert_array_equal(visible(mask, T, T), expected[name])
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])

@@ -357,7 +357,9 @@ Table = type(plain_table)
 
 
 def draw(config: TransformerConfig, folder: Path, length: int) -> None:
-    """Write ``masks.png``, and ``positions.png`` for sinusoidal positions, into ``folder``.
+    """Writes pictures of masks, and of positions where they are sinusoidal, into ``folder``.
+
+    ``masks.png`` has the masks of whole rows, ``padding.png`` those of padded and packed ones.
 
     Raises:
         ConfigError: The folder cannot be written.
@@ -366,7 +368,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
 
     from transformer_jax.functional.masks import Mask
     from transformer_jax.models.layers.embedding import sinusoids
-    from transformer_jax.visual.positions import plot_masks, plot_positions
+    from transformer_jax.visual.positions import padded_masks, plot_masks, plot_positions
 
     window = config.scores.sliding_window
     masks = {}
@@ -380,6 +382,8 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
             table = np.asarray(sinusoids(config, length))
             layout = config.positions.kind.partition("_")[2] or "interleaved"
             plot_positions(table, folder / "positions.png", title=f"Positions, {layout}")
-        plot_masks(masks, folder / "masks.png", length=min(length, 32))
+        shown = min(length, 32)
+        plot_masks(masks, folder / "masks.png", length=shown)
+        plot_masks(padded_masks(shown, [*masks], window), folder / "padding.png", length=shown)
     except OSError as error:
         raise ConfigError(f"--pictures {folder}: cannot be written: {error.strerror}") from None

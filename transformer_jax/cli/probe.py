@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.output import note
+from transformer_jax.cli.output import check_file, note, writing, wrote
 from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.core.config_fields import Flag, Range
+from transformer_jax.core.config_fields import Flag, OutputPath, Range
 from transformer_jax.core.errors import DataError, UserError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
 
@@ -41,13 +41,18 @@ class Probe(LanguageFlags, PredictionCommand):
     pool: Literal["mean", "cls"] | None = None
     """Pooling: mean over all tokens, or the first token ([CLS]). None is the pooling of a sentence
     encoder's own configuration, and else the mean."""
+    output: OutputPath | None = None
+    """Output file of the picture: .png, .svg or .html."""
     limit: Annotated[int, Range(2)] = 10_000
     """Maximum number of training and of held-out examples: the first."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Prints the held-out accuracy of each layer."""
+        """Prints the held-out accuracy of each layer, and draws it."""
+        from transformer_jax.visual.figures import SUFFIXES
+
+        check_file("--output", self.output, SUFFIXES)
         from transformer_jax.inference.encoders import load_vectors, pool_of, sentence_of
         from transformer_jax.inference.runs import open_directory, preparation
 
@@ -74,11 +79,18 @@ class Probe(LanguageFlags, PredictionCommand):
         made = [self.vectors_of(vectors, part, pool) for part in (items, others)]
         rows = probe_layers(made[0], labels, made[1], answers)
         what = "words" if self.tagged else "sentences"
-        print(_table(rows, f"majority ({names[first]})", share))
+        guess = f"majority ({names[first]})"
+        print(_table(rows, guess, share))
         note(
             f"trained on {len(labels):,} {what}, evaluated on {len(answers):,} others; "
             f"{plural(len(names), 'class')}"
         )
+        if self.output is not None:
+            from transformer_jax.visual.probes import plot_probes
+
+            with writing("--output", self.output):
+                plot_probes(dict(rows), self.output, guess=(guess, share), title=str(self.file))
+            wrote(self.output)
         return 0
 
     @property

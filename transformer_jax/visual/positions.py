@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.masks import Mask, segment_mask
 from transformer_jax.visual.figures import new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_masks", "plot_positions"]
+__all__ = ["padded_masks", "plot_masks", "plot_positions"]
 
 
 def plot_positions(
@@ -66,6 +67,39 @@ def plot_masks(
             ax.set_yticks(range(length), tokens[:length])
         ax.set_title(title, fontsize=10)
     return save(figure, path, title=", ".join(masks))
+
+
+def padded_masks(length: int, stacks: Sequence[str], window: int | None = None) -> dict[str, Mask]:
+    """Returns masks of rows with padding, and of a row in which two texts are packed.
+
+    Three quarters of a row are tokens, the rest is padding. Of a packed row the first text is a
+    half, the second a quarter.
+
+    Args:
+        length: Tokens of a row.
+        stacks: ``encoder``, ``decoder`` or both, which have cross-attention.
+        window: Sliding window of attention.
+
+    Example:
+        >>> masks = padded_masks(4, ["decoder"])
+        >>> list(masks), visible(masks["decoder, two texts"], 4, 4).astype(int)
+        (['decoder, padding', 'decoder, two texts'], array([[1, 0, 0, 0],
+               [1, 1, 0, 0],
+               [0, 0, 1, 0],
+               [0, 0, 0, 0]]))
+    """
+    real = max(1, 3 * length // 4)
+    padding, places = Mask.padding(jnp.array([real])), np.arange(length)
+    segments = jnp.asarray(np.where(places < length // 2, 1, 2) * (places < real))[None]
+    masks = {}
+    for stack in stacks:
+        own = Mask(causal=stack == "decoder", window=window)
+        masks[f"{stack}, padding"] = own & padding
+        if stack == "decoder":
+            masks["decoder, two texts"] = own & segment_mask(segments, segments)
+    if len(stacks) > 1:
+        masks["cross-attention, padding"] = padding
+    return masks
 
 
 def visible(
