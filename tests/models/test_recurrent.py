@@ -26,15 +26,18 @@ LENGTHS = np.array([6, 2, 4], np.int32)
 SCORES = ["dot", "scaled_dot", "general", "concat", "location"]
 
 
-def make(score="general", *, kind="all at once", cell="lstm", size=D, both=True, layers=1):
+def make(
+    score="general", *, kind="all at once", cell="lstm", size=D, both=True, layers=1, truncate=None
+):
     """A translator; its decoder reads ``all at once``, feeds ``hidden`` states or a ``context``."""
     rngs = nnx.Rngs(0)
     table = lambda: Embed(V, size, scale=1.0, rngs=rngs)
     half = size // 2 if both else size
-    read = Recurrent(size, half, cell, layers=layers, bidirectional=both, rngs=rngs)
+    how = {"layers": layers, "truncate": truncate, "rngs": rngs}
+    read = Recurrent(size, half, cell, bidirectional=both, **how)
     made = None if score is None else make_score(score, size, size, places=S, rngs=rngs)
     beside = 0 if kind == "all at once" else size
-    write = Recurrent(size + beside, size, cell, layers=layers, rngs=rngs)
+    write = Recurrent(size + beside, size, cell, **how)
     if kind == "context":
         decoder = ContextDecoder(table(), write, read, made, dropout=0.1, rngs=rngs)
     else:
@@ -48,6 +51,27 @@ def texts(seed=0):
     draw = lambda *shape: rng.integers(3, V, shape).astype(np.int32)
     found = {"source": draw(B, S), "source_lengths": LENGTHS}, draw(B, T)
     return jax.tree.map(jnp.asarray, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all at once", "hidden", "context"])
+def test_b25_a_decoder_learns_back_to_the_last_multiple_and_computes_the_same(kind):
+    """Row B25: of five tokens the last reaches the fourth, and not those before position 3."""
+    inputs, _ = texts()
+    tokens, found = jnp.array([[3, 4, 5, 6, 7]] * B), {}
+    for truncate in (None, 3):
+        graph, params = drawn(lambda truncate=truncate: make(kind=kind, truncate=truncate))
+
+        def last(params, graph=graph):
+            model = nnx.merge(graph, params)
+            return (model.hidden(inputs, tokens)[:, -1] ** 2).sum()
+
+        value, gradient = jax.jit(jax.value_and_grad(last))(params)
+        rows = gradient["decoder"]["embedding"]["table"][3:8]
+        found[truncate] = value, (np.abs(rows).max(1) > 0).tolist()
+    np.testing.assert_array_equal(found[None][0], found[3][0])
+    assert found[None][1] == [True] * 5
+    assert found[3][1] == [False, False, False, True, True]
 
 
 def sigmoid(x):

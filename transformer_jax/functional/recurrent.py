@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.real_arguments import real_arguments
 
-__all__ = ["CELLS", "Add", "Cell", "State", "recur", "reverse_texts"]
+__all__ = ["CELLS", "Add", "Cell", "State", "recur", "reverse_texts", "stop_at_multiples"]
 
 State = tuple[Array, ...]  # [B D] each; the first is the output
 # (operand [B D], number of its first block of columns, and of the one after its last)
@@ -151,6 +151,27 @@ def reverse_texts(
     return jnp.take_along_axis(x, places[:, :, None], axis=1)
 
 
+def stop_at_multiples(state: Any, place: Int[Array, ""], truncate: int | None) -> Any:
+    """Returns a state through which no gradient goes back where the position is a multiple.
+
+    Truncated backpropagation through time, Williams and Peng 1990.
+
+    Args:
+        state: Arrays before the position.
+        place: The position, from 0.
+        truncate: Positions between two stops; None stops nowhere.
+
+    Example:
+        >>> grad = jax.grad(lambda x, place: stop_at_multiples(x, place, 2))
+        >>> [float(grad(1.0, jnp.int32(place))) for place in range(5)]
+        [1.0, 1.0, 0.0, 1.0, 0.0]
+    """
+    if truncate is None:
+        return state
+    cut = (place % truncate == 0) & (place > 0)
+    return jax.tree.map(lambda one: jnp.where(cut, lax.stop_gradient(one), one), state)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _recur(cell, truncate, projected, kernel, state, texts):
     return _scan(cell, truncate, projected, kernel, state, texts)[0]
@@ -174,9 +195,7 @@ def _scan(cell: Cell, truncate: int | None, projected, kernel, state, texts) -> 
 
         if begin is not None:
             state = tuple(jnp.where(begin[:, None], 0, one) for one in state)
-        if truncate is not None:
-            cut = (place % truncate == 0) & (place > 0)
-            state = tuple(jnp.where(cut, lax.stop_gradient(one), one) for one in state)
+        state = stop_at_multiples(state, place, truncate)
         inside = (place < lengths)[:, None]
         new = cell.step(add, state)
         kept = tuple(jnp.where(inside, a, b) for a, b in zip(new, state, strict=True))

@@ -246,6 +246,9 @@ class MixerConfig(Configuration, group="mixer"):
 
     kind: Literal["attention", "recurrent", "convolution"] = "attention"  # of every block
     cell: CellName = "lstm"  # of recurrent; an encoder's reads in both directions
+    # Of recurrent: gradients go back to the last multiple of so many positions; None is to the
+    # first position.
+    bptt_length: Annotated[int, Range(1, 1 << 20)] | None = None
     kernel_size: Annotated[int, Range(1, 1 << 16)] = 3  # of convolution, positions
     # Dilations of convolution, repeated over the layers.
     dilations: tuple[Annotated[int, Range(1, 1 << 16)], ...] = (1,)
@@ -253,7 +256,12 @@ class MixerConfig(Configuration, group="mixer"):
     def __post_init__(self) -> None:
         super().__post_init__()
         usual = {field.name: field.default for field in dataclasses.fields(self)}
-        kinds = {"cell": "recurrent", "kernel_size": "convolution", "dilations": "convolution"}
+        kinds = {
+            "cell": "recurrent",
+            "bptt_length": "recurrent",
+            "kernel_size": "convolution",
+            "dilations": "convolution",
+        }
         for name, kind in kinds.items():
             if getattr(self, name) != usual[name] and self.kind != kind:
                 raise ConfigError(f"mixer.{name} is for mixer.kind {kind}, and it is {self.kind}")

@@ -67,6 +67,9 @@ class RecurrentConfig(Configuration, group="model"):
     # Longest source or target; columns of the location score.
     max_length: Annotated[int, Range(1, 1 << 20)] = 512
     dropout: Rate = 0.2  # of embeddings, between layers and of hidden states
+    # Truncated backpropagation: gradients go back to the last multiple of so many positions; None
+    # is to the first position.
+    bptt_length: Annotated[int, Range(1, 1 << 20)] | None = None
     embedding: RecurrentEmbeddingConfig = RecurrentEmbeddingConfig()
     attention: AlignmentConfig = AlignmentConfig()
     head: RecurrentHeadConfig = RecurrentHeadConfig()

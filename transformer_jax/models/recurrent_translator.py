@@ -74,6 +74,7 @@ def _layers(config: RecurrentConfig, inputs: int, *, both: bool, rngs: nnx.Rngs)
         layers=config.num_layers,
         bidirectional=both,
         dropout=config.dropout,
+        truncate=config.bptt_length,
         rngs=rngs,
     )
 

@@ -14,7 +14,7 @@ from transformer_jax.functional.attention import attend, attention_weights
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
-from transformer_jax.functional.recurrent import CELLS, State
+from transformer_jax.functional.recurrent import CELLS, State, stop_at_multiples
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.embedding import Embed, output_table
 from transformer_jax.models.layers.recurrent import Recurrent
@@ -164,7 +164,8 @@ class StepDecoder(Summarized):
         projected = self.layers.forward[0].projected(x)
 
         def body(carry, now):
-            (token, projected, key), (states, hidden) = now, carry
+            place, token, projected, key = now
+            states, hidden = stop_at_multiples(carry, place, self.layers.truncate)
             beside = self.beside(apart(states), hidden, memory)
             assert beside is not None
             s, states = self._read(projected, beside[:, 0], states, key)
@@ -172,7 +173,7 @@ class StepDecoder(Summarized):
                 hidden = self.output(s[:, None], beside, token[:, None], memory)
             return (states, hidden), (s, beside[:, 0], hidden[:, 0])
 
-        steps = (x.swapaxes(0, 1), projected.swapaxes(0, 1), keys)
+        steps = (jnp.arange(x.shape[1]), x.swapaxes(0, 1), projected.swapaxes(0, 1), keys)
         _, found = lax.scan(body, (states, self._no_hidden(memory, 1)), steps)
         s, beside, fed = (one.swapaxes(0, 1) for one in found)
         return s, fed if self.feeds else self.output(s, beside, x, memory)

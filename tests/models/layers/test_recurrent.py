@@ -14,8 +14,16 @@ from transformer_jax import laws
 from transformer_jax.core.errors import UserError
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.functional.recurrent import CELLS, recur, reverse_texts
+from transformer_jax.models.config import (
+    AttentionConfig,
+    FeedForwardConfig,
+    MixerConfig,
+    PositionConfig,
+    TransformerConfig,
+)
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.recurrent import Recurrent, RecurrentLayer
+from transformer_jax.models.layers.stack import Stack
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.sharding import shardings
 
@@ -107,6 +115,29 @@ def test_truncation_stops_gradients_at_multiples_of_its_number():
     gradient = jax.grad(lambda x: recur(CELLS["gru"], x, kernel, state, None, 3)[0][:, 5].sum())(x)
     assert (gradient[:, :3] == 0).all()
     assert (np.abs(gradient[:, 3:6]).max((0, 2)) > 0).all()
+
+
+def test_b25_blocks_learn_back_to_the_last_multiple_and_compute_the_same():
+    """Row B25: truncation leaves outputs as they are, and gradients end at position 3."""
+    [x] = normals((1, 6, D))
+    found = {}
+    for length in (None, 3):
+        config = TransformerConfig(
+            vocab_size=8, d_model=D, encoder_layers=0, decoder_layers=2,
+            mixer=MixerConfig("recurrent", cell="gru", bptt_length=length),
+            positions=PositionConfig(kind="none"), attention=AttentionConfig(num_heads=2),
+            feed_forward=FeedForwardConfig(d_ff=0),
+        )  # fmt: skip
+        graph, params = drawn(
+            lambda config=config: Stack(config, 2, decoder=True, cross=False, rngs=nnx.Rngs(0))
+        )
+        model = nnx.merge(graph, params)
+        last = jax.value_and_grad(lambda x, model: (model(x)[0, 5] ** 2).sum())
+        found[length] = nnx.jit(last)(x, model)
+    np.testing.assert_array_equal(found[None][0], found[3][0])
+    reached = {length: np.abs(g[0]).max(1) > 0 for length, (_, g) in found.items()}
+    assert reached[None].all()
+    assert reached[3].tolist() == [False, False, False, True, True, True]
 
 
 def test_sizes_that_do_not_fit_are_refused():

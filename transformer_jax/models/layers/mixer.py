@@ -110,6 +110,7 @@ class RecurrentMixer(Summarized):
 
     def __init__(self, config: TransformerConfig, *, causal: bool, rngs: nnx.Rngs):
         D, cell = config.d_model, config.mixer.cell
+        self.truncate = config.mixer.bptt_length
         size = D if causal else D // 2
         self.forward = RecurrentLayer(D, size, cell, rngs=rngs)
         self.backward = None if causal else RecurrentLayer(D, size, cell, rngs=rngs)
@@ -145,9 +146,9 @@ class RecurrentMixer(Summarized):
             cache = _extended(cache, held, 0)
         return y, cache
 
-    @staticmethod
-    def _run(layer: RecurrentLayer, x: Array, segments: Array | None) -> tuple[Array, State]:
-        return layer(x, begins=None if segments is None else _begins(segments))
+    def _run(self, layer: RecurrentLayer, x: Array, segments: Any) -> tuple[Array, State]:
+        begins = None if segments is None else _begins(segments)
+        return layer(x, truncate=self.truncate, begins=begins)
 
     def _next(self, x: Array, slots: _Slots) -> tuple[Array, LayerCache]:
         """One new token of each beam at once, or several of one beam after each other."""

@@ -110,6 +110,7 @@ class Recurrent(Summarized):
         layers: int = 1,
         bidirectional: bool = False,
         dropout: float = 0.0,
+        truncate: int | None = None,
         rngs: nnx.Rngs,
     ):
         """Makes the layers.
@@ -122,8 +123,11 @@ class Recurrent(Summarized):
             layers: How many.
             bidirectional: Whether each layer reads the text backwards too.
             dropout: Fraction of the outputs between layers that is dropped.
+            truncate: Positions that gradients go back through at most; None is all of them. See
+                :func:`.functional.recurrent.recur`.
             rngs: For the parameters.
         """
+        self.truncate = truncate
         self.width, self.size, self.depth, self.dropout = inputs, size, layers, dropout
         self.cell = cell
         self.outputs = (1 + bidirectional) * size
@@ -145,7 +149,6 @@ class Recurrent(Summarized):
         states: tuple[State, ...] | None = None,
         *,
         key: Key[Array, ""] | None = None,
-        truncate: int | None = None,
     ) -> tuple[Float[Array, "B T O"], tuple[State, ...]]:
         """The outputs of the last layer at every position, and the last state of every layer.
 
@@ -154,9 +157,8 @@ class Recurrent(Summarized):
             lengths: Tokens of each row; None is all. Padding changes nothing and gives 0.
             states: States to begin with, as they are returned; None is zeros.
             key: Random key of dropout; None drops nothing.
-            truncate: See :func:`.functional.recurrent.recur`.
         """
-        layers = self.depth
+        layers, truncate = self.depth, self.truncate
         keys: Any = [None] * layers if key is None else jax.random.split(key, layers)
         found = []
         for i in range(layers):
