@@ -3,6 +3,8 @@
 import base64
 import json
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -73,6 +75,40 @@ def test_a_placeholder_in_a_sentence_is_only_text(maps):
     text = attention_html(maps, title="__DATA__ __SUBTITLE__", subtitle="__TITLE__")
     assert held(text)["kinds"]
     assert "<h1>__DATA__ __SUBTITLE__</h1><p>__TITLE__</p>" in text
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+def test_h11_play_writes_the_translation_token_by_token(maps, tmp_path):
+    """Row H11: a click begins, each tick writes a token, and the last one stops."""
+    page = attention_html(maps, title="O gato dorme")
+    # A clock by hand, and what is visible after each tick.
+    page = page.replace(
+        '"use strict";', "window.setInterval = (f) => { window.tick = f; return 1; };"
+    )
+    told = """<script>
+    const seen = [], words = () => [...document.querySelectorAll("#rows button")]
+      .filter((one) => one.style.visibility !== "hidden").length;
+    document.getElementById("play").click();
+    for (let i = 0; i < 5; i++) {
+      seen.push(`${words()} ${document.getElementById("play").textContent}`);
+      if (document.getElementById("play").textContent === "Pause") tick();
+    }
+    document.querySelectorAll("input[name=kind]")[0].click();
+    seen.push(document.getElementById("steps").hidden);
+    document.title = seen.join(", ");
+    </script></body>"""
+    (tmp_path / "page.html").write_text(page.replace("</body>", told))
+    done = subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+         f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "page.html").as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    [title] = re.findall("<title>(.*?)</title>", done.stdout)
+    assert title == "1 Pause, 2 Pause, 3 Pause, 4 Play, 4 Play, true"
 
 
 def test_decoder_rows_are_named_after_what_they_write(maps):
