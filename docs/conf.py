@@ -31,6 +31,7 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(Path(__file__).parent / "_build" / "executed")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
+nb_merge_streams = True  # one block of output for each cell
 nb_output_stderr = "remove"  # progress
 
 # Docstrings are of Google's style; code in them has single or double backticks.

@@ -78,3 +78,8 @@ def test_tokens_name_rows_and_columns(tmp_path):
 def test_other_kinds_of_file_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"x.bmp: pictures are written as .png, .svg, .html"):
         plot_positions(TABLE, tmp_path / "x.bmp")
+
+
+def test_a_notebook_shows_a_figure_that_is_not_written():
+    figure = plot_masks({"causal": Mask(causal=True)}, length=T)
+    assert figure._repr_png_().startswith(b"\x89PNG")

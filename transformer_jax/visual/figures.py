@@ -1,6 +1,7 @@
 """Figures without a screen, written as PNG, as SVG or as a page that needs nothing but itself."""
 
 import base64
+import functools
 import html
 import io
 from pathlib import Path
@@ -18,14 +19,29 @@ SUFFIXES = (".png", ".svg", ".html")
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure, in inches; it belongs to no window and is forgotten when unused."""
+    """Returns an empty figure, in inches, which belongs to no window; notebooks show it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height))
+    figure = _figure_class()(figsize=(width, height))
     FigureCanvasAgg(figure)
     figure.set_layout_engine("constrained")
     return figure
+
+
+@functools.cache
+def _figure_class() -> "type[Figure]":
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        """A figure that a notebook shows, although ``pyplot`` does not know it."""
+
+        def _repr_png_(self) -> bytes:
+            held = io.BytesIO()
+            with drawn(self):
+                self.savefig(held, format="png", dpi=110, metadata={"Software": None})
+            return held.getvalue()
+
+    return NotebookFigure
 
 
 def save(figure: "Figure", path: Path | None, *, title: str = "") -> "Figure":
