@@ -140,6 +140,7 @@ def arguments_of(name, flag, runs, folder):
         "report": ["bleu"],
         "describe": [] if flag == "preset" else [translator],
         "verify": [translator],
+        "doctor": [own.get("doctor", decoder)],
         "export": [translator, output],
         "convert": [readers["folder"], output],
         "merge": [adapters] if flag == "output" else [adapters, "--output", output],
@@ -155,9 +156,11 @@ def arguments_of(name, flag, runs, folder):
 
 
 @pytest.fixture
-def own(request, decoder_run, shared):
+def own(request, decoder_run, ngram_run, shared):
     """Runs of single commands, which slow tests train; others refuse a run of another kind."""
     name = request.node.callspec.params["name"]
+    if name == "doctor":
+        return {"doctor": ngram_run}  # nothing is compiled for it
     if not request.node.get_closest_marker("slow"):
         return {}
     if name in ("merge", "spectrum"):

@@ -204,6 +204,18 @@ def states_gathered_across_sentences(monkeypatch, model):
     wrap(monkeypatch, owner, "reorder", reorder)
 
 
+@fault("translator", "beam_search", r"text \d")
+def scores_of_search_have_another_temperature(monkeypatch, model):
+    def step(old):
+        def halved(self, tokens, cache):
+            logits, cache = old(self, tokens, cache)
+            return logits / 2, cache
+
+        return halved
+
+    wrap(monkeypatch, TransformerEncoderDecoder, "step", step)
+
+
 # --- Rows -----------------------------------------------------------------------------------------
 
 

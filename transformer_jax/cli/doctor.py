@@ -49,8 +49,10 @@ class Doctor(PredictionCommand):
         began = time.monotonic()
         with show_progress(f"loading {self.run}"):
             from transformer_jax.doctor import examine
+            from transformer_jax.inference.load_run import chosen_checkpoint
             from transformer_jax.inference.runs import open_directory, run_title
 
+            chosen_checkpoint(self.checkpoint)  # refuses what is none
             run = open_directory(self.run)
             title, model = run_title(run), _model(run, self.checkpoint)
         print(_ROW.format("law", "holds", "error", "tolerance", "worst place").rstrip())

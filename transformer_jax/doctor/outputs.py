@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Shaped
 
 from transformer_jax.parallel.inference import MeshProgram, mesh_of, split_model
 
-__all__ = ["Outputs", "few", "program"]
+__all__ = ["Outputs", "few", "program", "stride"]
 
 _COLUMNS = 4096  # of logits; all come from one product
 
@@ -38,7 +38,17 @@ def few(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows _"]:
         >>> few(jnp.ones((2, 10_000))).shape
         (2, 3334)
     """
-    return logits[..., :: -(-logits.shape[-1] // _COLUMNS)]
+    return logits[..., :: stride(logits.shape[-1])]
+
+
+def stride(vocab_size: int) -> int:
+    """Returns the distance of the tokens whose logits :func:`few` takes.
+
+    Example:
+        >>> stride(4096), stride(10_000)
+        (1, 3)
+    """
+    return -(-vocab_size // _COLUMNS)
 
 
 class Outputs:

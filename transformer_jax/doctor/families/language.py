@@ -18,6 +18,7 @@ from transformer_jax.doctor.checks import (
 from transformer_jax.doctor.families.inputs import Layers, named_sums, random_texts
 from transformer_jax.doctor.maps import Sight, map_checks
 from transformer_jax.doctor.outputs import Outputs, few
+from transformer_jax.doctor.search import search_check
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.training import objectives
@@ -32,6 +33,7 @@ def decoder_checks(model: Decoder) -> list[Check]:
     args = (texts.tokens,)
     outputs, layers = Outputs(model, _logits, args), Outputs(model, _layers, args)
     whole, sized = outputs.part("logits"), outputs.sized("logits")
+    exact = lambda tokens: whole(tokens) * outputs.sizes["logits"]
     maps = lambda model, tokens: {"": model.attention_maps(tokens)}
     sight = Sight(causal=True, windows=config.scores.window_of)
     return [
@@ -40,6 +42,7 @@ def decoder_checks(model: Decoder) -> list[Check]:
         *map_checks(model, maps, args, {"": sight}),
         *packing_checks(model, whole, texts.tokens, sized),
         *decoding_checks(model, whole, None, texts.tokens, sized),
+        *search_check(model, exact, None, texts.tokens, config.vocab_size),
         *loss_checks(model, _loss, {"tokens": texts.tokens}, texts.real),
     ]
 

@@ -22,6 +22,7 @@ from transformer_jax.doctor.families.inputs import (
 )
 from transformer_jax.doctor.maps import Sight, map_checks
 from transformer_jax.doctor.outputs import Outputs, few
+from transformer_jax.doctor.search import search_check
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.recurrent_config import RecurrentConfig
@@ -46,6 +47,12 @@ def translator_checks(model: Any) -> list[Check]:
     layers = Outputs(model, _translator_layers, args) if layered else None
     with_target = lambda target: ({"source": source, "target": target}, real)
     whole = lambda target: outputs(*with_target(target))["logits"]
+    row = np.zeros(len(target), int)
+
+    def of_first(target: np.ndarray) -> np.ndarray:
+        logits = outputs({"source": source[row], "target": target}, real[row])["logits"]
+        return np.asarray(logits * outputs.sizes["logits"])
+
     given = {"source": source, "source_lengths": real.sum(1).astype(np.int32)}
     sized = outputs.sized("logits")
     return [
@@ -54,6 +61,7 @@ def translator_checks(model: Any) -> list[Check]:
         causality_check(outputs, layers, target, with_target),
         *map_checks(model, _translator_maps, args, _sights(config, real)),
         *decoding_checks(model, whole, given, target, sized),
+        *search_check(model, of_first, given, target, config.decoder().vocab_size),
         *loss_checks(model, _translation, inputs, real),
     ]
 
@@ -114,6 +122,12 @@ def captioner_checks(model: Captioner) -> list[Check]:
     outputs, layers = Outputs(model, _captioned, args), Outputs(model, _captioner_layers, args)
     with_target = lambda target: ({"images": images, "target": target},)
     whole = lambda target: outputs(*with_target(target))["logits"]
+    given, row = {"images": images}, np.zeros(len(target), int)
+
+    def of_first(target: np.ndarray) -> np.ndarray:
+        logits = outputs({"images": images[row], "target": target})["logits"]
+        return np.asarray(logits * outputs.sizes["logits"])
+
     maps = lambda model, inputs: model.attention_maps(inputs["images"], inputs["target"])
     decoder = Sight(causal=True, windows=config.scores.window_of)
     sized = outputs.sized("logits")
@@ -121,7 +135,8 @@ def captioner_checks(model: Captioner) -> list[Check]:
         *row_checks(outputs, layers, None),
         causality_check(outputs, layers, target, with_target),
         *map_checks(model, maps, args, {"encoder": Sight(), "decoder": decoder, "cross": Sight()}),
-        *decoding_checks(model, whole, {"images": images}, target, sized),
+        *decoding_checks(model, whole, given, target, sized),
+        *search_check(model, of_first, given, target, config.vocab_size),
         *loss_checks(model, _caption, {**args[0], "real": real}, None),
     ]
 
