@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.drawing import drawn, normals
+from transformer_jax import laws
 from transformer_jax.functional import masks
 from transformer_jax.functional.kernels import choice as kernels
 from transformer_jax.functional.kernels import splash
@@ -52,26 +53,38 @@ def mesh_of(name):
     return make_mesh(**dict(zip(("data", "fsdp", "tensor", "context"), MESHES[name], strict=True)))
 
 
-def on_one_and_on_all(function, cotangent, mesh, *inputs):
-    """Result and gradients on one device, and on a mesh where ``inputs`` lie as declared.
+def value_and_gradients(function, cotangent, *inputs):
+    y, back = jax.vjp(function, *inputs)
+    return y, back(cotangent)
 
-    Each input is an array with its logical axes.
-    """
 
-    def run(cotangent, *inputs):
-        y, back = jax.vjp(function, *inputs)
-        return y, back(cotangent)
+def on_all(function, cotangent, mesh, *inputs):
+    """Result and gradients on a mesh where ``inputs`` lie as declared: arrays and logical axes."""
 
-    def run_on_mesh(*arguments):
+    def run(*arguments):
         with on_mesh(mesh):
-            y, grads = run(*arguments)
+            y, grads = value_and_gradients(function, *arguments)
             return y, tuple(constrain(g, a) for g, (_, a) in zip(grads, inputs, strict=True))
 
-    arrays = [x for x, _ in inputs]
     spec = lambda x, axes: NamedSharding(mesh, partition_spec(axes, x.shape, mesh.shape))
     placed = [jax.device_put(x, spec(x, axes)) for x, axes in inputs]
-    on_all = jax.block_until_ready(jax.jit(run_on_mesh)(cotangent, *placed))
-    return jax.jit(run)(cotangent, *arrays), on_all
+    return jax.block_until_ready(jax.jit(run)(cotangent, *placed))
+
+
+def on_one_and_on_all(function, cotangent, mesh, *inputs):
+    """Result and gradients on one device, and on a mesh."""
+    one = jax.jit(lambda *given: value_and_gradients(function, *given))
+    return one(cotangent, *(x for x, _ in inputs)), on_all(function, cotangent, mesh, *inputs)
+
+
+def assert_formula(run, mesh, axes, inputs, mask, **how):
+    """A kernel on a mesh is its formula in float64, output and gradients."""
+
+    def kernel(q, k, v, cotangent, mask):
+        y, gradients = on_all(run, cotangent, mesh, *((x, axes) for x in (q, k, v)))
+        return y, *gradients
+
+    laws.attention_kernel(kernel, *inputs, mask, **how).require()
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (1, 8), (64, 5)])  # rows move; no batch; table moves
@@ -242,7 +255,7 @@ def test_attention_of_heads_that_are_on_different_devices(mesh, kv_heads):
 @pytest.mark.quick("2x2x2-segments")
 def test_a_fused_kernel_runs_on_each_devices_rows_and_heads(mesh, name, monkeypatch):
     B, N, K, T, H = 8, 4, 2, 128, 8
-    q, k, v, g = normals((B, N, T, H), (B, K, T, H), (B, K, T, H), (B, N, T, H))
+    inputs = normals((B, N, T, H), (B, K, T, H), (B, K, T, H))
     ids = jnp.asarray(np.sort(np.random.default_rng(1).integers(0, 3, (B, T)), 1)[:, ::-1].copy())
     mask = {
         "causal": masks.causal(),
@@ -257,11 +270,7 @@ def test_a_fused_kernel_runs_on_each_devices_rows_and_heads(mesh, name, monkeypa
 
     fused = kernels.KERNELS["splash"]._replace(run=interpreted)
     run = lambda q, k, v: kernels.run_kernel(fused, q, k, v, Scores(mask))
-    rows = ("batch", "heads", None, None)
-    _, on_all = on_one_and_on_all(run, g, mesh, (q, rows), (k, rows), (v, rows))
-    plain = lambda *x: kernels.run_kernel(kernels.KERNELS["xla"], *x, Scores(mask))
-    expected, _ = on_one_and_on_all(plain, g, mesh, (q, rows), (k, rows), (v, rows))
-    chex.assert_trees_all_close(on_all, expected, atol=1e-5)
+    assert_formula(run, mesh, ("batch", "heads", None, None), inputs, mask)
     tensor = mesh.shape["tensor"] if K % mesh.shape["tensor"] == 0 else 1
     part = (B // (mesh.shape["data"] * mesh.shape["fsdp"]), N // tensor, T, H)
     assert part in shapes, shapes
@@ -294,7 +303,7 @@ DIVIDED = [
 def test_attention_to_a_text_that_is_on_several_devices(where, kernel, name, monkeypatch):
     mesh, B, K, T, H = mesh_of(where), 8, 2, 256, 8
     T = T if kernel == "splash" else 48
-    q, k, v, g = normals((B, 4, T, H), (B, K, T, H), (B, K, T, H), (B, 4, T, H))
+    inputs = normals((B, 4, T, H), (B, K, T, H), (B, K, T, H))
     scores = Scores(MASKS[name](B, T), None, ScaledDot(softcap=2.0))
     interpreted = {
         name: functools.partial(getattr(splash, name), interpret=True)
@@ -309,21 +318,16 @@ def test_attention_to_a_text_that_is_on_several_devices(where, kernel, name, mon
         return kernels.run_kernel(chosen, q, k, v, scores)
 
     axes = ("batch", "heads", "sequence", None)
-    _, on_all = on_one_and_on_all(run, g, mesh, (q, axes), (k, axes), (v, axes))
-    plain = lambda *x: kernels.run_kernel(kernels.KERNELS["xla"], *x, scores)
-    expected, _ = on_one_and_on_all(plain, g, mesh, (q, axes), (k, axes), (v, axes))
-    chex.assert_trees_all_close(on_all, expected, atol=1e-5)
+    assert_formula(run, mesh, axes, inputs, scores.mask, score=scores.score)
 
 
 @pytest.mark.parametrize("kernel", ["chunked", "ring"])
 @pytest.mark.slow
 def test_cross_attention_to_a_text_that_is_on_several_devices(kernel):
-    mesh, lengths = mesh_of("context2"), jnp.arange(8) * 3
-    q, k, v, g = normals((8, 4, 6, 8), (8, 4, 22, 8), (8, 4, 22, 6), (8, 4, 6, 6))
-    mask, axes = masks.length_mask(lengths), ("batch", "heads", "sequence", None)
+    inputs = normals((8, 4, 6, 8), (8, 4, 22, 8), (8, 4, 22, 6))
+    mask, axes = masks.length_mask(jnp.arange(8) * 3), ("batch", "heads", "sequence", None)
     run = lambda *x: kernels.run_kernel(kernels.KERNELS[kernel], *x, Scores(mask))
-    one, all_ = on_one_and_on_all(run, g, mesh, (q, axes), (k, axes), (v, axes))
-    chex.assert_trees_all_close(all_, one, atol=1e-5)
+    assert_formula(run, mesh_of("context2"), axes, inputs, mask)
 
 
 @pytest.mark.parametrize("name", ["ring", "chunked"])
