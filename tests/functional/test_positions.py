@@ -15,6 +15,7 @@ from transformer_jax.functional.positions import (
     rotary_frequencies,
     sinusoidal,
     sinusoidal_2d,
+    sinusoidal_float64,
 )
 
 LAYOUTS = ("interleaved", "halves")
@@ -103,6 +104,19 @@ def test_row_b15_offsets_are_rotations(layout):
     table = np.asarray(sinusoidal(60, D, layout))
     products = (table[:-k] * table[k:]).sum(1)
     np.testing.assert_allclose(products, products[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_row_b15_in_float64_offsets_are_rotations_to_the_last_digit(layout):
+    """Row B15: r[t+k] = M_k r[t] to 7e-16; r[t]·r[t+k] depends on k alone, to 8.9e-16."""
+    D, k = 8, 5
+    table = sinusoidal_float64(60, D, layout)
+    np.testing.assert_array_equal(sinusoidal(60, D, layout), table.astype(np.float32))
+    sines, cosines = pairs(table, layout)
+    turn = k / 10_000 ** (np.arange(0, D, 2) / D)
+    ahead = sines[:-k] * np.cos(turn) + cosines[:-k] * np.sin(turn)
+    assert np.abs(sines[k:] - ahead).max() < 7e-16
+    assert np.ptp((table[:-k] * table[k:]).sum(1)) < 8.9e-16
 
 
 @pytest.mark.parametrize(("rows", "columns", "width"), [(3, 5, 12), (4, 4, 4), (1, 7, 20)])

@@ -73,6 +73,7 @@ CONFIGS = {
         decoder_ffn_dim=256,
         decoder_vocab_size=700,
     ),
+    "concatenated": small(positions=PositionConfig(kind="concatenated")),
     "convolution": small(mixer=MixerConfig("convolution", kernel_size=4)),
     "recurrent": small(
         mixer=MixerConfig("recurrent", cell="gru_reset_after"), feed_forward={"d_ff": 0}

@@ -15,6 +15,7 @@ from tests.drawing import compiled, drawn, normals
 from transformer_jax import laws
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.corpora.phrasebook import L1_PAIRS
+from transformer_jax.functional.positions import sinusoidal
 from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
@@ -29,7 +30,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.layers.embedding import Embed
-from transformer_jax.models.layers.stack import stack_blocks, unstack_blocks
+from transformer_jax.models.layers.stack import Stack, stack_blocks, unstack_blocks
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel.inference import prepare_for_decoding, split_model
 
@@ -71,6 +72,7 @@ VARIANTS = {
         positions={"kind": "sinusoidal_fairseq", "offset": 2, "skip_padding": True},
         norm={"placement": "pre"},
     ),
+    "concatenated": change(positions={"kind": "concatenated"}),
     "rotary": change(positions={"kind": "rope"}, attention={"num_kv_heads": 2, "qk_norm": True}),
     "alibi": change(positions={"kind": "alibi"}, attention={"num_kv_heads": 1, "value_dim": 3}),
     "relative": change(
@@ -487,3 +489,17 @@ def test_l11_gradients_of_a_whole_model_are_finite_differences():
         far, step = 1e-4, lambda distance: along(jnp.float64(distance))
         difference = (step(far)[0] - step(-far)[0]) / (2 * far)
         assert difference == pytest.approx(float(step(0.0)[1]), rel=1e-3)
+
+
+def test_b15_positions_beside_embeddings_are_the_sum_of_two_maps():
+    """Row B15: a map of (x, r) is x W_x + r W_r."""
+    config = change(VARIANTS["concatenated"], decoder_layers=0, encoder_layers=1)
+    graph, params = drawn(lambda: Stack(config, 1, decoder=False, cross=False, rngs=nnx.Rngs(0)))
+    stack, D = nnx.merge(graph, params), config.d_model
+    [x] = normals((2, S, D))
+    kernel, bias = stack.projection.kernel[...], stack.projection.bias[...]
+    assert kernel.shape == (2 * D, D)
+    beside = np.asarray(sinusoidal(S, D)) @ np.asarray(kernel[D:]) + np.asarray(bias)
+    wanted = np.asarray(x @ kernel[:D]) + beside
+    found = stack.embed_inputs(x, jnp.arange(S)[None])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)

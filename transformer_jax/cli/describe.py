@@ -378,7 +378,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
         masks["decoder"] = Mask(causal=True, window=window)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if config.positions.kind.startswith("sinusoidal"):
+        if config.positions.kind.startswith(("sinusoidal", "concatenated")):
             table = np.asarray(sinusoids(config, length))
             layout = config.positions.kind.partition("_")[2] or "interleaved"
             plot_positions(table, folder / "positions.png", title=f"Positions, {layout}")

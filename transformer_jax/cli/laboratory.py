@@ -4,15 +4,18 @@
     transformer-jax laboratory gradients --models tanh lstm attention
     transformer-jax laboratory lengths --output lengths.svg
     transformer-jax laboratory rewards
+    transformer-jax laboratory scales
 
 recall: accuracy of recalling a symbol, by the number of positions since it was seen.
 gradients: norm of the gradient of the last state, by the number of positions back to an input.
 lengths: accuracy and BLEU of recurrent translators with and without attention, by the length of
 the sentence.
 rewards: reward and KL divergence of policies that learn by GRPO and PPO, with a budget and without.
+scales: variance of attention scores and gradient of their softmax, by head size, with and without
+their scale.
 
-Each takes minutes on two cores, prints a table, and writes a picture and its figures as JSON beside
-it. COMMAND --help lists the settings.
+Each takes minutes on two cores at most, prints a table, and writes a picture and its figures as
+JSON beside it. COMMAND --help lists the settings.
 """
 
 import dataclasses
@@ -35,9 +38,19 @@ from transformer_jax.laboratory.settings import (
     LengthSettings,
     RecallSettings,
     RewardSettings,
+    ScaleSettings,
 )
 
-__all__ = ["COMMANDS", "Gradients", "Lengths", "Recall", "Rewards", "main", "run_as_program"]
+__all__ = [
+    "COMMANDS",
+    "Gradients",
+    "Lengths",
+    "Recall",
+    "Rewards",
+    "Scales",
+    "main",
+    "run_as_program",
+]
 
 PROGRAM = f"{commands.PROGRAM} laboratory"
 
@@ -72,8 +85,16 @@ class Rewards(RewardSettings):
     output: OutputPath = Path("runs/laboratory/rewards.png")  # the picture: .png, .svg or .html
 
 
+@dataclasses.dataclass(frozen=True)
+class Scales(ScaleSettings):
+    """Variance of attention scores and gradient of their softmax, with and without their scale."""
+
+    output: OutputPath = Path("runs/laboratory/scales.png")  # the picture: .png, .svg or .html
+
+
 COMMANDS: dict[str, Any] = {
     "recall": Recall, "gradients": Gradients, "lengths": Lengths, "rewards": Rewards,
+    "scales": Scales,
 }  # fmt: skip
 
 
@@ -149,6 +170,10 @@ def _measure(asked: Any) -> Any:
         from transformer_jax.laboratory.rewards import rewards
 
         return rewards(plain(RewardSettings), say=say)
+    if isinstance(asked, Scales):
+        from transformer_jax.laboratory.scales import scales
+
+        return scales(plain(ScaleSettings), say=say)
     from transformer_jax.laboratory.lengths import lengths
 
     return lengths(plain(LengthSettings), say=say)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float64, Int
 
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.real_arguments import real_arguments
@@ -19,6 +19,7 @@ __all__ = [
     "rotary_frequencies",
     "sinusoidal",
     "sinusoidal_2d",
+    "sinusoidal_float64",
     "yarn_frequencies",
 ]
 
@@ -63,14 +64,37 @@ def sinusoidal(
         raise ArgumentError(
             f"layout is {layout!r}: allowed are 'interleaved', 'halves' and 'fairseq'"
         )
+    return jnp.asarray(sinusoidal_float64(length, width, layout, start, base), jnp.float32)
+
+
+def sinusoidal_float64(
+    length: int,
+    width: int,
+    layout: Literal["interleaved", "halves"] = "interleaved",
+    start: int = 0,
+    base: float = 10_000.0,
+) -> Float64[np.ndarray, "{length} {width}"]:
+    """Returns the table of :func:`sinusoidal` before it is rounded to float32.
+
+    Args:
+        length: How many positions.
+        width: D.
+        layout: ``interleaved`` or ``halves``.
+        start: The first position.
+        base: The wavelengths go from ``2π`` to ``2π · base``.
+
+    Example:
+        >>> table = sinusoidal_float64(100, 8)
+        >>> np.ptp((table[:-5] * table[5:]).sum(1)) < 4e-15  # depends on the distance alone
+        True
+    """
     angles = np.arange(start, start + length)[:, None] / base ** (np.arange(0, width, 2) / width)
     sines, cosines = np.sin(angles), np.cos(angles)[:, : width // 2]
     if layout == "halves":
-        table = np.concatenate([sines, cosines], axis=1)
-    else:
-        table = np.empty((length, width))
-        table[:, 0::2], table[:, 1::2] = sines, cosines
-    return jnp.asarray(table, jnp.float32)
+        return np.concatenate([sines, cosines], axis=1)
+    table = np.empty((length, width))
+    table[:, 0::2], table[:, 1::2] = sines, cosines
+    return table
 
 
 def _fairseq_sinusoids(length: int, width: int, start: int, base: float) -> np.ndarray:

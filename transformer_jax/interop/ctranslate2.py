@@ -117,6 +117,7 @@ def refusal(model: Model) -> str | None:
             both and scores.sliding_window is not None
         ),
         "attention.qk_norm: not beside an encoder": both and config.attention.qk_norm,
+        "positions.kind concatenated: they are added there": places.kind == "concatenated",
         "positions.kind relative: not without an encoder": not both and places.kind == "relative",
         "norm.placement sandwich: not beside an encoder": (
             both and config.norm.placement == "sandwich"

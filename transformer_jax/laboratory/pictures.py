@@ -26,6 +26,8 @@ _STYLES = {
     "dot": ("#c2185b", "X"),
     "grpo": ("#0b3d91", "D"),
     "ppo": ("#d55e00", "o"),
+    "scaled": ("#0b3d91", "D"),
+    "plain": ("#d55e00", "o"),
 }
 _OTHER = ("#777777", "x")
 
@@ -54,7 +56,7 @@ class Panel(NamedTuple):
         x: What is to the right.
         y: What is upwards.
         lines: The models.
-        logarithmic: Which axes are: ``""``, ``"x"`` or ``"y"``.
+        logarithmic: Which axes are: ``""``, ``"x"``, ``"y"`` or ``"both"``.
         level: A level that is marked, and its name.
         edge: A place that is marked, and its name.
         limits: Of the y axis; None is those of the lines.
@@ -65,7 +67,7 @@ class Panel(NamedTuple):
     x: str
     y: str
     lines: Sequence[Line]
-    logarithmic: Literal["", "x", "y"] = ""
+    logarithmic: Literal["", "x", "y", "both"] = ""
     level: tuple[int | float, str] | None = None
     edge: tuple[int | float, str] | None = None
     limits: tuple[int | float, int | float] | None = None
@@ -95,7 +97,7 @@ def _draw(axes: Any, panel: Panel) -> None:
     for line in panel.lines:
         y = np.asarray(line.y, float)
         y = y[:, None] if y.ndim == 1 else y
-        if panel.logarithmic == "y":
+        if panel.logarithmic in ("y", "both"):
             y = np.where(np.isfinite(y) & (y > 0), y, np.nan)
         color, mark = _STYLES.get(line.name.split()[0], _OTHER)
         more = {"marker": mark, "markersize": 5} if panel.marks else {}
@@ -106,13 +108,13 @@ def _draw(axes: Any, panel: Panel) -> None:
         )  # fmt: skip
         if y.shape[1] > 1:
             axes.fill_between(line.x, y.min(1), y.max(1), color=color, alpha=0.15, linewidth=0)
-    if panel.logarithmic == "x":
+    if panel.logarithmic in ("x", "both"):
         axes.set_xscale("log", base=2)
         places = sorted({place for line in panel.lines for place in line.x})
         axes.set_xticks(places, [f"{place:g}" for place in places], minor=False)
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
-    if panel.logarithmic == "y":
+    if panel.logarithmic in ("y", "both"):
         axes.set_yscale("log")
     if panel.level is not None:
         axes.axhline(panel.level[0], color="0.5", linestyle=":", linewidth=1.2)

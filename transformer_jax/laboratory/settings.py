@@ -13,6 +13,7 @@ __all__ = [
     "ReaderName",
     "RecallSettings",
     "RewardSettings",
+    "ScaleSettings",
     "ScoreChoice",
 ]
 
@@ -118,6 +119,21 @@ class RewardSettings(Configuration, group="--"):
         if self.d_model % 4:
             raise ConfigError(f"--d-model is {self.d_model}: a multiple of 4")
         _check_many("methods", self.methods)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaleSettings(Configuration, group="--"):
+    """Variance of attention scores and gradient of their softmax, by head size."""
+
+    sizes: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)  # D of queries and keys
+    keys: Annotated[int, Range(2, _LONGEST)] = 32  # of each query
+    queries: Annotated[int, Range(2, _LONGEST)] = 512  # over which a mean is taken
+    seeds: Count = 3  # how often queries and keys are drawn anew
+    seed: Amount = 0  # the first of the seeds
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_many("sizes", self.sizes, _LONGEST)
 
 
 def _check_many(flag: str, values: tuple[Any, ...], most: int | None = None) -> None:

@@ -86,6 +86,11 @@ class TransformerConfig(Configuration):
         return math.sqrt(self.embedding_size) if scale is None else scale
 
     @property
+    def input_size(self) -> int:
+        """Size of an embedding with what stands beside it, which is mapped to D if it differs."""
+        return self.embedding_size * (1 + (self.positions.kind == "concatenated"))
+
+    @property
     def embedding_size(self) -> int:
         """E, the size of embeddings; ``d_model`` unless they are projected."""
         return self.embedding.embedding_size or self.d_model
@@ -216,7 +221,12 @@ def _check_embedding(config: TransformerConfig) -> None:
 
 
 def _check_grid(config: TransformerConfig) -> None:
-    """Refuses positions of rows and columns where there are none, or no room for both."""
+    """Refuses positions of rows and columns where there are none, or no room for both.
+
+    Patches of images have no positions beside them either.
+    """
+    if config.positions.kind == "concatenated" and config.image.image_size:
+        raise ConfigError("positions.kind concatenated is for texts: choose sinusoidal_2d")
     if config.positions.kind != "sinusoidal_2d":
         return
     if not config.image.image_size:

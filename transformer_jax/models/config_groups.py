@@ -54,6 +54,7 @@ class PositionConfig(Configuration, group="positions"):
 
     # sinusoidal_halves: sines, then cosines (Marian), sinusoidal_fairseq: the same with other
     # frequencies (M2M100), sinusoidal_2d: these of the row and of the column of a patch (images);
+    # concatenated: sinusoids beside each embedding, not added, and a map of both to d_model;
     # relative: biases of T5.
     kind: Literal[
         "none",
@@ -62,6 +63,7 @@ class PositionConfig(Configuration, group="positions"):
         "sinusoidal_halves",
         "sinusoidal_fairseq",
         "sinusoidal_2d",
+        "concatenated",
         "rope",
         "alibi",
         "relative",
@@ -98,7 +100,7 @@ class PositionConfig(Configuration, group="positions"):
         LongRoPE depend on it.
         """
         depends = self.rope_method in ("rope_dynamic", "rope_short_factor")
-        table = self.kind == "learned" or self.kind.startswith("sinusoidal")
+        table = self.kind in ("learned", "concatenated") or self.kind.startswith("sinusoidal")
         return table or (self.kind == "rope" and depends)
 
     @property

@@ -93,7 +93,10 @@ def _line(config: TransformerConfig, part: str, layers: int) -> str:
 
 def _entrance(config: TransformerConfig, norm: str) -> list[str]:
     D, places, embedding = config.embedding_size, config.positions, config.embedding
-    lines = [f"linear  {D} → {config.d_model}"] if config.d_model != D else []
+    width = config.input_size
+    lines = [f"linear  {width} → {config.d_model}"] if config.d_model != width else []
+    if places.kind == "concatenated":
+        lines.append(f"positions beside  sinusoidal, {D}")
     lines += [norm] if embedding.layernorm_embedding else []
     if embedding.type_vocab_size:
         lines.append(f"+ segment vectors  {embedding.type_vocab_size} × {D}")

@@ -175,8 +175,8 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Co
         )
     if config.embedding.layernorm_embedding:
         yield _norm_part(config, f"{stack}/embedding_norm", 1, tokens, D)
-    if config.d_model != D:
-        yield _linear(f"{stack}/projection", 1, tokens, D, config.d_model, True, item)
+    if config.d_model != (width := config.input_size):
+        yield _linear(f"{stack}/projection", 1, tokens, width, config.d_model, True, item)
 
 
 def _norm_part(

@@ -62,7 +62,8 @@ def sinusoids(
         side = image.image_size // image.patch_size
         grid = sinusoidal_2d(side, side, width)
         return jnp.pad(grid, ((image.num_prefixes, 0), (0, 0)))[:length]
-    layouts: dict[str, Any] = {"sinusoidal": "interleaved", "sinusoidal_halves": "halves"}
+    layouts: dict[str, Any] = {"sinusoidal_halves": "halves"}
+    layouts |= dict.fromkeys(("sinusoidal", "concatenated"), "interleaved")
     layout = layouts.get(places.kind, "fairseq")
     first = places.offset if layout == "fairseq" else 0
     return sinusoidal(length, width, layout, first)

@@ -59,7 +59,8 @@ class Stack(Summarized):
         self.positions = table(learned, rows, ("position", "embed"), E, spread)
         self.segments = table(segments, segments, ("token_type", "embed"), E, spread)
         self.embedding_norm = Norm(config.norm, E) if embedding.layernorm_embedding else None
-        self.projection = None if E == D else Linear(E, D, ("embed", None), rngs=rngs)
+        width = config.input_size
+        self.projection = None if width == D else Linear(width, D, ("embed", None), rngs=rngs)
         self.relative = table(relative, places.num_buckets, ("bucket", "head"), heads, D**-0.5)
         inputs = self.positions, self.segments, self.embedding_norm, self.projection, self.relative
         for part in inputs:
@@ -150,7 +151,7 @@ class Stack(Summarized):
     ) -> Float[Array, "B T D"]:
         """Input of the first block: token vectors with positions and segments.
 
-        Embeddings of another width are projected to the width of the model.
+        Inputs of another width are projected to the width of the model.
         """
         places = self.config.positions
         if self.positions is not None:
@@ -164,6 +165,10 @@ class Stack(Summarized):
             x = x + self.segments(rows)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
+        if places.kind == "concatenated":
+            beside = jnp.take(jnp.asarray(sinusoids(self.config)), positions, axis=0, mode="clip")
+            beside = jnp.broadcast_to(beside.astype(x.dtype), x.shape)
+            x = jnp.concatenate([x, beside], axis=-1)
         x = x.astype(self.config.compute.dtype)
         x = dropout(x, self.config.embedding.dropout, key)
         x = x if self.projection is None else self.projection(x)
