@@ -16,8 +16,7 @@ NextLogProbs = Callable[[Sequence[tuple[int, ...]]], Float[np.ndarray, "n V"]]
 Fate = Literal["kept", "ended", "pruned"]
 
 
-@dataclasses.dataclass(frozen=True)
-class BeamNode:
+class BeamNode(NamedTuple):
     """A continuation that beam search compared with others.
 
     Attributes:
