@@ -9,14 +9,8 @@ _ANCHOR = re.compile(r"^\(([\w-]+)\)=$")
 _FENCE = re.compile(r"^(`{3,})\s*(.*)$")
 
 
-def pages():
-    """The names of the pages that are written."""
-    return [name for name in NAMES if (FOLDER / f"{name}.md").exists()]
-
-
 def read(name):
-    path = FOLDER / f"{name}.md"
-    return path.read_text() if path.exists() else ""
+    return (FOLDER / f"{name}.md").read_text()
 
 
 def sections(name):

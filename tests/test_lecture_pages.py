@@ -13,7 +13,7 @@ SECONDS = 360 / len(lecture_pages.NAMES)  # of processors, for each page
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", lecture_pages.pages())
+@pytest.mark.parametrize("name", lecture_pages.NAMES)
 def test_the_cells_of_a_page_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     matplotlib.use("Agg")
