@@ -8,7 +8,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "transformer_jax"
-author = "the authors of transformer_jax"
 root_doc = "index"
 exclude_patterns = ["_build", "_ext"]
 extensions = [
@@ -17,8 +16,10 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "mathml",
+    "notebooks",
     "repository_links",
     "result_pages",
+    "signatures",
 ]
 
 # Markdown: headings have the anchors of GitHub, so that links hold in the repository too.
@@ -36,6 +37,7 @@ nb_output_stderr = "remove"  # progress
 
 # Docstrings are of Google's style; code in them has single or double backticks.
 default_role = "code"
+add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
@@ -50,8 +52,10 @@ html_math_renderer = "mathml"
 html_show_sphinx = False
 html_show_copyright = False
 html_theme_options = {
+    "footer_content_items": "",
     "home_page_in_toc": True,
     "show_navbar_depth": 1,
     "show_toc_level": 2,
     "use_fullscreen_button": False,
+    "navbar_persistent": [],  # the search in the sidebar is enough
 }

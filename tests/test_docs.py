@@ -199,7 +199,8 @@ def listed(page):
     for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL):
         for line in block.splitlines():
             if line and not line.startswith(":"):
-                yield from page.parent.glob(f"{line}.md")
+                name = re.sub(r"^.*<(.*)>$", r"\1", line)  # after a title of its own
+                yield from page.parent.glob(f"{name}.md")
 
 
 def test_every_page_is_once_in_the_tables_of_contents():

@@ -1,0 +1,74 @@
+"""Signatures of the API with short types: `Float[Array, 'B T D']`."""
+
+import ast
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+
+def _parses(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return True
+
+
+def arguments(signature: str) -> list[str]:
+    """Returns the arguments of a signature in parentheses.
+
+    Example:
+        >>> arguments("(a: dict[str, int], b=(1, 2))")
+        ['a: dict[str, int]', 'b=(1, 2)']
+    """
+    parts, depth = [""], 0
+    for letter in signature.strip()[1:-1]:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def short(text: str) -> str:
+    """Returns a signature, or the annotation of a result, with types that readers know.
+
+    A default value that Python cannot parse becomes three dots: for such a signature Sphinx would
+    have neither lines nor links.
+
+    Example:
+        >>> short("(x: ~jaxtyping.Float[jaxlib._jax.Array, 'B T'])")
+        "(x: ~jaxtyping.Float[Array, 'B T'])"
+        >>> short("(f: Callable = <function g at 0x1>, n: int = 1)")
+        '(f: Callable = ..., n: int = 1)'
+    """
+    text = re.sub(r"\b(?:jaxlib\._jax|jax)\.Array\b", "Array", text.strip())
+    if not text.startswith("("):
+        return text
+    parts = []
+    for part in arguments(text):
+        known = part in ("*", "/") or _parses(f"def f({part.replace('~', '')}): ...")
+        parts.append(part if known else re.sub(r"\s=\s.*$|=.*$", " = ...", part))
+    return f"({', '.join(parts)})"
+
+
+def _shorten(
+    app: "Sphinx", what: str, name: str, thing: Any, options: Any, signature: str, returns: str
+) -> tuple[str | None, str | None]:
+    return signature and short(signature), returns and short(returns)
+
+
+def _skip(app: "Sphinx", what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
+    """Leaves out the fields of named tuples, whose class describes them."""
+    text = str(getattr(thing, "__doc__", ""))
+    return True if text.startswith("Alias for field number") else None
+
+
+def setup(app: "Sphinx") -> dict[str, bool]:
+    """Registers the changes."""
+    app.connect("autodoc-process-signature", _shorten)
+    app.connect("autodoc-skip-member", _skip)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
