@@ -153,9 +153,10 @@ def examine(
     """
     with show_progress("laws") as activity:
         activity.name = "preparing"
+        known = model_checks(model)
         about = _about(model)
         exact = tolerance("cached", about["dtype"]) <= _ROUNDING["cpu"]
-        checks = _by_law(model_checks(model), names, () if exact else _ORDERED)
+        checks = _by_law(known, names, () if exact else _ORDERED)
         activity.total = len(checks)
         results = []
         for name, several in checks.items():

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.models.config import ImageConfig
 
 __all__ = ["Layers", "Texts", "lengths_of", "named_sums", "random_images", "random_texts", "spread"]
 
-ROWS, LENGTH = 4, 12
+ROWS, LENGTH, SHORTEST = 4, 12, 4
 
 
 class Texts(NamedTuple):
@@ -29,10 +30,18 @@ class Texts(NamedTuple):
 def random_texts(vocab_size: int, max_length: int, seed: int = 0) -> Texts:
     """Returns four texts of 12 tokens, or of as many as the model has positions.
 
+    Raises:
+        ConfigError: The model has fewer positions than the laws need.
+
     Example:
         >>> random_texts(1000, 512).real.sum(1)
         array([12,  7, 12,  7])
     """
+    if max_length < SHORTEST:
+        raise ConfigError(
+            f"the model reads texts of at most {plural(max_length, 'token')}: doctor needs at "
+            f"least {SHORTEST}"
+        )
     T = min(LENGTH, max_length)
     tokens = np.random.default_rng(seed).integers(0, vocab_size, (ROWS, T)).astype(np.int32)
     tokens[0, :2] = (0, 1)[: min(2, T)]  # at least two that differ
