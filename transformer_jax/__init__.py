@@ -33,6 +33,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from transformer_jax import laws
     from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.functional.attention import attend
     from transformer_jax.functional.masks import Mask
@@ -105,6 +106,7 @@ __all__ = [
     "__version__",
     "adamw",
     "attend",
+    "laws",
     "load",
     "make_mesh",
     "make_step",
@@ -142,11 +144,12 @@ _MODULES = {
     "Metric": "runs.checkpoint_score",
     "Task": "training.task",
     "Trainer": "training.trainer",
+    "laws": "laws",
     "objectives": "training.objectives",
     "tasks": "recipes.tasks",
 }
 _OTHER_NAMES = {"presets": "PRESETS"}  # there
-_WHOLE = ("objectives", "tasks")  # modules
+_WHOLE = ("laws", "objectives", "tasks")  # modules
 
 
 if not TYPE_CHECKING:  # checkers of types know the names above

@@ -186,16 +186,6 @@ def test_row_l16_no_gradient_comes_from_the_future(implementation):
     laws.causality_by_gradient(look, normals((1, 6, 24))[0]).require()
 
 
-@pytest.mark.parametrize("implementation", ["xla", "chunked"])
-def test_masks_are_true_where_a_query_looks(implementation):
-    q, k, _ = (x.swapaxes(1, 2) for x in arrays())
-    allowed = np.random.default_rng(0).random((2, 1, 5, 7)) < 0.5
-    run = lambda q, k, v, mask: attend_heads_first(
-        *map(jnp.asarray, (q, k, v)), Scores(mask), implementation=implementation
-    )
-    laws.mask_polarity(run, q, k, masks.dense_mask(jnp.asarray(allowed))).require()
-
-
 def test_row_h10_the_first_query_sees_itself():
     q, k, _ = arrays(S=5)
     np.testing.assert_array_equal(attention_weights(q, k, masks.causal())[:, :, 0, 0], 1.0)

@@ -6,10 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax import laws
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional import masks
-from transformer_jax.functional.attention import attend, attention_weights
+from transformer_jax.functional.attention import attend, attend_heads_first, attention_weights
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.scores import Scores
 
 B, T, S = 2, 5, 7
 
@@ -71,6 +73,20 @@ def test_true_means_visible():
     # A wrong polarity would let the first query see only what comes after it.
     assert whole(masks.causal(), 3, 3)[0, 0].tolist() == np.tri(3, dtype=bool).tolist()
     assert whole(masks.length_mask(jnp.array([1, 2])), 1, 3)[1, 0].tolist() == [[True, True, False]]
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("kernel", ["xla", "chunked"])
+@pytest.mark.quick("xla-segments", "chunked-causal_later")
+def test_a_query_attends_where_its_mask_is_true(name, kernel):
+    draw = np.random.default_rng(1)
+    q, k = (draw.standard_normal((B, 3, length, 4), np.float32) for length in (T, S))
+
+    @jax.jit
+    def run(q, k, v, mask):
+        return attend_heads_first(q, k, v, Scores(mask), implementation=kernel)
+
+    laws.mask_polarity(run, q, k, CATALOGUE[name]).require()
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)

@@ -1,5 +1,6 @@
 """Models of every kind that decodes, for laws: how each is made, and what it is conditioned on."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from tests.decoding import test_decodable
 from tests.drawing import drawn, normals
 from tests.models import (
     test_captioner,
+    test_composed,
     test_decoder,
     test_encoder_decoder,
     test_features,
@@ -20,6 +22,7 @@ from tests.models import (
 )
 from transformer_jax.core.trees import flatten_dict, with_leaves
 from transformer_jax.models.captioner import Captioner
+from transformer_jax.models.config import ComputeConfig
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.making import make_model
@@ -44,13 +47,19 @@ def source(vocab, lengths=LENGTHS, length=S):
     return {"source": tokens, "source_lengths": lengths}
 
 
+def scanned(variants):
+    """The variants, and one of them whose layers are scanned."""
+    compute = ComputeConfig(scan_layers=True)
+    return variants | {"scanned": dataclasses.replace(variants["window"], compute=compute)}
+
+
 def kinds():
     """Every kind by its name."""
     rngs = lambda: nnx.Rngs(0)
-    for name, config in test_decoder.VARIANTS.items():
+    for name, config in scanned(test_decoder.VARIANTS).items():
         make = lambda config=config: Decoder(config, rngs=rngs())
         yield f"decoder {name}", Kind(make, test_decoder.V, None)
-    for name, config in test_encoder_decoder.VARIANTS.items():
+    for name, config in scanned(test_encoder_decoder.VARIANTS).items():
         make = lambda config=config: TransformerEncoderDecoder(config, rngs=rngs())
         yield f"translator {name}", Kind(make, config.decoder_vocab_size or 23, source(19))
     frames = {"source": normals((B, S, 12))[0], "source_lengths": LENGTHS}
@@ -63,6 +72,7 @@ def kinds():
             lengths = np.array([6, 2, 2], np.int32)  # the places of a location-based score
             inputs = source(test_recurrent.V, lengths, test_recurrent.S)
             yield f"recurrent {score} {kind}", Kind(make, test_recurrent.V, inputs)
+    yield "bag of embeddings", Kind(test_composed.toy, test_composed.V, source(test_composed.V))
     gru, _, forced = test_decodable.MODELS["gru"]
     inputs = {"source": source(test_decodable.V)["source"]}
     yield "gru", Kind(gru, test_decodable.V, inputs, forced)
