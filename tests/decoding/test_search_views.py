@@ -1,6 +1,7 @@
 """Every text, and the tree of beam search: rows B30 and B31."""
 
 import dataclasses
+import functools
 import math
 
 import jax.numpy as jnp
@@ -58,24 +59,27 @@ def request(beams=16, texts=5):
     )
 
 
-@pytest.fixture(scope="module")
-def searches():
-    """A translator and a language model with a sequence, its wide beam search and its texts."""
-    line, model = translator(), language()
-    translation = line.translate(["ab"])[0].hypotheses
+@functools.cache
+def searched(kind):
+    """A translator or a language model, a sequence, its wide beam search and its texts."""
+    if kind == "translator":
+        line = translator()
+        [translation] = line.translate(["ab"])
+        return line, line.sequence("ab", line.search), line.search, translation.hypotheses
+    model = language()
     [texts] = model.generate([request()])
-    return {
-        "translator": (line, line.sequence("ab", line.search), line.search, translation),
-        "language": (*model.beam_searcher(request()), texts),
-    }
+    return *model.beam_searcher(request()), texts
 
 
-kinds = pytest.mark.parametrize("kind", ["translator", "language"])
+def kinds(test):
+    """Runs a law with both; ``make test`` runs it with the language model."""
+    both = pytest.mark.parametrize("kind", ["translator", "language"])
+    return pytest.mark.quick("language")(both(test))
 
 
 @kinds
-def test_b30_every_text_is_what_a_beam_finds_that_keeps_all(searches, kind):
-    searcher, sequence, config, texts = searches[kind]
+def test_b30_every_text_is_what_a_beam_finds_that_keeps_all(kind):
+    searcher, sequence, config, texts = searched(kind)
     found = every_text(searcher, sequence, config, LENGTH)
     assert [one.tokens for one in found] == [one.tokens for one in texts]
     assert [one.text for one in found] == [one.text for one in texts]
@@ -85,8 +89,8 @@ def test_b30_every_text_is_what_a_beam_finds_that_keeps_all(searches, kind):
 
 
 @kinds
-def test_b31_the_tree_holds_what_beam_search_kept_and_its_best_text(searches, kind):
-    searcher, sequence, config, _ = searches[kind]
+def test_b31_the_tree_holds_what_beam_search_kept_and_its_best_text(kind):
+    searcher, sequence, config, _ = searched(kind)
     config = config.changed(num_beams=3, num_return_sequences=1)
     tree = tree_of_beams(searcher, sequence, config)
     paths = [tree.tokens(i) for i in range(len(tree.nodes))]
