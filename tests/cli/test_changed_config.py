@@ -22,7 +22,8 @@ ARGUMENTS = {
     "semantic-search": ["FILE", "a"], "probe": ["FILE"], "word-vectors": ["a", "a a"],
     "transcribe": ["FILE"], "attention": ["a"], "chat": [], "describe": [], "export": ["OUT"],
     "merge": ["--output", "OUT"],
-    "spectrum": [], "doctor": [],
+    "spectrum": [], "doctor": [], "tokenize": ["a"],
+    "compare-tokenizers": ["--tokenizers", "RUN"],
 }  # fmt: skip
 CHANGED = "config.json: changed after training: model.norm.eps is 0.5"
 
@@ -53,7 +54,7 @@ def changed_run(sealed_run, tmp_path):
 def test_all_commands_are_here():
     assert {name for name, kind in COMMANDS.items() if issubclass(kind, RunCommand)} == {*ARGUMENTS}
     others = {"verify", "convert", "launch", "complexity", "report", "analogy", "most-similar",
-              "completion"}  # fmt: skip
+              "completion", "bpe-merges", "lecture"}  # fmt: skip
     assert {*COMMANDS} - {*ARGUMENTS} == others
 
 
@@ -67,7 +68,8 @@ def test_a_command_refuses_a_changed_run(changed_run, run_command, command, tmp_
     paths = {"FILE": tmp_path / "file.txt", "OUT": tmp_path / "out", "RUN": changed_run}
     paths["RULE"] = tmp_path / "rule.py"
     arguments = [paths.get(word, word) for word in ARGUMENTS[command]]
-    code, lines, err = run_command(command, changed_run, *arguments, text="a\n")
+    first = paths["FILE"] if command == "compare-tokenizers" else changed_run
+    code, lines, err = run_command(command, first, *arguments, text="a\n")
     assert (code, lines) == (4, [""])
     assert CHANGED in err
     assert "data.read.lowercase is true (absent in training)" in err
