@@ -200,8 +200,8 @@ def decoding_checks(
     fill, step = functools.partial(run, "prefill"), functools.partial(run, "step")
     reorder = program(model, lambda model, *args: model.reorder(*args))
     empty = lambda beams=1: begin[beams](inputs)
-    # Prompts of texts that nothing conditions are filled from the left in any case.
-    read = fill if inputs is not None else lambda *args: fill(*args, np.zeros(B, np.int32))
+    # Search fills prompts from the left, even those that need no padding.
+    read = lambda *args: fill(*args, np.zeros(B, np.int32))
     short, prompt = max(2, T // 2), max(1, T - 2)
     starts = np.arange(B, dtype=np.int32) * 2 % max(1, T - 3)
     draw = np.random.default_rng(1)
