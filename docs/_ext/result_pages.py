@@ -34,6 +34,20 @@ def number(value: float) -> str:
     return f"{rounded:,g}" if abs(rounded) < 1e6 else f"{rounded:.4g}"
 
 
+def prose(text: str) -> str:
+    r"""Returns a text without Markdown's marks, but for code between backticks.
+
+    Example:
+        >>> print(prose("a_b of `train tiny`"))
+        a\_b of `train tiny`
+    """
+    parts = re.split(r"(`[^`|]+`)", text.replace("\n", " "))
+    marks = r"([|*_<>$`\\\[\]])"
+    return "".join(
+        part if number % 2 else re.sub(marks, r"\\\1", part) for number, part in enumerate(parts)
+    )
+
+
 def cell(value: Any) -> str:
     r"""Returns a value as the text of a cell.
 
@@ -47,8 +61,7 @@ def cell(value: Any) -> str:
         case int() | float():
             return number(value)
         case str():
-            text = re.sub(r"([|*_<>$`\\\[\]])", r"\\\1", value).replace("\n", " ")
-            return f"`{value}`" if COMMAND.match(value) and "|" not in value else text
+            return f"`{value}`" if COMMAND.match(value) and "|" not in value else prose(value)
         case Mapping():
             return ", ".join(f"{cell(str(name))} {cell(one)}" for name, one in value.items())
         case _:

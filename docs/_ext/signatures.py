@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
+LONG = 40  # characters of a default value
+
 
 def _parses(code: str) -> bool:
     try:
@@ -36,8 +38,8 @@ def arguments(signature: str) -> list[str]:
 def short(text: str) -> str:
     """Returns a signature, or the annotation of a result, with types that readers know.
 
-    A default value that Python cannot parse becomes three dots: for such a signature Sphinx would
-    have neither lines nor links.
+    A default value that is long becomes three dots, and one that Python cannot parse: for such a
+    signature Sphinx would have neither lines nor links.
 
     Example:
         >>> short("(x: ~jaxtyping.Float[jaxlib._jax.Array, 'B T'])")
@@ -50,8 +52,11 @@ def short(text: str) -> str:
         return text
     parts = []
     for part in arguments(text):
+        default = re.search(r"(?: = |=)(.*)$", part, re.DOTALL)
         known = part in ("*", "/") or _parses(f"def f({part.replace('~', '')}): ...")
-        parts.append(part if known else re.sub(r"\s=\s.*$|=.*$", " = ...", part))
+        if default and (not known or len(default[1]) > LONG):
+            part = f"{part[: default.start()]} = ..."
+        parts.append(part)
     return f"({', '.join(parts)})"
 
 
