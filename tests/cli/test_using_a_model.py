@@ -150,17 +150,17 @@ def test_trace_shows_every_step_beside_the_translation(trained_run, lesson, run_
 def test_b30_every_translation_is_searched_and_b31_the_tree_of_beams_is_drawn(
     trained_run, lesson, run_command, tmp_path
 ):
-    text, flags = lesson[0][0] + "\n", ("--num-return-sequences", 2, "--scores")
+    text, flags = "\n" + lesson[0][0] + "\n", ("--num-return-sequences", 2, "--scores")
     code, lines, _ = run_command("translate", trained_run, "--exhaustive", 2, *flags, text=text)
-    assert code == 0
-    scores = [float(cell) for cell in lines[0].split("\t")[1::2]]
+    assert (code, lines[0]) == (0, "\t0.0000")
+    scores = [float(cell) for cell in lines[1].split("\t")[1::2]]
     assert scores == sorted(scores, reverse=True)
     limits = ("--max-len-a", 0, "--max-len-b", 2, "--num-beams", 9)
     tree = ("--beam-tree", tmp_path / "tree.html")
     code, lines, err = run_command("translate", trained_run, *limits, *flags, *tree, text=text)
     assert (code, f"wrote {tree[1]}\n" in err) == (0, True)
     assert "data:image/png;base64," in tree[1].read_text()
-    assert scores[0] >= float(lines[0].split("\t")[1]) - 1e-4
+    assert scores[0] >= float(lines[1].split("\t")[1]) - 1e-4
 
 
 def test_a_trace_is_a_table():

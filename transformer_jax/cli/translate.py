@@ -245,6 +245,9 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
 
         assert self.exhaustive is not None
         for line in lines:
+            if not line.strip():  # stays empty
+                yield from translator.translate([line], directions=direction)
+                continue
             sequence = translator.sequence(line, translator.search, direction)
             found = every_text(translator, sequence, translator.search, self.exhaustive)
             yield Translation(line, tuple(found))
@@ -252,9 +255,11 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
     def drawn(
         self, translator: Any, lines: Iterable[str], direction: "Direction"
     ) -> "Iterator[str]":
-        """The lines; the tree of the first one is drawn."""
-        for number, line in enumerate(lines):
-            if not number:
+        """The lines; the tree of the first one with text is drawn."""
+        undrawn = True
+        for line in lines:
+            if undrawn and line.strip():
+                undrawn = False
                 sequence = translator.sequence(line, translator.search, direction)
                 self.draw_tree(line, translator, sequence, translator.search)
             yield line
