@@ -5,6 +5,10 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Programs of code cells, so that only what has changed in a page is compiled again.
+PROGRAMS = Path(__file__).parent / "_build" / "programs"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "transformer_jax"

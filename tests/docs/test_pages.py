@@ -48,3 +48,9 @@ def test_the_cells_of_a_page_run(page, tmp_path, monkeypatch):
         exec(compile(cell, page.name, "exec"), names)
     assert cells
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_law_that_is_shown_holds(capsys):
+    [code] = re.findall("```python\n(.*?)```", (DOCS / "testing.md").read_text(), re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out == "True Each position reads itself and no later position.\n"
