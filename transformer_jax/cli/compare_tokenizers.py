@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -13,15 +13,12 @@ from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.tokenize import Tokenize
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.data.tokenizer_kind import TokenizerKind
 
 if TYPE_CHECKING:
     from transformer_jax.data.compression import Compression
 
 __all__ = ["CompareTokenizers"]
-
-_Kind = Literal[
-    "bpe", "wordpiece", "wordpiece_likelihood", "unigram", "words", "bytes", "characters"
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +32,7 @@ class CompareTokenizers(RunCommand):
     """Text file to train on, .gz allowed."""
     test: Path | None = None
     """Text file to compare on; None is FILE."""
-    kinds: tuple[_Kind, ...] = (
+    kinds: tuple[TokenizerKind, ...] = (
         "words", "wordpiece", "wordpiece_likelihood", "unigram", "bpe", "characters", "bytes",
     )  # fmt: skip
     """Kinds to train."""

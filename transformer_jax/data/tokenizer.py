@@ -6,7 +6,7 @@ import os
 import pathlib
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import tokenizers
@@ -20,6 +20,7 @@ from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.files import read_file
 from transformer_jax.data.languages import LanguageTags
 from transformer_jax.data.preparation import TextNormalization, compose
+from transformer_jax.data.tokenizer_kind import TokenizerKind
 from transformer_jax.data.tokenizer_parts import (
     ROLES,
     SpecialNames,
@@ -41,7 +42,6 @@ from transformer_jax.data.tokenizer_parts import (
 __all__ = [
     "BERT_SPECIAL",
     "SPECIAL",
-    "Kind",
     "SpecialTokensTemplate",
     "Tokenizer",
     "load_tokenizer",
@@ -49,9 +49,6 @@ __all__ = [
 ]
 
 _LARGEST_FILE = 1 << 28  # bytes
-Kind = Literal[
-    "bpe", "wordpiece", "wordpiece_likelihood", "unigram", "words", "bytes", "characters"
-]
 
 
 class Tokenizer:
@@ -299,7 +296,7 @@ class Tokenizer:
 
 
 def train_tokenizer(
-    kind: Kind,
+    kind: TokenizerKind,
     texts: Iterable[str],
     vocab_size: int = 8000,
     *,
@@ -333,8 +330,10 @@ def train_tokenizer(
         >>> tokenizer.decode(tokenizer.encode("the  lowest étude"))
         'the  lowest étude'
     """
-    if kind not in get_args(Kind):
-        raise ConfigError(f"tokenizer kind {kind!r}: allowed are {', '.join(get_args(Kind))}")
+    if kind not in get_args(TokenizerKind):
+        raise ConfigError(
+            f"tokenizer kind {kind!r}: allowed are {', '.join(get_args(TokenizerKind))}"
+        )
     least = len(special) + (256 if kind in ("bpe", "unigram", "bytes") else 1)
     if vocab_size < least:
         raise ConfigError(f"a {kind} vocabulary of {vocab_size}: at least {least} are needed")

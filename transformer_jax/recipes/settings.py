@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag, Rate
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.plan import Batching
+from transformer_jax.data.tokenizer_kind import TokenizerKind
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
@@ -32,9 +33,7 @@ class TokenizerConfig(Configuration, group="tokenizer"):
 
     # The units of text: byte pairs merged, WordPiece by frequency or by likelihood gain, Unigram,
     # words, single bytes or characters.
-    kind: Literal[
-        "bpe", "wordpiece", "wordpiece_likelihood", "unigram", "words", "bytes", "characters"
-    ] = "bpe"
+    kind: TokenizerKind = "bpe"
     # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
     vocab_size: Count | None = 8000
     path: str | None = None  # a tokenizer.json to load instead of learning one
