@@ -77,7 +77,7 @@ def test_true_means_visible():
 
 @pytest.mark.parametrize("name", CATALOGUE)
 @pytest.mark.parametrize("kernel", ["xla", "chunked"])
-@pytest.mark.quick("xla-segments", "chunked-causal_later")
+@pytest.mark.quick("xla-segments")
 def test_a_query_attends_where_its_mask_is_true(name, kernel):
     draw = np.random.default_rng(1)
     q, k = (draw.standard_normal((B, 3, length, 4), np.float32) for length in (T, S))

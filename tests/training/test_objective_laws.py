@@ -47,7 +47,7 @@ def drawn(task):
 
 
 @tasks
-@pytest.mark.quick("texts")
+@pytest.mark.slow
 def test_a_batch_is_the_sum_of_its_parts(task):
     totals, batch = drawn(task)
     # Sums of this size have no more digits in float32.
@@ -55,7 +55,7 @@ def test_a_batch_is_the_sum_of_its_parts(task):
 
 
 @tasks
-@pytest.mark.quick("texts")
+@pytest.mark.slow
 def test_padding_changes_neither_the_loss_nor_its_gradient(task):
     totals, batch = drawn(task)
     if "source" in batch.get("inputs", {}):
