@@ -80,7 +80,7 @@ def test_pictures(tmp_path, capsys):
     assert main(["describe", "--preset", "vaswani_base", "--pictures", str(tmp_path / "p")]) == 0
     assert capsys.readouterr().err == f"wrote {tmp_path / 'p'}\n"
     names = sorted(path.name for path in (tmp_path / "p").iterdir())
-    assert names == ["masks.png", "padding.png", "positions.png"]
+    assert names == ["attention.png", "masks.png", "padding.png", "positions.png"]
 
 
 @pytest.mark.parametrize("number", [1, 12, 999, 1000, 9994, 9996, 99_950, 12_345_678, 10**15])

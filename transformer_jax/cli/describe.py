@@ -49,7 +49,7 @@ class Describe(RunCommand):
     plan: str | None = None
     """Devices whose attention kernels are named, such as h200:1 or v5e:2x4."""
     pictures: OutputPath | None = None
-    """Folder for plots of positions and masks."""
+    """Folder for plots of positions, masks and the inside of attention."""
 
     def __call__(self) -> int:
         """Prints the description."""
@@ -357,9 +357,10 @@ Table = type(plain_table)
 
 
 def draw(config: TransformerConfig, folder: Path, length: int) -> None:
-    """Writes pictures of masks, and of positions where they are sinusoidal, into ``folder``.
+    """Writes pictures of masks, of attention and of sinusoidal positions into ``folder``.
 
-    ``masks.png`` has the masks of whole rows, ``padding.png`` those of padded and packed ones.
+    ``masks.png`` has the masks of whole rows, ``padding.png`` those of padded and packed ones,
+    ``attention.png`` the arrays of a self-attention layer with their shapes.
 
     Raises:
         ConfigError: The folder cannot be written.
@@ -368,6 +369,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
 
     from transformer_jax.functional.masks import Mask
     from transformer_jax.models.layers.embedding import sinusoids
+    from transformer_jax.visual.attention_flow import HeadSizes, plot_multi_head_attention
     from transformer_jax.visual.positions import padded_masks, plot_masks, plot_positions
 
     window = config.scores.sliding_window
@@ -385,5 +387,9 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
         shown = min(length, 32)
         plot_masks(masks, folder / "masks.png", length=shown)
         plot_masks(padded_masks(shown, [*masks], window), folder / "padding.png", length=shown)
+        if config.mixer.kind == "attention" and config.scores.scale is None:  # divides by √D_k
+            own, size = config.attention, config.head_dim
+            sizes = HeadSizes(shown, config.d_model, size, own.value_dim or size)
+            plot_multi_head_attention(sizes, own.num_heads, folder / "attention.png")
     except OSError as error:
         raise ConfigError(f"--pictures {folder}: cannot be written: {error.strerror}") from None
