@@ -91,7 +91,8 @@ def test_b30_every_text_is_what_a_beam_finds_that_keeps_all(kind):
 @kinds
 def test_b31_the_tree_holds_what_beam_search_kept_and_its_best_text(kind):
     searcher, sequence, config, _ = searched(kind)
-    config = config.changed(num_beams=3, num_return_sequences=1)
+    # Long texts win, so that the limit ends some.
+    config = config.changed(num_beams=3, num_return_sequences=1, length_penalty=3.0)
     tree = tree_of_beams(searcher, sequence, config)
     paths = [tree.tokens(i) for i in range(len(tree.nodes))]
     inputs = np.array([[0, *path, *[0] * (LENGTH - len(path))] for path in paths])
@@ -112,6 +113,12 @@ def test_b31_the_tree_holds_what_beam_search_kept_and_its_best_text(kind):
         }
         assert len(worth["kept"]) <= 3
         assert len(level) <= 3 * 3 + 3
+        # An end is a hypothesis if it is among the three best of all, or if the limit forces it.
+        forced = step == LENGTH and config.at_limit == "eos"
+        third = sorted((node.log_prob for node in level), reverse=True)[:3][-1]
+        for node in level:
+            if node.token in searcher.run.special.ends:
+                assert (node.fate == "ended") == (forced or node.log_prob >= third)
         least = min(worth["kept"], default=math.inf)
         assert max(worth["pruned"], default=-math.inf) <= least + 1e-6
     search = searcher.beam_search([sequence], config)
