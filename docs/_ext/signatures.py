@@ -35,6 +35,23 @@ def arguments(signature: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def plain(text: str) -> str:
+    """Returns types without what ``Annotated`` says of them.
+
+    Example:
+        >>> plain("n: ~typing.Annotated[dict[str, int], Range(1, 64)] | None")
+        'n: dict[str, int] | None'
+    """
+    while found := re.search(r"~?(?:typing\.)?Annotated\[", text):
+        end, depth = found.end(), 1
+        while depth:
+            depth += (text[end] in "([{") - (text[end] in ")]}")
+            end += 1
+        kind = arguments(f"({text[found.end() : end - 1]})")[0]
+        text = text[: found.start()] + kind + text[end:]
+    return text
+
+
 def short(text: str) -> str:
     """Returns a signature, or the annotation of a result, with types that readers know.
 
@@ -47,7 +64,7 @@ def short(text: str) -> str:
         >>> short("(f: Callable = <function g at 0x1>, n: int = 1)")
         '(f: Callable = ..., n: int = 1)'
     """
-    text = re.sub(r"\b(?:jaxlib\._jax|jax)\.Array\b", "Array", text.strip())
+    text = re.sub(r"\b(?:jaxlib\._jax|jax)\.Array\b", "Array", plain(text.strip()))
     if not text.startswith("("):
         return text
     parts = []
