@@ -54,6 +54,8 @@ def sharded(
         >>> square = jax.jit(lambda x: (x * x).sum())
         >>> sharded(lambda placement: square(jax.device_put(x, placement)), [rows]).holds
         True
+        >>> sharded(lambda parts: x.sum() / (parts or 1), [2]).where
+        '2: []'
     """
     wanted = jax.tree.map(np.asarray, run(None))
     places = []
