@@ -29,7 +29,6 @@ extensions = [
 # Markdown: headings have the anchors of GitHub, so that links hold in the repository too.
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
-smartquotes = False  # "--" is a flag
 highlight_language = "text"  # of blocks that name no language, which are commands and output
 
 # Pages with code cells are executed, unless nothing in them has changed.
