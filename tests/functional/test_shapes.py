@@ -105,6 +105,7 @@ WIDE = {
 TABLES = {
     "dropout_mask": (lambda: layers.dropout_mask(jax.random.key(0), (T, D), 0.5), (T, D), bool),
     "sinusoidal": (lambda: positions.sinusoidal(T, D), (T, D), "float32"),
+    "sinusoidal_float64": (lambda: positions.sinusoidal_float64(T, D), (T, D), "float64"),
     "sinusoidal_2d": (lambda: positions.sinusoidal_2d(T, S, D), (T * S, D), "float32"),
     "alibi_bias": (lambda: positions.alibi_bias(T, S, N), (1, N, T, S), "float32"),
     "alibi_slopes": (lambda: positions.alibi_slopes(N), (N,), "float64"),

@@ -240,6 +240,7 @@ OTHERS = {
     "feed_forward.activation_dropout", "norm.residual_dropout", "compute.dtype",
     "compute.scan_layers", "compute.remat",
     "mixer.kind", "mixer.cell", "mixer.kernel_size", "mixer.dilations",
+    "mixer.bptt_length",
     "features.num_features", "features.stacked_frames", "image.stem_channels",
 }  # fmt: skip
 

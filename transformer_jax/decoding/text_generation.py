@@ -308,7 +308,7 @@ def beam_search_of(request: GenerationRequest) -> GenerationConfig:
         request: Has ``num_beams`` and ``num_return_sequences``.
 
     Example:
-        >>> beam_search_of(GenerationRequest("a", num_beams=3, temperature=0)).at_limit
+        >>> beam_search_of(GenerationRequest("a", num_beams=3)).at_limit
         'cut'
     """
     return GenerationConfig(

@@ -85,7 +85,7 @@ def sinusoidal_float64(
 
     Example:
         >>> table = sinusoidal_float64(100, 8)
-        >>> np.ptp((table[:-5] * table[5:]).sum(1)) < 4e-15  # depends on the distance alone
+        >>> bool(np.ptp((table[:-5] * table[5:]).sum(1)) < 4e-15)  # by the distance alone
         True
     """
     angles = np.arange(start, start + length)[:, None] / base ** (np.arange(0, width, 2) / width)
