@@ -80,7 +80,7 @@ class _Text:
         by_chance = np.where(enough, self._frequency[left] * self._frequency[right], 1)
         scores = np.where(enough, counts / by_chance, 0.0)
         places = np.flatnonzero(scores == scores.max())
-        places = places[counts[places] == counts[places].max()]
+        places = places[counts[places] == np.max(counts[places])]
         pairs = ((int(left[place]), int(right[place])) for place in places)
         return min(pairs, key=lambda pair: (self.names[pair[0]], self.names[pair[1]]))
 

@@ -279,11 +279,11 @@ def _named(n: int, place: Place) -> Place:
 
 
 def _of_weights(table: Float[np.ndarray, "B N T S"], words: str) -> Place:
-    index = np.unravel_index(int(table.argmax()), table.shape)
+    index = np.unravel_index(int(np.argmax(table)), table.shape)
     return float(table[index]), words.format(*index)
 
 
 def _largest(table: Float[np.ndarray, "..."], words: str) -> Place:
-    index = np.unravel_index(int(table.argmax()), table.shape)
+    index = np.unravel_index(int(np.argmax(table)), table.shape)
     place = list(map(int, index)) if len(index) > 1 else int(index[0])
     return float(table[index]), words.format(place)

@@ -268,5 +268,5 @@ def _from(
 ) -> Place:
     """The largest difference to the last logits of a text; the found ones begin at ``first``."""
     error = errors(found, wanted[:, -found.shape[1] :])
-    row, t, _ = np.unravel_index(int(error.argmax()), error.shape)
+    row, t, _ = np.unravel_index(int(np.argmax(error)), error.shape)
     return float(error.max()), f"row {row}, position {first + t}"

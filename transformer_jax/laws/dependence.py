@@ -140,6 +140,6 @@ def _unlike(
     missing = np.where(required & (reads == 0), math.inf, 0)
     places = []
     for table, text in zip((hidden, missing), words, strict=True):
-        index = np.unravel_index(int(table.argmax()), table.shape)
+        index = np.unravel_index(int(np.argmax(table)), table.shape)
         places.append((float(table[index]), text.format(*index)))
     return worst(*places)

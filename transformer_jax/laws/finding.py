@@ -174,7 +174,7 @@ def _of_leaf(
         error = np.where(mask.reshape(mask.shape + (1,) * (error.ndim - mask.ndim)), error, 0)
     if not error.size:
         return 0.0, ""
-    index = np.unravel_index(int(error.argmax()), error.shape)
+    index = np.unravel_index(int(np.argmax(error)), error.shape)
     words = [f"{axis} {i}" for axis, i in zip(axes, index, strict=False)]
     return float(error[index]), f"{begin}{', '.join(words) or list(map(int, index))}"
 
