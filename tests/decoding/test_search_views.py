@@ -88,6 +88,15 @@ def test_b30_every_text_is_what_a_beam_finds_that_keeps_all(kind):
         np.testing.assert_allclose([getattr(one, name) for one in found], wanted, atol=1e-5)
 
 
+def test_the_tree_of_a_text_that_fills_the_context_is_drawn():
+    model = language()
+    longest = dataclasses.replace(request(beams=3, texts=1), prompt="ab" * 11)
+    searcher, sequence, config = model.beam_searcher(longest)
+    tree = tree_of_beams(searcher, sequence, config)
+    # 22 letters behind a start, and two more, of which the last is not read.
+    assert max(node.step for node in tree.nodes) == CONTEXT - 22
+
+
 @kinds
 def test_b31_the_tree_holds_what_beam_search_kept_and_its_best_text(kind):
     searcher, sequence, config, _ = searched(kind)

@@ -147,8 +147,27 @@ def test_inputs_that_show_nothing_are_refused():
     for check in (laws.padding, laws.padding_length, laws.loss_padding, laws.loss_length):
         with pytest.raises(ArgumentError, match="give a batch with padding"):
             check(run, TOKENS, everything)
+    with pytest.raises(ArgumentError, match="give two that differ"):
+        laws.batch_mates(run, TOKENS[[0, 0]])
     with pytest.raises(ArgumentError, match="give two rows or more"):
-        laws.batch_mates(run, TOKENS[:1])
+        laws.batch_of_one(run, TOKENS[:1])
+    for behind in (laws.padding_length, laws.loss_length):
+        with pytest.raises(ArgumentError, match="row 1 does not begin with its real positions"):
+            behind(run, TOKENS, REAL | (np.arange(5) == 4))
+        with pytest.raises(ArgumentError, match="row 0 does not begin with its real positions"):
+            behind(run, TOKENS, REAL & np.array([[False], [True]]))
+    with pytest.raises(ArgumentError, match="visible is False everywhere"):
+        laws.visibility(run, VECTORS, np.zeros((2, 5, 5), bool))
+    for parts in (1, 2, 7):
+        with pytest.raises(ArgumentError, match="parts that divide its rows, 2 or more"):
+            laws.loss_split(run, np.ones(5), parts=parts)
+    for starts in ([0, 0], [0, 3]):
+        with pytest.raises(ArgumentError, match="give one above 0, and all below the 3 tokens"):
+            laws.prompt_padding(run, run, run, None, TOKENS, np.array(starts))
+    with pytest.raises(ArgumentError, match="no placement"):
+        laws.sharded(run, [])
+    with pytest.raises(ArgumentError, match="no run stops"):
+        laws.resumed(run, [()])
     with pytest.raises(ArgumentError, match="give an input with two values or more"):
         laws.causality(run, np.ones((1, 3)))
 

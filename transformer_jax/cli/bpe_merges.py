@@ -24,8 +24,8 @@ class BPEMerges(Configuration, group="--"):
 
     text: tyro.conf.Positional[str]
     """The text, or - for standard input."""
-    merges: Annotated[int, Range(0, 100_000)] = 5
-    """Number of merges."""
+    merges: Annotated[int, Range(0, 1000)] = 5
+    """Number of merges; the picture shows the first 60."""
     output: OutputPath | None = None
     """Output file of the picture: .png, .svg or .html."""
 

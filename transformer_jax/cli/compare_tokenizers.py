@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import tyro
 
@@ -48,7 +48,7 @@ class CompareTokenizers(RunCommand):
     def __call__(self) -> int:
         """Prints a row for each tokenizer."""
         check_file("--json", self.json, (".json",))
-        others = {str(path): Tokenize(path).tokenizer() for path in self.tokenizers}
+        others = {_row_name(path): Tokenize(path).tokenizer() for path in self.tokenizers}
         train = self.lines(self.file, "FILE")
         test = train if self.test is None else self.lines(self.test, "--test")
         from transformer_jax.core.task_progress import show_progress
@@ -82,6 +82,11 @@ class CompareTokenizers(RunCommand):
         if not lines:
             raise DataError(f"{path}: no text: it is empty")
         return lines
+
+
+def _row_name(path: Path) -> str:
+    """The name of the row of a path, which no kind has."""
+    return f"./{path}" if str(path) in get_args(TokenizerKind) else str(path)
 
 
 def _table(rows: "dict[str, Compression]") -> str:

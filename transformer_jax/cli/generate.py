@@ -86,6 +86,8 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         if self.generation_config == "hf":
             return self.by_generation_config()
         asked = self.asked()
+        if self.beam_tree is not None and asked[0].num_beams == 1:
+            raise ConfigError("--beam-tree draws beam search: give --num-beams 2 or more")
         from transformer_jax.decoding.requests import numbered
         from transformer_jax.inference.runs import as_trained, is_ngram_run, open_directory
 
@@ -237,7 +239,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         return made
 
     def check_searches(self) -> None:
-        """Refuses flags of sampling with exhaustive search, and a tree of a single beam.
+        """Refuses flags of sampling with exhaustive search.
 
         Raises:
             ConfigError: It names the flags.
@@ -245,8 +247,6 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         given = {name: True for name in self.given() if name != "num_return_sequences"}
         given |= {name: bool(getattr(self, name)) for name in ("trace", "requests")}
         self.check_search(**given, prompt_lookup_num_tokens=self.prompt_lookup_num_tokens > 0)
-        if self.beam_tree is not None and (self.num_beams or 1) == 1:
-            raise ConfigError("--beam-tree draws beam search: give --num-beams 2 or more")
 
     @functools.cached_property
     def adapters(self) -> dict[str, str]:

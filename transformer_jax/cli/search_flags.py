@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchFlags"]
 
+_MOST_DRAWN = 16  # beams of a tree: a step has as many continuations as their square
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchFlags(Configuration, group="--"):
@@ -59,11 +61,16 @@ class SearchFlags(Configuration, group="--"):
             searcher: The model and its tokenizer.
             sequence: What texts continue or translate.
             config: The beam search.
+
+        Raises:
+            ConfigError: More beams than a picture shows.
         """
         from transformer_jax.decoding.search_views import tree_of_beams
         from transformer_jax.visual.beam_tree import plot_beam_tree
 
         assert self.beam_tree is not None
+        if config.num_beams > _MOST_DRAWN:
+            raise ConfigError(f"--beam-tree draws 2 to {_MOST_DRAWN} beams, not {config.num_beams}")
         tree = tree_of_beams(searcher, sequence, config)
         with writing("--beam-tree", self.beam_tree):
             plot_beam_tree(tree, self.beam_tree, title=title)

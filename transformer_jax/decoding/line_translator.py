@@ -262,7 +262,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
     def sequence(
         self, line: str, config: GenerationConfig, direction: Direction = DEFAULT_DIRECTION
     ) -> GenerationSequence:
-        """Returns the translation of a line before its first token.
+        """Returns the translation of a line before its first token, and counts the line.
 
         Args:
             line: A sentence.
@@ -274,8 +274,10 @@ class LineTranslator(TextGenerator[GenerationConfig]):
             DataError: The line is too long and ``batching.too_long`` is ``error``.
         """
         [frame] = self.frames(direction, 1)
-        [source], _ = self.encode([line], [frame])
-        return self._sequence(line, source, frame, config)
+        number = self.counts["lines"]
+        [source], [cut] = self.encode([line], [frame], number)
+        self.counts.update(lines=1, cut=cut)
+        return self._sequence(line, source, frame, config, number=number)
 
     def _sequence(
         self,

@@ -145,7 +145,7 @@ def tree_of_beams(
 
     def next_log_probs(texts: Sequence[tuple[int, ...]]) -> Float[np.ndarray, "n V"]:
         # One shape, which compiles once.
-        inputs = np.zeros((config.num_beams, 1 + steps), np.int32)
+        inputs = np.zeros((config.num_beams, max(1, steps)), np.int32)
         for row, text in enumerate(texts):
             inputs[row, 1 : 1 + len(text)] = text
         last = logits(inputs)[np.arange(len(texts)), [len(text) for text in texts]]

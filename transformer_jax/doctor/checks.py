@@ -203,7 +203,7 @@ def decoding_checks(
     # Search fills prompts from the left, even those that need no padding.
     read = lambda *args: fill(*args, np.zeros(B, np.int32))
     short, prompt = max(2, T // 2), max(1, T - 2)
-    starts = np.arange(B, dtype=np.int32) * 2 % max(1, T - 3)
+    starts = np.arange(B, dtype=np.int32) % prompt
     draw = np.random.default_rng(1)
     pick = draw.integers(0, tokens.size, (B, BEAMS, short))
     beams = tokens.reshape(-1)[pick]

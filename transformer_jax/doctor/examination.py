@@ -218,7 +218,7 @@ def _about(model: Any) -> dict[str, Any]:
     for name in sorted(params):
         leaf = np.asarray(params[name])
         digest.update(f"{name} {leaf.dtype} {leaf.shape}".encode())
-        digest.update(np.ascontiguousarray(leaf).data)
+        digest.update(leaf.tobytes())  # bfloat16 has no buffer
     kernels = {name for _, layer in attention_layers(model)
                for name, _ in kernels_of(layer.attention.implementation)}  # fmt: skip
     return found | {

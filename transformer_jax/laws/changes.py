@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, PyTree, Shaped
 
 from transformer_jax.core.errors import ArgumentError
 
-__all__ = ["other_values", "replace_where", "with_padding"]
+__all__ = ["other_values", "replace_where", "with_padding", "with_padding_behind"]
 
 
 def other_values(
@@ -62,4 +62,23 @@ def with_padding(real: Bool[Array | np.ndarray, "B T"]) -> Bool[np.ndarray, "B T
     mask = np.asarray(real)
     if mask.all():
         raise ArgumentError("laws: real is True everywhere: give a batch with padding")
+    return mask
+
+
+def with_padding_behind(real: Bool[Array | np.ndarray, "B T"]) -> Bool[np.ndarray, "B T"]:
+    """Returns the mask of real positions, all of which come before the padding of their row.
+
+    Raises:
+        ArgumentError: There is no padding, padding before a real position, or nothing else in a
+            row.
+
+    Example:
+        >>> with_padding_behind(np.array([[True, False]]))
+        array([[ True, False]])
+    """
+    mask = with_padding(real)
+    for row in np.flatnonzero(~mask[:, 0] | (mask[:, 1:] & ~mask[:, :-1]).any(1)).tolist():
+        raise ArgumentError(
+            f"laws: row {row} does not begin with its real positions: padding has to follow them"
+        )
     return mask

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
@@ -117,6 +118,9 @@ def prompt_padding(
         starts: Place of the first token of each row; any tokens stand before it.
         tolerance: Largest difference of a logit.
 
+    Raises:
+        ArgumentError: No prompt has padding, or one has nothing else.
+
     Example:
         >>> count = lambda tokens: np.cumsum(np.eye(9)[tokens], axis=1)
         >>> step = lambda token, cache: 2 * (cache + np.eye(9)[token],)
@@ -132,6 +136,11 @@ def prompt_padding(
     """
     tokens, starts = np.asarray(tokens), np.asarray(starts)
     T, length = tokens.shape[1], tokens.shape[1] - 2
+    if not starts.any() or starts.min() < 0 or starts.max() >= length:
+        raise ArgumentError(
+            f"laws: starts are {starts.tolist()}: give one above 0, and all below the {length} "
+            "tokens of prompts"
+        )
     fill = lambda prompt, cache: prefill(prompt, cache, starts)
     found = _continued(fill, step, cache, tokens, length)
     places = np.arange(T)[None] + starts[:, None]

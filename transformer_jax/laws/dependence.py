@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.laws.changes import other_values
 from transformer_jax.laws.finding import Finding, Place, errors, finding, law, worst
 
@@ -104,6 +105,8 @@ def visibility(
         'row 0: position 0 does not read position 1'
     """
     visible = np.asarray(visible)
+    if not visible.any():
+        raise ArgumentError("laws: visible is False everywhere: there is nothing to compare")
     reads = np.where(visible.any(-1, keepdims=True), _gradients(outputs, vectors), 0)
     place = _unlike(reads, visible, visible)
     return finding("visibility", place, tolerance)

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from transformer_jax.laws.changes import replace_where, with_padding
+from transformer_jax.core.errors import ArgumentError
+from transformer_jax.laws.changes import replace_where, with_padding, with_padding_behind
 from transformer_jax.laws.finding import Finding, difference, finding, law
 
 __all__ = ["loss_length", "loss_padding", "loss_split"]
@@ -65,7 +66,7 @@ def loss_length(
         >>> loss_length(lambda losses, real: (losses * real).mean(), losses, real).holds
         False
     """
-    batch, real = jax.tree.map(np.asarray, batch), with_padding(real)
+    batch, real = jax.tree.map(np.asarray, batch), with_padding_behind(real)
     parts = []
     for row, length in enumerate(real.sum(1).tolist()):
         cut = lambda x, row=row, length=length: x[row : row + 1, :length]
@@ -93,7 +94,12 @@ def loss_split(
         2.5
     """
     batch = jax.tree.map(np.asarray, batch)
-    rows = len(jax.tree.leaves(batch)[0]) // parts
+    rows, rest = divmod(len(jax.tree.leaves(batch)[0]), parts)
+    if parts < 2 or rest or not rows:
+        raise ArgumentError(
+            f"laws: a batch of {rows * parts + rest} rows has no {parts} equal parts: give parts "
+            "that divide its rows, 2 or more"
+        )
     pieces = [jax.tree.map(lambda x, n=n: x[n * rows :][:rows], batch) for n in range(parts)]
     found = _sum([totals(piece) for piece in pieces])
     return finding("loss_split", difference(found, totals(batch)), tolerance)

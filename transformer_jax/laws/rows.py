@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from transformer_jax.core.errors import ArgumentError
-from transformer_jax.laws.changes import replace_where, with_padding
+from transformer_jax.laws.changes import replace_where, with_padding, with_padding_behind
 from transformer_jax.laws.finding import Finding, Place, difference, finding, law, worst
 
 __all__ = [
@@ -88,7 +88,7 @@ def padding_length(
         >>> padding_length(lambda x, real: x * x.shape[1], tokens, real).where
         'row 0, position 1'
     """
-    inputs, real = _arrays(inputs), with_padding(real)
+    inputs, real = _arrays(inputs), with_padding_behind(real)
     wanted, places = _arrays(outputs(inputs, real)), []
     for row, n in _padded(real):
         part = lambda tree, row=row, n=n: jax.tree.map(lambda x: x[row : row + 1, :n], tree)
@@ -157,7 +157,7 @@ def source_length(
         >>> source_length(lambda source, real, target: target + real.mean(1), *given).where
         'row 0'
     """
-    source, target, real = _arrays(source), _arrays(target), with_padding(real)
+    source, target, real = _arrays(source), _arrays(target), with_padding_behind(real)
     wanted, places = _arrays(outputs(source, real, target)), []
     for row, n in _padded(real):
         one = lambda tree, row=row: jax.tree.map(lambda x: x[row : row + 1], tree)
@@ -187,8 +187,8 @@ def batch_mates(outputs: OfRows, inputs: PyTree, *, tolerance: float = 0.0) -> F
     """
     inputs = _arrays(inputs)
     wanted, rows, places = _arrays(outputs(inputs)), _rows(inputs), []
-    if len(rows) < 2:
-        raise ArgumentError("laws: the batch has one row: give two rows or more")
+    if all((leaf == leaf[:1]).all() for leaf in jax.tree.leaves(inputs)):
+        raise ArgumentError("laws: all rows of the batch are alike: give two that differ")
     for row in rows:
         # Copies of the row itself, so that lengths and other inputs stay valid.
         alike = jax.tree.map(lambda x, row=row: x[[row] * len(x)], inputs)
@@ -213,6 +213,8 @@ def batch_of_one(outputs: OfRows, inputs: PyTree, *, tolerance: float = 1e-5) ->
         'row 1, position 0'
     """
     inputs = _arrays(inputs)
+    if len(_rows(inputs)) < 2:
+        raise ArgumentError("laws: the batch has one row: give two rows or more")
     wanted, places = _arrays(outputs(inputs)), []
     for row in _rows(inputs):
         one = lambda tree, row=row: jax.tree.map(lambda x: x[row : row + 1], tree)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.laws.finding import Finding, difference, finding, law, worst
 
 __all__ = ["repeatability", "resumed", "sharded"]
@@ -57,6 +58,8 @@ def sharded(
         >>> sharded(lambda parts: x.sum() / (parts or 1), [2]).where
         '2: []'
     """
+    if not placements:
+        raise ArgumentError("laws: there is no placement to compare with one device")
     wanted = jax.tree.map(np.asarray, run(None))
     places = []
     for placement in placements:
@@ -92,6 +95,8 @@ def resumed(
         >>> resumed(lambda stops: train(stops, forgets=True), [(2,), (1, 4)]).where
         'stopped after step 1, 4: x: []'
     """
+    if not any(stops):
+        raise ArgumentError("laws: no run stops: give steps, such as [(2,)]")
     wanted, places = train(()), []
     for steps in stops:
         error, where = difference(train(steps), wanted)

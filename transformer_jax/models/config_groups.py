@@ -54,7 +54,8 @@ class PositionConfig(Configuration, group="positions"):
 
     # sinusoidal_halves: sines, then cosines (Marian), sinusoidal_fairseq: the same with other
     # frequencies (M2M100), sinusoidal_2d: these of the row and of the column of a patch (images);
-    # concatenated: sinusoids beside each embedding, not added, and a map of both to d_model;
+    # concatenated: sinusoids next to each embedding, not added to it, and a map of both to d_model
+    # where they are not as wide;
     # relative: biases of T5.
     kind: Literal[
         "none",

@@ -16,12 +16,14 @@ __all__ = ["plot_merges"]
 PLAIN, MERGED, NEW = "#e8edf3", "#a8cbe8", "#f4b183"
 _GAP, _SPACE = 0.35, 1.2  # between pieces, and more between words, in widths of a character
 _LONGEST = 120  # characters of a row
+_STEPS = 61  # rows that are drawn: the letters, and so many merges less one
 
 
 def plot_merges(steps: Sequence[MergeStep], path: Path | None = None) -> "Figure":
     """Draws a row of boxes for each step: the pieces of the text, new ones in orange.
 
-    Rows are drawn as far as 120 characters. Bishop and Bishop 2024, section 12.2.2.
+    The first 60 merges are drawn, and rows as far as 120 characters. Bishop and Bishop 2024,
+    section 12.2.2.
 
     Args:
         steps: The steps of :func:`.merge_steps`.
@@ -30,7 +32,7 @@ def plot_merges(steps: Sequence[MergeStep], path: Path | None = None) -> "Figure
     Raises:
         ConfigError: Another suffix.
     """
-    title = "Byte-pair encoding"
+    title, steps = "Byte-pair encoding", steps[:_STEPS]
     letters = min(_LONGEST, sum(len("".join(word)) + 3 for word in steps[0].words))
     figure = new_figure(max(4.0, 2.6 + 0.17 * letters), 0.9 + 0.42 * len(steps))
     ax = figure.subplots()
