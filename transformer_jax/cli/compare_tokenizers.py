@@ -61,7 +61,7 @@ class CompareTokenizers(RunCommand):
                 rows[kind] = compression(train_tokenizer(kind, train, self.vocab_size), test)
                 activity.update()
         for name, (tokenizer, prepare) in others.items():
-            rows[name] = compression(tokenizer, [prepare(line) for line in test])
+            rows[name] = compression(tokenizer, [prepare(line) for line in test], test)
         print(_table(rows))
         where = f"{self.test or self.file}: {plural(len(test), 'line')}"
         note(f"{where}; restored: lines that their tokens give back, up to composed characters")

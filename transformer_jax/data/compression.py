@@ -52,21 +52,28 @@ class Compression:
         return self.restored / max(self.texts, 1)
 
 
-def compression(tokenizer: Tokenizer, texts: Sequence[str]) -> Compression:
+def compression(
+    tokenizer: Tokenizer, texts: Sequence[str], originals: Sequence[str] | None = None
+) -> Compression:
     """Counts tokens, words and bytes of texts, and the texts that are decoded as they were.
 
     Args:
         tokenizer: Divides them.
-        texts: Such as lines of a file.
+        texts: Such as lines of a file, as a model reads them.
+        originals: The same texts before they were prepared, in lower case for example, whose words
+            and bytes count; None is ``texts``.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
         >>> counts = compression(train_tokenizer("bytes", []), ["né", "two words"])
         >>> counts.tokens, counts.words, counts.bytes, counts.restored
         (12, 3, 12, 2)
+        >>> compression(train_tokenizer("bytes", []), ["né"], ["NÉ"]).restored
+        0
     """
     rows = tokenizer.encode_batch(texts)
     again = tokenizer.decode_batch(rows)
+    texts = texts if originals is None else originals
     return Compression(
         vocab_size=tokenizer.vocab_size,
         tokens=sum(map(len, rows)),
