@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from transformer_jax.core.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError, plural
 from transformer_jax.laws.changes import replace_where, with_padding, with_padding_behind
 from transformer_jax.laws.finding import Finding, difference, finding, law
 
@@ -94,11 +94,12 @@ def loss_split(
         2.5
     """
     batch = jax.tree.map(np.asarray, batch)
-    rows, rest = divmod(len(jax.tree.leaves(batch)[0]), parts)
-    if parts < 2 or rest or not rows:
+    count = len(jax.tree.leaves(batch)[0])
+    rows = count // parts
+    if parts < 2 or not rows or count % parts:
         raise ArgumentError(
-            f"laws: a batch of {rows * parts + rest} rows has no {parts} equal parts: give parts "
-            "that divide its rows, 2 or more"
+            f"laws: a batch of {plural(count, 'row')} has no {parts} equal parts: give parts that "
+            "divide its rows, 2 or more"
         )
     pieces = [jax.tree.map(lambda x, n=n: x[n * rows :][:rows], batch) for n in range(parts)]
     found = _sum([totals(piece) for piece in pieces])
