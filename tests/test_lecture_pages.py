@@ -15,6 +15,7 @@ from tests.budget import reference_seconds
 RUNS = 360 / len(lecture_pages.NAMES) / 1.1
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize("name", lecture_pages.NAMES)
 def test_the_cells_of_a_page_run(name, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from transformer_jax.inference.runs import abstract_model, model_config, open_di
 from transformer_jax.models.config import PositionConfig
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", layouts.LAYOUTS)
 def test_published_layouts_break_no_law(layout, tmp_path):
