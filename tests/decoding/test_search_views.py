@@ -13,7 +13,7 @@ from tests.decoding.test_beam import tree_reorder, tree_step
 from tests.decoding.test_language import CONTEXT
 from tests.decoding.test_translator import SHAPES, Letters, letter_model
 from tests.drawing import drawn
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.beam_tree import LiveBeams, beam_tree
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
@@ -86,6 +86,26 @@ def test_b30_every_text_is_what_a_beam_finds_that_keeps_all(kind):
     for name in ("log_prob", "score"):
         wanted = [getattr(one, name) for one in texts]
         np.testing.assert_allclose([getattr(one, name) for one in found], wanted, atol=1e-5)
+
+
+def test_lines_of_exhaustive_search_are_cut_and_counted_as_those_of_beam_search():
+    lines, found = ["", "ab", "ab" * 40], {}
+    for name in ("beams", "every"):
+        line = translator()
+        line.sequence("ab", line.search)  # as for a tree: counts nothing
+        find = functools.partial(every_text, line, config=line.search, length=LENGTH)
+        given = {} if name == "beams" else {"find": find}
+        found[name] = [*line.stream(lines, **given)], line.counts.copy()
+        strict = translator()
+        strict.batching = dataclasses.replace(strict.batching, too_long="error")
+        with pytest.raises(DataError, match="line 3 has 80 tokens"):
+            list(strict.stream(lines, **given))
+    (beams, counts), (every, others) = found.values()
+    assert [[text.text for text in one.hypotheses] for one in beams] == [
+        [text.text for text in one.hypotheses] for one in every
+    ]
+    assert [one.cut for one in every] == [False, False, True]
+    assert counts == others == {"lines": 3, "empty": 1, "cut": 1, "limited": counts["limited"]}
 
 
 def test_the_tree_of_a_text_that_fills_the_context_is_drawn():

@@ -32,6 +32,8 @@ def drawn(task):
     if task == "tag":  # padding has no label
         real = real_places(case.batch["lengths"], case.batch["labels"])
         case.batch["labels"] = np.where(real, case.batch["labels"], -1)
+    if task == "qa":  # and no answer
+        case.batch["allowed"] = real_places(case.batch["lengths"], case.batch["allowed"])
     graph, params = nnx.split(case.make())
 
     @jax.jit

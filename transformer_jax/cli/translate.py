@@ -231,36 +231,30 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         if self.trace:
             return self.traces(translator, lines, direction)
         if self.exhaustive is not None:
-            return self.every_translation(translator, lines, direction)
+            return self.every_translation(translator, lines, direction, self.exhaustive)
         if self.beam_tree is not None:
             lines = self.drawn(translator, lines, direction)
         return translator.stream(lines, directions=direction)
 
     def every_translation(
-        self, translator: Any, lines: Iterable[str], direction: "Direction"
+        self, translator: Any, lines: Iterable[str], direction: "Direction", length: int
     ) -> "Iterator[Translation]":
-        """The best of all translations of each line."""
-        from transformer_jax.decoding.requests import Translation
+        """The best of all translations of each line of at most ``length`` tokens."""
         from transformer_jax.decoding.search_views import every_text
 
-        assert self.exhaustive is not None
-        for line in lines:
-            if not line.strip():  # stays empty
-                yield from translator.translate([line], directions=direction)
-                continue
-            sequence = translator.sequence(line, translator.search, direction)
-            found = every_text(translator, sequence, translator.search, self.exhaustive)
-            yield Translation(line, tuple(found))
+        find = lambda sequence: every_text(translator, sequence, translator.search, length)
+        found: Iterator[Translation] = translator.stream(lines, directions=direction, find=find)
+        return found
 
     def drawn(
         self, translator: Any, lines: Iterable[str], direction: "Direction"
     ) -> "Iterator[str]":
         """The lines; the tree of the first one with text is drawn."""
         undrawn = True
-        for line in lines:
+        for number, line in enumerate(lines):
             if undrawn and line.strip():
                 undrawn = False
-                sequence = translator.sequence(line, translator.search, direction)
+                sequence = translator.sequence(line, translator.search, direction, number)
                 self.draw_tree(line, translator, sequence, translator.search)
             yield line
 

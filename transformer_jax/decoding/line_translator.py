@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -20,6 +20,7 @@ from transformer_jax.models.recurrent_config import ModelConfig
 __all__ = ["Directions", "LineTranslator", "each_direction", "sampled"]
 
 Directions: TypeAlias = Direction | Iterable[Direction]  # of all lines, or one for each line
+Find: TypeAlias = Callable[[GenerationSequence], list[Continuation]]
 
 
 # Settings of translators; others need generation_config hf.
@@ -124,16 +125,19 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         lines: Iterable[str],
         search: GenerationConfig | None = None,
         directions: Directions = DEFAULT_DIRECTION,
+        find: Find | None = None,
     ) -> Iterator[Translation]:
         """The same, window after window, each as soon as it is read and done: for pipes.
 
-        With ``do_sample`` and one beam, translations are sampled instead of searched for (rows
-        B32-B34). A translation then depends on ``seed``, the line and its number alone.
+        With ``do_sample`` and one beam, translations are sampled instead of searched for. A
+        translation then depends on ``seed``, the line and its number alone.
 
         Args:
             lines: Sentences.
             search: The settings; None are those of the translator.
             directions: The direction of all lines, or one for each line.
+            find: Maps a translation before its first token to its texts, best first; None is the
+                search of the settings.
 
         Raises:
             ConfigError: A setting does not apply to translators; a language is unknown or missing.
@@ -142,7 +146,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         self.check(config)
         remaining, number, each = iter(lines), 0, each_direction(directions)
         while window := list(itertools.islice(remaining, self.batching.window)):
-            yield from self._translations(window, config, number, each)
+            yield from self._translations(window, config, number, each, find)
             number += len(window)
 
     def check(self, config: GenerationConfig) -> None:
@@ -237,6 +241,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         config: GenerationConfig,
         number: int,
         directions: Directions,
+        find: Find | None,
     ) -> Iterator[Translation]:
         """The translations of one window of lines, of which ``number`` came before."""
         frames = self.frames(directions, len(lines))
@@ -248,7 +253,11 @@ class LineTranslator(TextGenerator[GenerationConfig]):
             if len(source) > framing
         ]
         self.counts.update(lines=len(lines), empty=len(lines) - len(sequences), cut=sum(cut))
-        found = self.search_texts(sequences, config)
+        found = (
+            self.search_texts(sequences, config)
+            if find is None
+            else {sequence.index: find(sequence) for sequence in sequences}
+        )
         best = [texts[0] for texts in found.values() if texts]
         self.counts["limited"] += sum(text.finish_reason == "length" for text in best)
         nothing = [Continuation("", (), 0.0, "end", 0.0)]
@@ -260,23 +269,26 @@ class LineTranslator(TextGenerator[GenerationConfig]):
             yield Translation(line, texts, cut[i])
 
     def sequence(
-        self, line: str, config: GenerationConfig, direction: Direction = DEFAULT_DIRECTION
+        self,
+        line: str,
+        config: GenerationConfig,
+        direction: Direction = DEFAULT_DIRECTION,
+        number: int = 0,
     ) -> GenerationSequence:
-        """Returns the translation of a line before its first token, and counts the line.
+        """Returns the translation of a line before its first token.
 
         Args:
             line: A sentence.
             config: Of its search.
             direction: Its languages.
+            number: Lines before it, for messages.
 
         Raises:
             ConfigError: A language is unknown or missing.
             DataError: The line is too long and ``batching.too_long`` is ``error``.
         """
         [frame] = self.frames(direction, 1)
-        number = self.counts["lines"]
-        [source], [cut] = self.encode([line], [frame], number)
-        self.counts.update(lines=1, cut=cut)
+        [source], _ = self.encode([line], [frame], number)
         return self._sequence(line, source, frame, config, number=number)
 
     def _sequence(
