@@ -38,7 +38,6 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True  # one block of output for each cell
 nb_output_stderr = "remove"
-nb_merge_streams = True  # lines of a cell are one block
 
 # Docstrings are of Google's style; code in them has single or double backticks.
 default_role = "code"

@@ -164,6 +164,10 @@ def test_inputs_that_show_nothing_are_refused():
     for starts in ([0, 0], [0, 3]):
         with pytest.raises(ArgumentError, match="give one above 0, and all below the 3 tokens"):
             laws.prompt_padding(run, run, run, None, TOKENS, np.array(starts))
+    with pytest.raises(ArgumentError, match="one document has no others around it"):
+        laws.packed_mates(run, [TOKENS[0]], length=6)
+    with pytest.raises(ArgumentError, match="all inputs of a row are alike"):
+        laws.permutation(run, TOKENS[:, :1])
     with pytest.raises(ArgumentError, match="no placement"):
         laws.sharded(run, [])
     with pytest.raises(ArgumentError, match="no run stops"):

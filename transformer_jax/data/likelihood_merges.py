@@ -8,9 +8,8 @@ import numpy as np
 
 __all__ = ["join_subwords", "likelihood_merges"]
 
-_LEAST = (
-    2  # times that a pair occurs: of subwords that occur once, every pair has the highest score
-)
+# Times that a merged pair occurs: of subwords that occur once, every pair has the highest score.
+_LEAST = 2
 
 
 def likelihood_merges(words: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = ["MergeStep", "bpe_merges", "merge_lines", "merge_steps"]
@@ -39,16 +40,7 @@ def bpe_merges(text: str, count: int) -> list[tuple[str, str]]:
         >>> bpe_merges("Peter Piper picked a peck of pickled peppers", 5)
         [('p', 'e'), ('c', 'k'), ('e', 'd'), ('i', 'ck'), ('p', 'ick')]
     """
-    words: Words = collections.Counter(tuple(word) for word in text.split())
-    merges: list[tuple[str, str]] = []
-    for _ in range(count):
-        pairs = _pair_counts(words)
-        if not pairs:
-            break
-        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
-        merges.append(best)
-        words = _merged(words, best)
-    return merges
+    return [step.pair for step in itertools.islice(_steps(text), count + 1) if step.pair]
 
 
 def merge_steps(text: str, count: int) -> list[MergeStep]:
@@ -58,13 +50,7 @@ def merge_steps(text: str, count: int) -> list[MergeStep]:
         >>> merge_steps("peck of peppers", 1)[1]
         MergeStep(pair=('p', 'e'), times=3, words=(('pe', 'c', 'k'), ('o', 'f'), ('pe', 'p', ...
     """
-    words = tuple(tuple(word) for word in text.split())
-    steps = [MergeStep(None, 0, words)]
-    for pair in bpe_merges(text, count):
-        times = _pair_counts(collections.Counter(words))[pair]
-        words = tuple(_join(word, pair) for word in words)
-        steps.append(MergeStep(pair, times, words))
-    return steps
+    return [*itertools.islice(_steps(text), count + 1)]
 
 
 def merge_lines(text: str, count: int) -> list[str]:
@@ -77,19 +63,23 @@ def merge_lines(text: str, count: int) -> list[str]:
     return [step.line for step in merge_steps(text, count)]
 
 
+def _steps(text: str) -> Iterator[MergeStep]:
+    """The text before the first merge and after each, until no pair is left."""
+    words = tuple(tuple(word) for word in text.split())
+    yield MergeStep(None, 0, words)
+    while pairs := _pair_counts(collections.Counter(words)):
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        joined = {word: _join(word, best) for word in set(words)}
+        words = tuple(joined[word] for word in words)
+        yield MergeStep(best, pairs[best], words)
+
+
 def _pair_counts(words: Words) -> dict[tuple[str, str], int]:
     counts: dict[tuple[str, str], int] = collections.Counter()
     for word, count in words.items():
         for pair in itertools.pairwise(word):
             counts[pair] += count
     return counts
-
-
-def _merged(words: Words, pair: tuple[str, str]) -> Words:
-    out: Words = collections.Counter()
-    for word, count in words.items():
-        out[_join(word, pair)] += count
-    return out
 
 
 def _join(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:

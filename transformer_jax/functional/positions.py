@@ -83,11 +83,16 @@ def sinusoidal_float64(
         start: The first position.
         base: The wavelengths go from ``2π`` to ``2π · base``.
 
+    Raises:
+        ArgumentError: Another layout.
+
     Example:
         >>> table = sinusoidal_float64(100, 8)
         >>> bool(np.ptp((table[:-5] * table[5:]).sum(1)) < 4e-15)  # by the distance alone
         True
     """
+    if layout not in ("interleaved", "halves"):
+        raise ArgumentError(f"layout is {layout!r}: allowed are 'interleaved' and 'halves'")
     angles = np.arange(start, start + length)[:, None] / base ** (np.arange(0, width, 2) / width)
     sines, cosines = np.sin(angles), np.cos(angles)[:, : width // 2]
     if layout == "halves":

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Int, Shaped
 
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.laws.changes import other_values
 from transformer_jax.laws.finding import Finding, difference, finding, law, worst
 
@@ -86,6 +87,8 @@ def packed_mates(
         >>> packed_mates(leaky, [np.array([3, 4]), np.array([5, 6])], length=6).where[:10]
         'document 1'
     """
+    if len(documents) < 2:
+        raise ArgumentError("laws: one document has no others around it: give two or more")
     tokens, segments, positions = _row(documents, length)
     before, places = packed(tokens, segments, positions), []
     for n in range(len(documents)):
@@ -121,6 +124,8 @@ def permutation(
     """
     inputs = np.asarray(inputs)
     T = inputs.shape[1]
+    if (inputs == inputs[:, :1]).all():
+        raise ArgumentError("laws: all inputs of a row are alike: give two that differ")
     order = np.roll(np.random.default_rng(0).permutation(T), 1)
     wanted = np.asarray(outputs(inputs))[:, order]
     place = difference(outputs(inputs[:, order]), wanted, ("row", "place"))

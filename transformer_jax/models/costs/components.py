@@ -166,6 +166,8 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Co
         tables.append(("positions", ((positions.max_length + positions.offset, D),)))
     elif positions.kind.startswith("sinusoidal"):
         tables.append(("positions", ()))
+    elif positions.kind == "concatenated":  # read and written beside the embeddings, not added
+        yield Component(f"{stack}/positions", 1, (), 0, 0, item * 3 * elements, tokens)
     if config.embedding.type_vocab_size:
         tables.append(("segments", ((config.embedding.type_vocab_size, D),)))
     for name, shapes in tables:
