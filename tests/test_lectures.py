@@ -192,7 +192,7 @@ def test_the_command_prints_rows_and_decks(capsys):
 @pytest.mark.parametrize(
     ("name", "says"),
     [("B43", "did you mean B42?"), ("l0", "did you mean L1?"), ("B033", "did you mean B33?"),
-     ("33B", "did you mean B33?"), ("x", "in the lectures: there are L1 to L19, U1 to U15")],
+     ("33B", "did you mean B33?"), ("x", "in the lectures; there are L1 to L19, U1 to U15")],
 )  # fmt: skip
 def test_a_row_that_is_not_there_is_one_line_with_the_nearest(capsys, name, says):
     assert main(["lecture", name]) == 2

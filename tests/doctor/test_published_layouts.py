@@ -28,6 +28,11 @@ def test_too_few_positions_are_refused():
         examine(model("decoder", short))
 
 
+def test_a_law_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match="no law cache; did you mean cached"):
+        examine(model("decoder", configuration(0, 1)), {"cache"})
+
+
 def test_models_of_others_are_sent_to_the_laws():
     with pytest.raises(ConfigError, match=r"Linear: doctor knows .* transformer_jax.laws"):
         examine(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))

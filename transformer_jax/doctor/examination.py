@@ -16,6 +16,8 @@ from flax import nnx
 
 import transformer_jax
 from transformer_jax import laws
+from transformer_jax.core.config_fields import nearest
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.task_progress import show_progress
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.doctor.checks import Check, largest
@@ -140,7 +142,7 @@ def examine(
         on_result: Called with each result as it is there.
 
     Raises:
-        ConfigError: The model is of another kind.
+        ConfigError: The model is of another kind, or there is no such law.
 
     Example:
         >>> from transformer_jax.models.ngram import AddK, NgramModel
@@ -151,6 +153,10 @@ def examine(
         >>> examine(counts).broken
         ()
     """
+    for name in names or ():
+        if name not in laws.ALL:
+            hint = nearest(name, laws.ALL) or ";"
+            raise ConfigError(f"no law {name}{hint} transformer_jax.laws.ALL has all names")
     with show_progress("laws") as activity:
         activity.name = "preparing"
         known = model_checks(model)

@@ -4,7 +4,6 @@ The ledger is ``ledger.toml`` in this folder. ``docs/lectures.md`` links to the 
 """
 
 import dataclasses
-import difflib
 import functools
 import re
 import tomllib
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from transformer_jax.core.config_fields import nearest
 from transformer_jax.core.errors import ConfigError
 
 __all__ = ["DECKS", "Row", "find_rows", "read_ledger"]
@@ -86,19 +86,18 @@ def find_rows(name: str) -> list[Row]:
         return [row for row in rows.values() if row.name[0] == wanted]
     if wanted in rows:
         return [rows[wanted]]
-    near = _nearest(wanted)
-    hint = f": did you mean {near}?" if near else ":"
+    near = _nearest_number(wanted)
+    hint = f"; did you mean {near}?" if near else nearest(wanted, rows) or ";"
     decks = [[row.name for row in find_rows(deck)] for deck in DECKS]
     ranges = ", ".join(f"{names[0]} to {names[-1]}" for names in decks)
     raise ConfigError(f"no row {name} in the lectures{hint} there are {ranges}")
 
 
-def _nearest(wanted: str) -> str | None:
-    """The row of the same deck with the nearest number, else the one spelled most alike."""
-    rows = read_ledger()
+def _nearest_number(wanted: str) -> str | None:
+    """The row of the same deck with the nearest number."""
     if match := re.fullmatch(r"([A-Z])0*(\d{1,9})", wanted):
         deck, number = match[1], int(match[2])
-        numbers = [int(name[1:]) for name in rows if name[0] == deck]
+        numbers = [int(name[1:]) for name in read_ledger() if name[0] == deck]
         if numbers:
             return f"{deck}{min(numbers, key=lambda other: abs(other - number))}"
-    return next(iter(difflib.get_close_matches(wanted, rows, 1, 0.5)), None)
+    return None
