@@ -89,11 +89,15 @@ def test_b30_every_text_is_what_a_beam_finds_that_keeps_all(kind):
 
 
 def test_lines_of_exhaustive_search_are_cut_and_counted_as_those_of_beam_search():
-    lines, found = ["", "ab", "ab" * 40], {}
+    lines, found, asked = ["", "ab", "ab" * 40], {}, []
     for name in ("beams", "every"):
         line = translator()
         line.sequence("ab", line.search)  # as for a tree: counts nothing
-        find = functools.partial(every_text, line, config=line.search, length=LENGTH)
+
+        def find(sequence, line=line):
+            asked.append(sequence.index)
+            return every_text(line, sequence, line.search, LENGTH)
+
         given = {} if name == "beams" else {"find": find}
         found[name] = [*line.stream(lines, **given)], line.counts.copy()
         strict = translator()
@@ -104,6 +108,7 @@ def test_lines_of_exhaustive_search_are_cut_and_counted_as_those_of_beam_search(
     assert [[text.text for text in one.hypotheses] for one in beams] == [
         [text.text for text in one.hypotheses] for one in every
     ]
+    assert asked == [1, 2]
     assert [one.cut for one in every] == [False, False, True]
     assert counts == others == {"lines": 3, "empty": 1, "cut": 1, "limited": counts["limited"]}
 

@@ -273,6 +273,22 @@ def test_bytes_of_a_product_are_those_of_xla():
     assert part.bytes == product["bytes accessed"]
 
 
+def test_bytes_of_positions_beside_embeddings_are_those_of_xla():
+    config = CONFIGS["concatenated"]
+    [part] = [
+        p
+        for p in accounting.components(config, batch=B, source_length=S, target_length=T)
+        if p.path == "encoder/positions"
+    ]
+    x = jax.ShapeDtypeStruct((B, S, 128), jnp.float32)
+    join = jax.jit(lambda x, table: jnp.concatenate([x, table], axis=-1))
+    cost = join.lower(x, x).compile().cost_analysis()
+    cost = cost[0] if isinstance(cost, list) else cost
+    # The table is read once for all rows.
+    assert part.bytes == cost["bytes accessed"] - x.size * 4
+    assert part.forward == 0
+
+
 def test_rematerialisation_costs_the_blocks_forward_once_more():
     config = CONFIGS["vaswani"]
     again = dataclasses.replace(config, compute=ComputeConfig(remat=True))
