@@ -3,9 +3,9 @@
     python -m benchmarks.training_flops benchmarks/results/multi30k_tiny.json --data DIR
 
 A result holds the command of its run (``training`` where another command began it). The command is
-begun anew in a temporary folder: the same text gives the same tokenizer and the same plan of
-batches, whose shapes give the FLOPs of each step. Steps and parameters have to be those of the
-result. ``flops`` is written into the file, from where ``transformer-jax report bleu`` takes it.
+started again in a temporary folder: the same text gives the same tokenizer and the same plan of
+batches, whose shapes give the FLOPs of each step. Steps and parameters must equal the stored ones.
+``flops`` is written into the file, where ``transformer-jax report bleu`` finds it.
 """
 
 import argparse

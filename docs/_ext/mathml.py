@@ -127,7 +127,7 @@ def visit_inline(translator: Any, node: nodes.math) -> None:
 
 
 def visit_block(translator: Any, node: nodes.math_block) -> None:
-    """Writes a formula of its own lines, with its anchor and number."""
+    """Writes a displayed formula, with its anchor and number."""
     anchors = "".join(f'<span id="{name}"></span>' for name in node["ids"])
     number = f'<span class="eqno">({node["number"]})</span>' if node["number"] else ""
     code = _code(node, display=True)

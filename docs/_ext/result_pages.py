@@ -82,7 +82,7 @@ def is_long(value: Any) -> bool:
 
 
 def flat(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a row, those of mappings under the names of both.
+    """Returns the values of a row; a value of a nested mapping is named by both keys.
 
     Example:
         >>> flat({"x": 1, "y": {"z": 2}, "runs": [{"a": 1}]})

@@ -17,7 +17,7 @@ __all__ = ["Lecture"]
 class Lecture(Configuration, group="--"):
     """Print rows of the lecture decks: what the slide shows, its correction, code, test, command.
 
-    lecture lists all rows, lecture B those of one deck, and lecture B33 prints a row.
+    lecture lists all rows, lecture B the rows of one deck, and lecture B33 prints a row.
     """
 
     rows: tyro.conf.Positional[tuple[str, ...]] = ()

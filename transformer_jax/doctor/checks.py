@@ -94,7 +94,7 @@ def causality_check(
     tokens: Int[np.ndarray, "B T"],
     arguments: Callable[[Int[np.ndarray, "B T"]], tuple[Any, ...]],
 ) -> Check:
-    """Returns causality, of all parts but those of an encoder.
+    """Returns the law of causality, for all parts but the encoder's.
 
     Args:
         outputs: Outputs of the model.

@@ -36,7 +36,7 @@ _FLOAT32 = ("weights_sum_to_one",)
 # Laws of an order, which rounding changes where scores are almost equal: float32 of a CPU alone.
 _ORDERED = ("beam_search",)
 
-# Reasons why a law is not among those of a model.
+# Reasons why a law is not checked on a model.
 _NO_ATTENTION = "the model has no attention layers"
 _NO_CACHE = "the model does not write texts with a cache"
 _NO_LOSS = "no loss of this model adds up over rows, or none of its rows has padding"

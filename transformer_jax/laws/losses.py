@@ -78,7 +78,7 @@ def loss_length(
 def loss_split(
     totals: Callable[[PyTree], Any], batch: PyTree, *, parts: int = 2, tolerance: float = 1e-5
 ) -> Finding:
-    """Checks that losses and gradients of micro-batches add up to those of the batch.
+    """Checks that losses and gradients of micro-batches add up to the batch's.
 
     Args:
         totals: Maps a batch ``[B ...]`` to sums: a loss and its weight, gradients.

@@ -29,7 +29,7 @@ def packing(
     length: int,
     tolerance: float = 1e-5,
 ) -> Finding:
-    """Checks outputs of packed documents against those of each by itself.
+    """Compares the outputs of packed documents with the outputs of each document alone.
 
     Args:
         packed: Maps tokens, segments (1, 2, ... and 0 at padding) and positions within documents,

@@ -117,7 +117,7 @@ def _draw(boxes: Iterable[_Box], title: str, path: Path | None) -> "Figure":
 
 
 def _draw_box(ax: "Axes", box: _Box) -> None:
-    """Draws a box, in front of those of other heads."""
+    """Draws a box, in front of the boxes of other heads."""
     from matplotlib.patches import Rectangle
 
     x, y = box.at
