@@ -1,4 +1,4 @@
-"""Scaled dot-product attention from its formula, beside the library's: softmax(q kᵀ / √H) v."""
+"""Scaled dot-product attention, by its formula and by the library: softmax(q kᵀ / √H) v."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Laws on a model of another library: a translator of Flax NNX, with faults and without them.
+"""Laws on a model of another library: a Flax NNX translator, with and without faults.
 
 The faults are those of the translation tutorial of jax-ai-stack (in 2026): no mask is passed, the
 loss is a mean over padding, and ``deterministic=False`` is passed in evaluation, too.

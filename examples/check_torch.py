@@ -1,4 +1,4 @@
-"""Laws on GPT-2 of transformers (install torch too), and a fault: positions that count padding."""
+"""Laws on transformers' GPT-2 (install torch too), and a fault: positions that count padding."""
 
 import functools
 

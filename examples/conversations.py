@@ -1,4 +1,4 @@
-"""Writes conversations about Python's own functions: to train on, and to ask about.
+"""Writes conversations about Python's functions, for training and for testing.
 
     python examples/conversations.py FOLDER
 

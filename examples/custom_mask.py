@@ -1,4 +1,4 @@
-"""A mask that no option has: two documents in a row, whose first tokens everybody may see."""
+"""A custom mask: two documents in a row, whose first tokens every query may see."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""An attention score of one's own: additive attention, with parameters, and its gradient."""
+"""A custom attention score: additive attention, with parameters, and its gradient."""
 
 import jax
 import jax.numpy as jnp

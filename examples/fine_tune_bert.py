@@ -1,4 +1,4 @@
-"""Fine-tuning a published BERT with a loop of one's own: a linear head on its first vector."""
+"""Fine-tuning a published BERT with a custom loop: a linear head on its first vector."""
 
 import sys
 

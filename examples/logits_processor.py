@@ -1,4 +1,4 @@
-"""Decoding with a logits processor of one's own: sequences that never use a letter twice."""
+"""Decoding with a custom logits processor: sequences that never use a letter twice."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""An encoder of one's own: Fourier transforms in place of attention (Lee-Thorp et al. 2021)."""
+"""A custom encoder: Fourier transforms instead of attention (Lee-Thorp et al. 2021)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""An objective of one's own with its run: a contrastive loss that compares the rows of a batch."""
+"""A custom objective and its run: a contrastive loss that compares the rows of a batch."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A task of one's own: it reads sets of numbers and writes them in ascending order."""
+"""A custom task: sorting a set of numbers in ascending order."""
 
 import jax.numpy as jnp
 import numpy as np

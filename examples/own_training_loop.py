@@ -1,4 +1,4 @@
-"""A training loop of one's own: a model is a graph and a nested dict of arrays."""
+"""A custom training loop: a model is a graph and a nested dict of arrays."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Semantic search: sentence vectors, cosine similarity, the nearest sentences of a query."""
+"""Semantic search: sentence vectors, cosine similarity, and the sentences nearest to a query."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Training on eight devices, parameters sharded over four; the loss is that of one device.
+"""Training on eight devices with parameters sharded over four; the loss equals one device's.
 
 XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/sharded_training.py
 """
