@@ -354,7 +354,7 @@ def _task(kind: LabeledTask, length: int = 128, **training: Any) -> FinetuneRun:
 _NAMED: dict[str, tuple[str, FinetuneRun]] = {
     "classify": ("Text classification: sentiment, topic, acceptability.", _task("classify")),
     "pair": ("Sentence-pair classification: paraphrase, entailment.", _task("pair")),
-    "regress": ("Regression on a text, or on two with data.read.text_pair: similarity.",
+    "regress": ("Regression on a text, or on two with data.read.pair: similarity.",
                 _task("regress")),
     "tag": ("Token classification: part-of-speech tags, named entities.", _task("tag")),
     "qa": ("Extractive question answering: the answer span in a paragraph, or none.",
