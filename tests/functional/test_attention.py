@@ -282,7 +282,7 @@ def test_row_l9_sizes_that_do_not_fit_are_named():
     for which, shape, words in [
         (1, (1, 2, 7, 6), "attend: k has head size 6, q has 8"),
         (1, (1, 3, 7, 8), "attend: v has 2 heads, k has 3"),
-        (0, (1, 5, 5, 8), "attend: q has 5 heads, which is no multiple of the 2 of k"),
+        (0, (1, 5, 5, 8), "attend: q has 5 heads, not a multiple of the 2 of k"),
         (0, (2, 4, 5, 8), "attend: q, k and v have batch sizes 2, 1 and 1"),
         (2, (1, 2, 6, 3), "attend: v has length 6, k has 7"),
     ]:

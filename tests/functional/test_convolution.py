@@ -48,7 +48,7 @@ def test_a_causal_convolution_sees_no_later_input():
 
 def test_what_has_no_halves_or_no_distance_is_refused():
     x, kernel = normals((B, T, D), (2, D, F))
-    with pytest.raises(UserError, match="gated_linear_unit: 3 numbers have no halves"):
+    with pytest.raises(UserError, match="gated_linear_unit: 3 values cannot be split into halves"):
         gated_linear_unit(x)
     with pytest.raises(UserError, match="convolve: dilation is 0: at least 1"):
         convolve(x, kernel, dilation=0)

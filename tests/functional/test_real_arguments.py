@@ -172,8 +172,8 @@ class Foreign:
         (lambda: attention.attend(5, X, X), r"attend: q is 5: \[B T N H\] is needed"),
         (lambda: attention.attend(X, None, X), "attend: k is NoneType: an array is needed"),
         (lambda: attention.attend(X, X, X, bias=1.0), r"attend: bias is 1.0: \[B N T S\] is"),
-        (lambda: attention.attend(X, X, Foreign()), "attend: v is Foreign: an array of NumPy or"),
-        (lambda: attention.attend(X, X, [[1], [2, 3]]), "attend: v: lists of one length"),
+        (lambda: attention.attend(X, X, Foreign()), "attend: v is Foreign: a NumPy or"),
+        (lambda: attention.attend(X, X, [[1], [2, 3]]), "attend: v: lists must have equal"),
         (
             lambda: attention.attend(X, X, X, bias=jnp.zeros((3, 3))),
             r"attend: bias has shape \(3, 3\): \[B N T S\] is needed",

@@ -141,7 +141,7 @@ def test_a_dimension_that_does_not_divide_stays_whole_and_is_said_once(caplog):
             found = sharding.shardings({"blocks": params}, mesh)
     assert found["blocks"]["0"]["up"]["kernel"].spec == P(None, "tensor")
     (record,) = caplog.records
-    assert "blocks/*/up/kernel: dimension embed of 7 does not divide by 4" in record.message
+    assert "blocks/*/up/kernel: dimension embed of 7 is not divisible by 4" in record.message
 
 
 NAMED = st.lists(

@@ -1,7 +1,7 @@
-"""Attention scores with parameters, of the translators before the Transformer.
+"""Attention scores with parameters, from the translators before the Transformer.
 
-Arrays are heads-first; a translator of one recurrent state has one head. As the score of
-:func:`.attention.attend` each is a closure over its parameters::
+Arrays are heads-first; a translator with one recurrent state has one head. Like any score of
+:func:`.attention.attend`, each is a closure over its parameters::
 
     attend(q, k, v, score=lambda q, k: general_scores(q, k, kernel))
 """
@@ -53,8 +53,8 @@ def additive_scores(
 ) -> Float[Array, "B N T S"]:
     """``vᵀ tanh(W_q q + W_k k)``, in float32.
 
-    The sum of the two products is that of :func:`concat_scores`, whose matrix has ``W_q`` over
-    ``W_k``; here each is computed once, not once for each pair. Holds ``T · S · A`` numbers.
+    The sum of the two products equals the product in :func:`concat_scores`, whose matrix stacks
+    ``W_q`` on ``W_k``; here each is computed once, not once per pair. Holds ``T · S · A`` values.
 
     Bahdanau et al. 2015, appendix A.1.2.
 
@@ -78,9 +78,9 @@ def additive_scores(
 def projected_additive_scores(
     q: Float[Array, "B N T A"], k: Float[Array, "B N S A"], vector: Float[Array, " A"]
 ) -> Float[Array, "B N T S"]:
-    """``vᵀ tanh(q + k)``, in float32: :func:`additive_scores` of queries and keys times matrices.
+    """``vᵀ tanh(q + k)``, in float32: :func:`additive_scores` of projected queries and keys.
 
-    Where one query follows another, as in a recurrent decoder, keys are multiplied once.
+    When queries come one after another, as in a recurrent decoder, keys are projected only once.
 
     Args:
         q: ``W_q q``.
@@ -111,11 +111,11 @@ def concat_scores(
     Args:
         q: Queries: states of a decoder.
         k: Keys: states of an encoder.
-        kernel: ``W``: a row for each number of a query, then one for each of a key.
+        kernel: ``W``: one row per channel of a query, then one per channel of a key.
         vector: ``v``.
 
     Raises:
-        ArgumentError: The kernel has another number of rows.
+        ArgumentError: The kernel has a different number of rows.
 
     Example:
         >>> q, k = jnp.array([[[[1.0, 2.0]]]]), jnp.array([[[[1.0, 0.0], [0.0, 1.0]]]])
@@ -136,19 +136,19 @@ def concat_scores(
 def location_scores(
     q: Float[Array, "B N T H"], k: Float[Array, "B N S _"], kernel: Float[Array, "H M"]
 ) -> Float[Array, "B N T S"]:
-    """``W q``, in float32: a score for each place, whatever stands there.
+    """``W q``, in float32: a score for each source position, whatever its content.
 
-    The softmax of the first ``S`` scores is that over sources of this length.
+    For a source of length ``S``, the softmax runs over the first ``S`` scores.
 
     Luong et al. 2015, section 3.1.
 
     Args:
         q: Queries: states of a decoder.
-        k: Keys: their number counts alone.
-        kernel: ``W``, with a column for each place.
+        k: Keys; only their number matters.
+        kernel: ``W``, with one column per source position.
 
     Raises:
-        ArgumentError: There are more keys than places.
+        ArgumentError: There are more keys than columns.
 
     Example:
         >>> q, k = jnp.array([[[[1.0, 2.0]]]]), jnp.zeros((1, 1, 2, 5))

@@ -29,7 +29,7 @@ def attend(
 ) -> Float[Array, "B T N U"]:
     """Attention, ``mix(masked_softmax(score(q, k) + bias, mask), v)``.
 
-    With the default score, scaled dot-product attention, ``softmax(q kᵀ / √H + bias) v``. Fully
+    The default score is scaled dot-product attention, ``softmax(q kᵀ / √H + bias) v``. Fully
     masked rows give zeros and pass no gradient, on every kernel. Scores and sums are float32. All
     kernels support reverse mode; ``xla`` every mode, except in bfloat16.
 
@@ -39,7 +39,7 @@ def attend(
         q: Queries, ``N`` heads.
         k: Keys, ``K`` heads, each shared by ``N / K`` query heads (Ainslie et al. 2023).
         v: Values, of any size.
-        mask: Which keys each query sees, also as a boolean array that broadcasts to
+        mask: Which keys each query sees: a :class:`.Mask`, or a boolean array that broadcasts to
             ``[B N T S]``; None is all.
         bias: Added to the scores, e.g. of relative positions.
         score: Function of queries ``[B N T H]`` and keys ``[B N S J]``; one with parameters is a
@@ -48,11 +48,11 @@ def attend(
             ``ring`` (keys go round the ``context`` axis of a mesh), or ``auto``, which chooses
             between the first two by length. A case that a kernel does not support runs on ``xla``,
             which is logged once. Fused kernels compute dot products only.
-        dropout: Fraction of the weights set to zero, and a random key, without which nothing is
-            dropped; only ``xla`` has it.
+        dropout: Fraction of the weights to set to zero, and a random key; without a key nothing is
+            dropped. Only ``xla`` supports it.
 
     Raises:
-        ArgumentError: Shapes that do not fit, no such implementation, or one that does not compute
+        ArgumentError: The shapes do not fit, or the implementation is unknown or does not compute
             the score.
 
     Example:
@@ -94,7 +94,7 @@ def attend_heads_first(
     implementation: str = "auto",
     dropout: Dropout | None = None,
 ) -> Float[Array, "B N T U"]:
-    """Attends as :func:`attend` does, with heads before positions: the layout of caches.
+    """Computes :func:`attend` with heads before positions, the layout of caches.
 
     Example:
         >>> import jax.numpy as jnp
@@ -131,7 +131,7 @@ def attention_weights(
     bias: Float[Array, "#B #N #T S"] | None = None,
     score: Score = scaled_dot,
 ) -> Float[Array, "B N T S"]:
-    """The weight of each key for each query: exactly what :func:`attend` mixes values by.
+    """Returns the weight of each key for each query: exactly the weights that :func:`attend` uses.
 
     Rows sum to one over ``S``, or to zero if fully masked, in float32.
 
@@ -174,7 +174,7 @@ def check_shapes(
     """Refuses heads-first shapes that do not fit, naming the dimension.
 
     Args:
-        where: The function that is called.
+        where: Name of the called function.
         q: ``(B, N, T, H)``.
         k: ``(B, K, S, J)``.
         v: ``(B, K, S, U)``.
@@ -195,7 +195,7 @@ def check_shapes(
         (not B == k[0] == v[0], f"q, k and v have batch sizes {B}, {k[0]} and {v[0]}"),
         (v[2] != S, f"v has length {v[2]}, k has {S}"),
         (v[1] != K, f"v has {v[1]} heads, k has {K}"),
-        (N % K, f"q has {N} heads, which is no multiple of the {K} of k"),
+        (N % K, f"q has {N} heads, not a multiple of the {K} of k"),
     ):
         if wrong:
             raise ArgumentError(f"{where}: {problem}")
@@ -205,7 +205,7 @@ def check_bias(where: str, q: tuple[int, ...], k: tuple[int, ...], bias: Any) ->
     """Refuses a bias that does not broadcast to the scores, naming the dimension.
 
     Args:
-        where: The function that is called.
+        where: Name of the called function.
         q: ``(B, N, T, H)``.
         k: ``(B, K, S, J)``.
         bias: The bias, or None.

@@ -12,22 +12,22 @@ __all__ = ["Reliability", "expected_calibration_error", "reliability"]
 
 
 class Reliability(NamedTuple):
-    """A row for each bin of equal width: how many predictions, how sure, how often right."""
+    """One row per bin of equal width: number of predictions, mean confidence and accuracy."""
 
     counts: Float[Array, " bins"]
     confidence: Float[Array, " bins"]  # the mean probability; 0 in an empty bin
-    accuracy: Float[Array, " bins"]  # the fraction that is right; 0 in an empty bin
+    accuracy: Float[Array, " bins"]  # the fraction that is correct; 0 in an empty bin
 
 
 @real_arguments
 def reliability(
     probabilities: Float[Array, " n"], correct: Bool[Array, " n"], bins: int = 10
 ) -> Reliability:
-    """Predictions in bins ``(i/bins, (i+1)/bins]`` of their probability.
+    """Returns predictions binned by probability, in bins ``(i/bins, (i+1)/bins]``.
 
     Args:
-        probabilities: That each prediction is right, from 0 to 1.
-        correct: Whether each is right.
+        probabilities: Probability that each prediction is correct, from 0 to 1.
+        correct: Whether each prediction is correct.
         bins: Number of bins.
 
     Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, section 2.
@@ -45,9 +45,9 @@ def reliability(
 
 
 def expected_calibration_error(table: Reliability) -> Float[Array, ""]:
-    """The mean distance of accuracy from confidence (ECE): ``Σ_b n_b/n |acc_b − conf_b|``.
+    """The mean distance between accuracy and confidence (ECE): ``Σ_b n_b/n |acc_b − conf_b|``.
 
-    0 for no predictions.
+    Without predictions it is 0.
 
     Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, formula (3).
 

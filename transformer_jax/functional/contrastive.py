@@ -1,7 +1,8 @@
-"""Losses of pairs among the pairs of a batch, such as pictures and their captions.
+"""Contrastive losses over the pairs of a batch, such as images and their captions.
 
-``similarities[i, j]`` says how well the first of pair ``i`` matches the second of pair ``j``; those
-on the diagonal are pairs. A loss is a sum over the pairs that count, to be divided by their number.
+``similarities[i, j]`` compares the first item of pair ``i`` with the second of pair ``j``, so the
+diagonal holds the matching pairs. Each loss is a sum over the valid pairs, to be divided by their
+number.
 """
 
 import jax
@@ -12,22 +13,22 @@ from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["sigmoid_contrast", "softmax_contrast"]
 
-_FAR = -1e30  # finite, so that the gradient of a row that does not count is zero
+_FAR = -1e30  # finite, so that the gradient of an invalid row is zero
 
 
 @real_arguments
 def softmax_contrast(
     similarities: Float[Array, "B B"], counts: Bool[Array, " B"]
 ) -> Float[Array, ""]:
-    """The mean of both cross-entropies of finding the other of a pair, summed over pairs.
+    """Cross-entropy of finding each partner, averaged over both directions and summed.
 
-    ``Σ_i −(log softmax_j(s_ij)_i + log softmax_j(s_ji)_i) / 2``. What does not count is nowhere to
-    be found.
+    ``Σ_i −(log softmax_j(s_ij)_i + log softmax_j(s_ji)_i) / 2``. Pairs that do not count are no
+    candidates either.
 
     Source: Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3.
 
     Args:
-        similarities: Of every first with every second.
+        similarities: Similarity of every first item to every second.
         counts: Which pairs count.
 
     Example:
@@ -44,15 +45,15 @@ def softmax_contrast(
 def sigmoid_contrast(
     similarities: Float[Array, "B B"], counts: Bool[Array, " B"]
 ) -> Float[Array, ""]:
-    """The cross-entropies of telling what is a pair and what is none, summed.
+    """Binary cross-entropies of matching and non-matching pairs, summed.
 
-    ``Σ_ij −log σ(z_ij s_ij)`` with ``z`` 1 for pairs and −1 elsewhere; divided by the number of
-    pairs, not by its square.
+    ``Σ_ij −log σ(z_ij s_ij)`` with ``z`` 1 for matching pairs and −1 elsewhere; divided by the
+    number of pairs, not by its square.
 
     Source: Zhai et al. 2023, https://arxiv.org/abs/2303.15343, equation (1).
 
     Args:
-        similarities: Of every first with every second.
+        similarities: Similarity of every first item to every second.
         counts: Which pairs count.
 
     Example:

@@ -20,22 +20,22 @@ def convolve(
     causal: bool = False,
     segments: Int[Array, "B T"] | None = None,
 ) -> Float[Array, "B T F"]:
-    """``y_t = Σ_j x_{t + (j - c) · dilation} W_j + b``, as many positions as there are inputs.
+    """``y_t = Σ_j x_{t + (j - c) · dilation} W_j + b``, one output per input position.
 
-    The middle ``c`` is ``(K - 1) // 2``, of a causal convolution ``K - 1``: no output depends on a
-    later input. Positions before and behind a text count as zeros. Products of bfloat16 numbers are
-    summed in float32.
+    The center ``c`` is ``(K - 1) // 2``, or ``K - 1`` for a causal convolution, where no output
+    depends on a later input. Positions beyond either end of a text count as zeros. Products of
+    bfloat16 values are summed in float32.
 
     Gehring et al. 2017, https://arxiv.org/abs/1705.03122; dilated: Kalchbrenner et al. 2016.
 
     Args:
         x: Inputs.
-        kernel: ``W``, a matrix for each of ``K`` places.
+        kernel: ``W``, one matrix per tap, ``K`` in all.
         bias: ``b``, if there is one.
-        dilation: Distance of neighbouring places.
-        causal: Whether the last place is the position itself.
-        segments: Of rows that hold several texts, which of them each position belongs to: inputs of
-            other texts, and those of 0, which is padding, count as zeros. None is one text.
+        dilation: Distance between neighbouring taps.
+        causal: Whether the last tap is at the position itself.
+        segments: The text that each position belongs to, in rows that hold several: inputs of other
+            texts and of segment 0, which is padding, count as zeros. None is one text per row.
 
     Raises:
         ArgumentError: ``dilation`` is below 1.
@@ -52,8 +52,9 @@ def convolve(
         raise ArgumentError(f"convolve: dilation is {dilation}: at least 1")
     reach = (kernel.shape[0] - 1) * dilation
     before = reach if causal else (kernel.shape[0] - 1) // 2 * dilation
-    # One product with the inputs of all places side by side: on CPUs as fast as XLA's convolution,
-    # which computes wrong numbers where it is dilated and devices share the positions of a text.
+    # One product with the inputs of all taps side by side: on CPUs as fast as XLA's convolution,
+    # which gives wrong results when it is dilated and the positions of a text are split over
+    # devices.
     beside = _side_by_side(x, kernel.shape[0], segments, dilation, before)
     flat = kernel.astype(x.dtype).reshape(-1, kernel.shape[-1])
     y = jnp.matmul(beside, flat, preferred_element_type=jnp.float32).astype(x.dtype)
@@ -63,7 +64,7 @@ def convolve(
 def _side_by_side(
     x: Array, places: int, segments: Array | None, dilation: int, before: int
 ) -> Array:
-    """The inputs of all places of each position; those of other texts are zeros."""
+    """The inputs of all taps of each position, side by side; zeros for inputs of other texts."""
     T, found = x.shape[1], []
     for j in range(places):
         moved = j * dilation - before
@@ -84,13 +85,13 @@ def gated_linear_unit(x: Float[Array, "*rows F"]) -> Float[Array, "*rows E"]:
     Dauphin et al. 2017, https://arxiv.org/abs/1612.08083.
 
     Raises:
-        ArgumentError: The last axis has no halves.
+        ArgumentError: The last axis has odd size.
 
     Example:
         >>> gated_linear_unit(jnp.array([2.0, 4.0, 0.0, 0.0]))
         Array([1., 2.], dtype=float32)
     """
     if x.shape[-1] % 2:
-        raise ArgumentError(f"gated_linear_unit: {x.shape[-1]} numbers have no halves")
+        raise ArgumentError(f"gated_linear_unit: {x.shape[-1]} values cannot be split into halves")
     a, b = jnp.split(x, 2, axis=-1)
     return a * jax.nn.sigmoid(b)

@@ -24,8 +24,8 @@ def dependence(layer: Callable[[Array], Array], x: Float[Array, "n d"]) -> Bool[
     """Marks the blocks of the Jacobian that are not zero: output ``t`` changes with input ``s``.
 
     Args:
-        layer: Function of vectors ``[n d]`` to vectors of as many positions.
-        x: Where it is differentiated; random numbers, for others may hide what is there.
+        layer: Function from vectors ``[n d]`` to vectors at the same number of positions.
+        x: Point of differentiation; random values, because special ones may hide a dependence.
 
     Example:
         >>> dependence(lambda x: jnp.cumsum(x, axis=0), jnp.ones((3, 1))).astype(int)
@@ -50,13 +50,13 @@ def dependence(layer: Callable[[Array], Array], x: Float[Array, "n d"]) -> Bool[
 def path_length(
     layers: Iterable[Bool[np.ndarray, "n n"]], among: Bool[np.ndarray, "n n"] | None = None
 ) -> int | None:
-    """Returns the number of layers until every output depends on every input; None is never.
+    """Returns the number of layers until every output depends on every input; None if never.
 
     Vaswani et al. 2017, table 1: the longest path between two positions.
 
     Args:
-        layers: The :func:`dependence` of each layer, the first first.
-        among: The pairs of an output and an input that count; None is all. Of causal layers,
+        layers: The :func:`dependence` of each layer, in order.
+        among: The pairs of an output and an input that count; None is all. For causal layers,
             ``np.tri(n, dtype=bool)``: no output depends on a later input.
 
     Example:
@@ -78,7 +78,7 @@ def path_length(
 def copies_needed(
     layer: Bool[np.ndarray, "n n"], among: Bool[np.ndarray, "n n"] | None = None
 ) -> int | None:
-    """The :func:`path_length` of copies of one layer, by as many products as it has binary digits.
+    """The :func:`path_length` of copies of one layer, with logarithmically many products.
 
     Args:
         layer: The :func:`dependence` of each copy.
@@ -99,7 +99,7 @@ def copies_needed(
         powers.append(_composed(powers[-1], powers[-1]))
         if (powers[-1] == powers[-2]).all():
             return None
-    # The most copies that do not suffice, from its highest binary digit on.
+    # The most copies that do not suffice, found from the highest binary digit down.
     count, reached = 0, np.eye(len(layer), dtype=bool)
     for digit in reversed(range(len(powers) - 1)):
         more = _composed(powers[digit], reached)
@@ -111,7 +111,7 @@ def copies_needed(
 def _composed(
     layer: Bool[np.ndarray, "n n"], below: Bool[np.ndarray, "n n"]
 ) -> Bool[np.ndarray, "n n"]:
-    """The dependence of a layer on what lies below; of float32 numbers, whose products are fast."""
+    """The dependence of a layer composed with the layers below it; float32 products are fast."""
     return layer.astype(np.float32) @ below.astype(np.float32) > 0
 
 
@@ -120,17 +120,17 @@ def _all(reached: Bool[np.ndarray, "n n"], among: Bool[np.ndarray, "n n"] | None
 
 
 def sequential_depth(function: Callable[..., Any], *inputs: Any) -> int:
-    """Matrix products and convolutions that wait for one another: the longest chain of them.
+    """Returns the longest chain of matrix products and convolutions that wait for one another.
 
     Vaswani et al. 2017, table 1: the minimum number of sequential operations. It is read from the
-    program, nothing is computed; each step of a scan counts.
+    traced program; nothing is computed. Each step of a scan counts.
 
     Args:
-        function: What is computed.
+        function: The function to trace.
         inputs: Its arguments: arrays, or shapes.
 
     Raises:
-        ArgumentError: The program has a loop whose end depends on data.
+        ArgumentError: The program has a loop whose length depends on data.
 
     Example:
         >>> x = jnp.ones((4, 4))
@@ -144,7 +144,7 @@ def sequential_depth(function: Callable[..., Any], *inputs: Any) -> int:
 
 
 def _depths(program: Any, inputs: Sequence[int]) -> list[int]:
-    """The depth of each output of a program, by those of its inputs."""
+    """The depth of each output of a program, from the depths of its inputs."""
     known = dict(zip(program.invars, inputs, strict=True))
     # Literals have no variables; constants wait for nothing.
     depth = lambda x: 0 if hasattr(x, "val") else known.get(x, 0)
@@ -155,7 +155,7 @@ def _depths(program: Any, inputs: Sequence[int]) -> list[int]:
 
 
 def _outputs(equation: Any, inputs: list[int]) -> list[int]:
-    """The depths of what an equation computes."""
+    """The depths of the outputs of an equation."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         return _scanned(equation, inputs)
@@ -172,9 +172,9 @@ def _outputs(equation: Any, inputs: list[int]) -> list[int]:
 
 
 def _scanned(equation: Any, inputs: list[int]) -> list[int]:
-    """The depths of a scan's last carry and of what it stacks."""
+    """The depths of a scan's final carry and of its stacked outputs."""
     body, shape = equation.params["jaxpr"].jaxpr, lambda x: x.aval.shape
-    # What is carried has one shape inside and outside; what is scanned or stacked has an axis more.
+    # The carry has one shape inside and outside; scanned and stacked arrays have one axis more.
     same = lambda outside, inside: sum(
         shape(x) == shape(y) for x, y in zip(outside, inside, strict=True)
     )
@@ -197,18 +197,18 @@ def _scanned(equation: Any, inputs: list[int]) -> list[int]:
 def gradient_norms(
     last: Callable[[Array], Array], x: Float[Array, "B T d"], key: Key[Array, ""]
 ) -> Float[Array, "B T"]:
-    """Returns the influence of each input on the end: ``‖∂(u · last(x)) / ∂x_t‖`` at each position.
+    """Returns the influence of each input on the last output: ``‖∂(u · last(x)) / ∂x_t‖``.
 
-    ``u`` is a random direction of length 1, another for each text. The root of the mean square over
-    many of them is the Frobenius norm of the Jacobian, divided by the root of the size of ``last``.
+    ``u`` is a random direction of length 1, drawn for each text. The root mean square over many
+    directions is the Frobenius norm of the Jacobian, divided by the root of the size of ``last``.
 
-    Pascanu et al. 2013: in a recurrent network it falls or grows exponentially with the distance to
-    the end.
+    Pascanu et al. 2013: in a recurrent network it decays or grows exponentially with the distance
+    from the end.
 
     Args:
-        last: Function of vectors ``[B T d]`` to one vector of each text, ``[B e]``.
-        x: Where it is differentiated.
-        key: Of the directions.
+        last: Function from vectors ``[B T d]`` to one vector per text, ``[B e]``.
+        x: Point of differentiation.
+        key: Random key of the directions.
 
     Example:
         >>> halved = lambda x: jnp.einsum("BTd,T->Bd", x, 0.5 ** jnp.arange(3)[::-1])

@@ -1,7 +1,7 @@
-"""The maps of single vectors, as in the papers: linear, norms, activations, dropout, gathering.
+"""Layers on single vectors, as in the papers: linear maps, norms, activations, dropout, gathering.
 
 Functions marked ``computed_by`` are formulas: a function of the same name in :mod:`.kernels.cpu`
-computes them with a backward pass of its own, and tests compare the two.
+computes them with a hand-written backward pass, and tests compare the two.
 """
 
 import math
@@ -47,7 +47,7 @@ def linear(
     bias: Float[Array, " F"] | None = None,
     axes: Axes | None = None,
 ) -> Float[Array, "*rows F"]:
-    """Maps every position by the same affine map: ``x W + b``.
+    """Applies the same affine map to every position: ``x W + b``.
 
     The parameters are cast to the dtype of ``x``; products of bfloat16 numbers are summed in
     float32 before they are rounded. Each gradient has its parameter's dtype. Reverse mode only.
@@ -58,8 +58,8 @@ def linear(
         x: Rows to map.
         kernel: ``W``.
         bias: ``b``, if there is one.
-        axes: Logical axes of the kernel. On a mesh a kernel that is split over ``fsdp`` is gathered
-            for the product, in the dtype of ``x``, and again for the backward pass.
+        axes: Logical axes of the kernel. On a mesh, a kernel that is split over ``fsdp`` is
+            gathered for the product, in the dtype of ``x``, and again for the backward pass.
 
     Example:
         >>> x = jnp.array([[1.0, 2.0]])
@@ -77,9 +77,9 @@ def linear_transposed(
     bias: Float[Array, " F"] | None = None,
     axes: Axes | None = None,
 ) -> Float[Array, "*rows F"]:
-    """Maps as :func:`linear` does, with a transposed kernel: ``x Wᵀ + b``.
+    """Computes :func:`linear` with a transposed kernel: ``x Wᵀ + b``.
 
-    Fastest for few rows and weights that come from memory, since the weights of each output are
+    Fastest for few rows when weights are read from memory, since the weights of each output are
     contiguous. Not the same as ``linear(x, kernel.T)``, with which GPT-2 small takes four times as
     long for a single row on XLA:CPU. ``axes`` are the logical axes of the kernel.
 
@@ -217,7 +217,7 @@ def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 @real_arguments
 def soft_cap(x: Float[Array, "*shape"], bound: float | None) -> Float[Array, "*shape"]:
-    """Bounds numbers smoothly to ``±c``: ``c tanh(x / c)``; None is no bound.
+    """Bounds values smoothly to ``±c``: ``c tanh(x / c)``; None is no bound.
 
     Gemma Team 2024, https://arxiv.org/abs/2408.00118, section 2.
 
@@ -232,7 +232,7 @@ def soft_cap(x: Float[Array, "*shape"], bound: float | None) -> Float[Array, "*s
 def soft_cap_slope(
     y: Float[Array, "*shape"], bound: float | None
 ) -> Float[Array, "*shape"] | float:
-    """The derivative of :func:`soft_cap` where it gives ``y``: ``1 − (y / c)²``.
+    """The derivative of :func:`soft_cap` at the point where its value is ``y``: ``1 − (y / c)²``.
 
     Example:
         >>> soft_cap_slope(jnp.array([0.0, 5.0]), 5.0)
@@ -252,7 +252,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 # --- dropout -------------------------------------------------------------------------------------
 
-# The fraction set to zero, and a random key, without which nothing is dropped.
+# The fraction to set to zero, and a random key; without a key nothing is dropped.
 Dropout = tuple[float, Key[Array, ""] | None]
 
 
@@ -262,7 +262,7 @@ def dropout(
 ) -> Float[Array, "*shape"]:
     """Sets a fraction ``rate`` of ``x`` to 0 and scales the rest to the same mean.
 
-    Without a key, or at rate 0, it is ``x`` itself.
+    Without a key, or at rate 0, it returns ``x`` itself.
 
     Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html.
 
@@ -280,12 +280,12 @@ def dropout(
 
 
 def dropout_mask(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Bool[Array, "..."]:
-    """True with probability ``1 − rate`` (to one part in 2³²), at each place by itself.
+    """True with probability ``1 − rate`` (to within 2⁻³²), independently at each position.
 
-    A place is hashed with 64 random bits of the key, instead of asking ``jax.random`` for a
-    number each, which takes 20 times as long on CPU. It depends on nothing but the key and the
-    place, so the mask is the same on any number of devices and on every platform. The hash is
-    well mixed, but no cryptographic generator: for dropout, not for sampling.
+    Each position is hashed with 64 random bits of the key; drawing a random number for each from
+    ``jax.random`` takes 20 times as long on CPU. The mask depends only on the key and the
+    position, so it is the same on any number of devices and on every platform. The hash mixes
+    well, but it is not a cryptographic generator: use it for dropout, not for sampling.
 
     Raises:
         ArgumentError: ``rate`` is not in ``[0, 1)``.
@@ -301,7 +301,7 @@ def dropout_mask(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Bo
     row = jnp.zeros((*shape[:-1], 1), jnp.uint32)
     for axis, size in enumerate(shape[:-1]):
         row = row * jnp.uint32(size) + lax.broadcasted_iota(jnp.uint32, row.shape, axis)
-    # Two hashes a row: where one of them coincides with another row's, the other does not.
+    # Two hashes per row: where one of them collides with another row's, the other one does not.
     row = _mix(row + first)
     other = _mix(row ^ second)
     column = lax.broadcasted_iota(jnp.uint32, (1,) * (len(shape) - 1) + shape[-1:], len(shape) - 1)
@@ -310,7 +310,7 @@ def dropout_mask(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Bo
 
 
 def _mix(h: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """A hash of 32 bits in which each bit of the input flips each of the output half the time.
+    """A 32-bit hash in which each input bit flips each output bit half the time.
 
     Wellons' ``lowbias32``, https://nullprogram.com/blog/2018/07/31/.
     """
@@ -323,7 +323,7 @@ def _mix(h: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
 def gather_positions(
     hidden: Float[Array, "B T D"], positions: Int[Array, "B P"]
 ) -> Float[Array, "B P D"]:
-    """The vectors at some positions of each row: ``hidden[b, positions[b]]``.
+    """The vectors at given positions of each row: ``hidden[b, positions[b]]``.
 
     Example:
         >>> gather_positions(jnp.arange(6.0).reshape(1, 3, 2), jnp.array([[2, 0]]))[0]

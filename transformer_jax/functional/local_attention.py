@@ -1,4 +1,4 @@
-"""Restricted self-attention: each position sees its neighbours alone, in blocks."""
+"""Restricted self-attention: each position sees only its neighbours, in blocks."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,18 +10,18 @@ from transformer_jax.functional.scores import masked_softmax, mix, scaled_dot
 
 __all__ = ["local_attention", "local_blocks"]
 
-# Fewest queries of a block: in smaller blocks the products cost more than the keys they save.
+# Fewest queries in a block: in smaller blocks the products cost more than the skipped keys save.
 LEAST_QUERIES = 16
 
 
 def local_blocks(length: int, reach: int) -> tuple[int, int, int]:
-    """Returns the division of :func:`local_attention`: blocks, and queries and keys of each.
+    """Returns the blocks of :func:`local_attention`: their number, and queries and keys per block.
 
-    A block is one text where the keys of a block would be no fewer than those of the text.
+    Everything is one block if a block would have at least as many keys as the text.
 
     Args:
-        length: Positions of the text.
-        reach: How far a position sees, on either side.
+        length: Positions in the text.
+        reach: How far a position sees on either side.
 
     Raises:
         ArgumentError: ``length`` is below 1, or ``reach`` below 0.
@@ -43,10 +43,10 @@ def local_blocks(length: int, reach: int) -> tuple[int, int, int]:
 def local_attention(
     q: Float[Array, "B T N H"], k: Float[Array, "B T N H"], v: Float[Array, "B T N U"], reach: int
 ) -> Float[Array, "B T N U"]:
-    """Attention of each position to those at most ``reach`` away, itself among them.
+    """Attention of each position to the positions at most ``reach`` away, itself included.
 
-    The same as ``attend`` under ``Mask(window=reach + 1)``. The cost is linear in the length: each
-    block of queries meets its own keys and ``reach`` more on either side.
+    The same as ``attend`` with ``Mask(window=reach + 1)``. The cost is linear in the length: each
+    block of queries is multiplied by its own keys and ``reach`` more on either side.
 
     Vaswani et al. 2017, section 4, restricted to a neighbourhood of ``r = 2 reach + 1``.
 
@@ -54,7 +54,7 @@ def local_attention(
         q: Queries.
         k: Keys.
         v: Values, of any size.
-        reach: How far a position sees, on either side.
+        reach: How far a position sees on either side.
 
     Raises:
         ArgumentError: ``reach`` is below 0.

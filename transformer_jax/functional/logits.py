@@ -1,7 +1,7 @@
 """Logits processors and sampling for text generation.
 
 A forbidden token has logit −∞, so its probability is 0. Processors keep at least one token,
-except that :func:`suppress_tokens` and :func:`no_repeat_ngram` forbid all of their tokens.
+except :func:`suppress_tokens` and :func:`no_repeat_ngram`, which may forbid all of them.
 """
 
 import jax
@@ -14,7 +14,7 @@ from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.partitioning import axis_size, current_mesh, partition_spec
 from transformer_jax.functional.real_arguments import real_arguments
 
-# A number for all rows or one for each.
+# One value for all rows, or one for each row.
 Each = Float[Array, ""] | Float[Array, " B"] | float
 EachInt = Int[Array, ""] | Int[Array, " B"] | int
 
@@ -22,7 +22,7 @@ EachInt = Int[Array, ""] | Int[Array, " B"] | int
 def argmax(x: Float[Array, "*rows V"] | Int[Array, "*rows V"]) -> Int[Array, "*rows"]:
     """Index of the first maximum of each row, exactly as :func:`jax.numpy.argmax`.
 
-    By ``max`` and a comparison, which XLA:CPU runs many times faster than its argmax.
+    Uses ``max`` and a comparison, which XLA:CPU runs many times faster than its argmax.
 
     Example:
         >>> argmax(jnp.array([[1.0, 3.0, 3.0]]))
@@ -39,12 +39,12 @@ def top_k_two_stage(
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
     """The ``k`` largest of each row, descending, with indices: a faster :func:`jax.lax.top_k`.
 
-    First the ``k`` groups of ``group`` neighbours with the largest maxima, then the ``k`` largest
-    within those. Equal values come in the order of their indices, as in ``lax.top_k``: a group
-    that is left out has ``k`` others with a value at least as large, and earlier where equal.
+    Selects the ``k`` groups of ``group`` neighbours with the largest maxima, then the ``k`` largest
+    values within them. Equal values are in the order of their indices, as in ``lax.top_k``: for
+    each group that is left out, ``k`` groups have a maximum that is larger, or equal and earlier.
 
-    On a mesh whose ``tensor`` axis divides the vocabulary each device finds those of its own part,
-    and only these are gathered.
+    On a mesh whose ``tensor`` axis divides the vocabulary, each device selects from its own part,
+    and only the selected values are gathered.
 
     Example:
         >>> top_k_two_stage(jnp.array([0.0, 5.0, 1.0, 5.0, 2.0]), 3, group=2)
@@ -58,7 +58,7 @@ def top_k_two_stage(
         return top_k_of_rows(x, k)
     pad = [(0, 0)] * len(rows) + [(0, groups * group - V)]
     cut = jnp.pad(x, pad, constant_values=-jnp.inf).reshape(*rows, groups, group)
-    # In ascending order, so that equal candidates stay in the order of their places.
+    # In ascending order, so that equal candidates stay in index order.
     best = jnp.sort(top_k_of_rows(cut.max(-1), k)[1], axis=-1)
     candidates = jnp.take_along_axis(cut, best[..., None], axis=-2)
     values, at = top_k_of_rows(candidates.reshape(*rows, k * group), k)
@@ -69,7 +69,7 @@ def top_k_two_stage(
 def top_k_of_rows(
     x: Float[Array, "*rows V"], k: int
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """:func:`jax.lax.top_k`; each device of a mesh has rows of its own.
+    """Computes :func:`jax.lax.top_k`; on a mesh, each device has its own rows.
 
     Example:
         >>> top_k_of_rows(jnp.array([0.0, 5.0, 1.0]), 2)
@@ -102,7 +102,7 @@ def _top_k_of_parts(x, k: int, group: int):
         values, places = top_k_two_stage(x, min(k, x.shape[-1]), group)
         places = places + lax.axis_index("tensor") * x.shape[-1]
         gather = lambda a: lax.all_gather(a, "tensor", axis=a.ndim - 1, tiled=True)
-        # Parts come in the order of their places, and so do equal values.
+        # Parts are concatenated in index order, so equal values stay in it.
         values, best = lax.top_k(gather(values), k)
         return values, jnp.take_along_axis(gather(places), best, axis=-1)
 
@@ -114,14 +114,14 @@ def _top_k_of_parts(x, k: int, group: int):
 def take_logit(
     logits: Float[Array, "*rows V"], token: Int[Array, "*rows"] | int
 ) -> Float[Array, "*rows"]:
-    """The logit of one token of each row, or of the same token of all rows.
+    """The logit of one token per row, or of the same token in all rows.
 
     Example:
         >>> take_logit(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1, 0]))
         Array([2., 3.], dtype=float32)
     """
     if axis_size("tensor") > 1:
-        # A sum over the vocabulary leaves its parts where they are.
+        # A sum over the vocabulary leaves its parts on their devices.
         ids = jnp.broadcast_to(jnp.asarray(token, jnp.int32), logits.shape[:-1])
         here = lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == ids[..., None]
         return jnp.where(here, logits, 0).sum(-1)
@@ -136,9 +136,9 @@ def normalizer(
 ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
     """``max x`` and ``log Σ exp(x - max x)``, which together are ``log Σ exp x``.
 
-    A log-probability is ``(x - first) - second``. Their sum would be rounded as large logits are,
-    by 5e-4 at 1e4, and so would be what is subtracted from it. Both are NaN, or the second is,
-    where a logit is NaN or +infinite, or all are -infinite.
+    A log-probability is ``(x - first) - second``. Adding the two first would round like large
+    logits do, by 5e-4 at 1e4, and the difference from ``x`` with it. Where a logit is NaN or
+    +infinite, or all are -infinite, both are NaN, or the second is.
 
     Example:
         >>> peak, rest = normalizer(jnp.array([1e4, 1e4]))
@@ -151,9 +151,9 @@ def normalizer(
 
 @real_arguments
 def sample(logits: Float[Array, "B V"], key: Key[Array, ""] | Key[Array, " B"]) -> Int[Array, " B"]:
-    """One token for each row, sampled from ``softmax(logits)``.
+    """One token per row, sampled from ``softmax(logits)``.
 
-    With a key for each row, the sample of a row does not depend on the other rows.
+    With one key per row, the sample of a row does not depend on the other rows.
 
     Source: the Gumbel-max trick; Maddison et al. 2014, https://arxiv.org/abs/1411.0030.
 
@@ -188,10 +188,9 @@ def temperature(logits: Float[Array, "B V"], t: Each) -> Float[Array, "B V"]:
 
 @real_arguments
 def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
-    """Top-k: keeps the ``k`` largest logits of each row, the earlier ones of equals.
+    """Top-k: keeps the ``k`` largest logits of each row; of equal ones, the first.
 
-    Below 1 counts as 1, and above ``V`` as ``V``. Fan et al. 2018,
-    https://arxiv.org/abs/1805.04833.
+    ``k`` is clipped to 1 .. ``V``. Fan et al. 2018, https://arxiv.org/abs/1805.04833.
 
     Example:
         >>> top_k(jnp.array([[1.0, 2.0, 3.0]]), 2)
@@ -208,11 +207,11 @@ def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
 
 @real_arguments
 def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
-    """Top-p (nucleus): keeps the fewest most probable tokens whose probabilities reach ``p``.
+    """Top-p (nucleus): keeps the fewest most probable tokens whose probabilities sum to ``p``.
 
-    The token that crosses ``p`` stays, so one always does; ``p = 1`` forbids nothing. A sum
-    within one part in a million of ``p`` has reached it, whatever the rounding. Where equal, the
-    earlier tokens stay. Holtzman et al. 2019, https://arxiv.org/abs/1904.09751.
+    The token that crosses ``p`` is kept, so at least one is; ``p = 1`` forbids nothing. A sum
+    within one part in a million of ``p`` counts as reaching it, to allow for rounding. Of equal
+    tokens the first are kept. Holtzman et al. 2019, https://arxiv.org/abs/1904.09751.
 
     Example:
         >>> top_p(jnp.log(jnp.array([[0.5, 0.25, 0.15, 0.1]])), 0.7) > -jnp.inf
@@ -221,7 +220,7 @@ def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
     p = jnp.asarray(p, jnp.float32).reshape(-1, 1)
     order, likely = _order(logits), jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     mass = lambda here: jnp.where(here, likely, 0).sum(-1, keepdims=True)
-    # Something is always wanted, or p = 0 would be reached by no token at all.
+    # At least a little is required: p = 0 would be reached by no token at all.
     enough = jnp.maximum(p * (1 - 1e-6), jnp.finfo(jnp.float32).tiny)
     least = _bisect(lambda limit: mass(order >= limit) >= enough, len(logits))
     each = jnp.where(order == least, likely, 0).max(-1, keepdims=True)
@@ -231,7 +230,7 @@ def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
 
 @real_arguments
 def min_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
-    """Min-p: keeps tokens with at least ``p`` times the highest probability.
+    """Min-p: keeps tokens with at least ``p`` times the highest probability of the row.
 
     Source: Nguyen et al. 2024, https://arxiv.org/abs/2407.01082.
 
@@ -250,7 +249,7 @@ def repetition_penalty(
     valid: Bool[Array, "B T"] | Int[Array, " B"],
     penalty: Each,
 ) -> Float[Array, "B V"]:
-    """Divides positive logits of earlier ``tokens`` by ``penalty``, multiplies negative ones by it.
+    """Divides positive logits of earlier ``tokens`` by ``penalty``, and multiplies negative ones.
 
     Source: Keskar et al. 2019, https://arxiv.org/abs/1909.05858, with the sign handled as in
     Hugging Face ``transformers``.
@@ -258,7 +257,7 @@ def repetition_penalty(
     Args:
         logits: Logits of the next token.
         tokens: Tokens of the prompt and the text so far.
-        valid: Which of ``tokens`` count, or how many of each row.
+        valid: Which of ``tokens`` count, or how many in each row.
         penalty: Above 1 makes ``tokens`` less probable.
 
     Example:
@@ -290,7 +289,7 @@ def no_repeat_ngram(
         Array([[  0., -inf,   0.,   0.,   0.]], dtype=float32)
     """
     if n < 1:
-        raise ArgumentError(f"n is {n}; a run has at least 1 token")
+        raise ArgumentError(f"n is {n}; an n-gram has at least 1 token")
     B, T = tokens.shape
     if n > T:
         return logits
@@ -307,7 +306,7 @@ def no_repeat_ngram(
 def suppress_tokens(
     logits: Float[Array, "B V"], ids: Int[Array, " n"] | Int[Array, "B n"]
 ) -> Float[Array, "B V"]:
-    """Forbids the tokens ``ids``, for all rows or for each row; negative ids are skipped.
+    """Forbids the tokens ``ids``, for all rows or per row; negative ids are skipped.
 
     Example:
         >>> suppress_tokens(jnp.zeros((1, 3)), jnp.array([1, -1]))
@@ -319,7 +318,7 @@ def suppress_tokens(
 
 @real_arguments
 def force_token(logits: Float[Array, "B V"], id: EachInt) -> Float[Array, "B V"]:
-    """Forces the token ``id``, with logit 0; rows with a negative ``id`` stay as they are.
+    """Forces the token ``id`` by giving it logit 0; rows with a negative ``id`` do not change.
 
     Example:
         >>> force_token(jnp.zeros((2, 3)), jnp.array([1, -1]))
@@ -332,7 +331,7 @@ def force_token(logits: Float[Array, "B V"], id: EachInt) -> Float[Array, "B V"]
 
 
 def _column(value, logits):
-    """One number for each row, or for all of them, against ``[B V]``."""
+    """One value per row, or one for all rows, shaped to broadcast against ``[B V]``."""
     return jnp.asarray(value, logits.dtype).reshape(-1, 1)
 
 
@@ -345,21 +344,21 @@ def _is(ids, logits):
 
 
 def _order(logits):
-    """Integers in the order of the logits (rounded to float32), equal where those are."""
+    """Integers in the order of the logits (rounded to float32), equal for equal logits."""
     x = logits.astype(jnp.float32)
     bits = lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.int32)
     return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
 
 
 def _bisect(enough, rows: int):
-    """The greatest limit for each row that lets enough through, by bisection.
+    """Returns the greatest limit per row that lets enough entries through, by bisection.
 
-    Sorting a vocabulary takes XLA:CPU many times as long as these 32 passes over it.
+    On XLA:CPU, sorting a vocabulary takes many times as long as these 32 passes over it.
     """
 
     def halve(_, bounds):
         low, high = bounds
-        middle = (low & high) + ((low ^ high) >> 1)  # their mean, without overflow
+        middle = (low & high) + ((low ^ high) >> 1)  # the mean of both, without overflow
         fine = enough(middle)
         return jnp.where(fine, middle, low), jnp.where(fine, high, middle)
 
@@ -369,7 +368,7 @@ def _bisect(enough, rows: int):
 
 
 def _first(order, least, room):
-    """Selects entries above ``least``, and the first ``room`` that equal it in each row."""
+    """Selects the entries above ``least``, and the first ``room`` that equal it, in each row."""
     equal = order == least
     crowded = (equal.sum(-1, keepdims=True) > room).any()
     early = lambda equal: equal & (jnp.cumsum(equal, axis=-1) <= room)

@@ -1,4 +1,4 @@
-"""Cross-entropy as a sum and its weight, and the map from vectors to logits."""
+"""Cross-entropy as a sum and its weight, and the map from hidden states to logits."""
 
 import dataclasses
 from typing import Any
@@ -22,13 +22,13 @@ __all__ = ["OutputTable", "cross_entropy", "linear_cross_entropy", "token_cross_
 def token_cross_entropy(
     logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"], label_smoothing: float = 0.0
 ) -> Float[Array, "*rows"]:
-    """The cross-entropy of every row, in nats: ``−Σ_v q_v log softmax(logits)_v``.
+    """The cross-entropy of each row, in nats: ``−Σ_v q_v log softmax(logits)_v``.
 
     The target distribution ``q`` gives ``1 − s`` to the target and spreads ``s = label_smoothing``
     evenly over all ``V`` tokens, including the target; ``s = 0`` is ``−log p(target)``.
     Computed in float32, or in float64 for float64 logits. A forbidden token (logit −∞) is fine
-    without smoothing, and makes the loss infinite with it. Reverse mode only: the
-    gradient is ``softmax(logits) − q``.
+    without smoothing, but makes the loss infinite with it. Reverse mode only: the gradient is
+    ``softmax(logits) − q``.
 
     Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7.
 
@@ -51,8 +51,8 @@ def cross_entropy(
     """Returns the weighted sum of :func:`token_cross_entropy`, and the sum of the weights.
 
     Divide once, after adding up both over all micro-batches and devices. A row of weight 0 adds
-    exactly nothing to the sum or to any gradient, whatever its logits (NaN too) and target.
-    Targets elsewhere are in ``[0, V)``.
+    exactly nothing to the sum or to any gradient, whatever its logits (even NaN) and target.
+    Targets of all other rows are in ``[0, V)``.
 
     Example:
         >>> targets, weights = jnp.array([0, 1]), jnp.array([1.0, 0.0])
@@ -68,13 +68,13 @@ def cross_entropy(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class OutputTable:
-    """The map from vectors to logits: ``softcap(scale · x tableᵀ + bias)``, with a row a token.
+    """The map from hidden states to logits: ``softcap(scale · x tableᵀ + bias)``.
 
-    Where ``rows`` are given, they alone are trained: ``table`` has the same values at ``ids`` and
-    counts as a constant, so that no gradient of the full table is made. The arrays are a tree.
+    If ``rows`` are given, only they are trained: ``table`` has the same values at ``ids`` and is a
+    constant, so the gradient of the full table is never made. An output table is a pytree.
 
     Attributes:
-        table: ``[V D]``, often the embedding itself.
+        table: ``[V D]``, one row per token; often the embedding itself.
         bias: ``[V]``, or None.
         scale: Multiplies the product.
         softcap: The bound ``c`` of ``c tanh(z / c)``, as in Gemma 2; None is no bound.
@@ -118,19 +118,19 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The loss of a model: :func:`cross_entropy` of the logits of ``output``.
+    """The loss of a model: :func:`cross_entropy` of the logits that ``output`` computes.
 
-    The fused form behind it never holds all logits: see :mod:`.kernels.cross_entropy`.
+    Its fused form never holds all logits: see :mod:`.kernels.cross_entropy`.
 
     Args:
-        hidden: Hidden states, the last of a model.
-        output: How they become logits.
-        targets: The right tokens, in ``[0, V)`` where the weight is not 0.
-        weights: Of each row; 1 by default.
+        hidden: The model's last hidden states.
+        output: The map from hidden states to logits.
+        targets: The correct tokens, in ``[0, V)`` where the weight is not 0.
+        weights: Weight of each row; 1 by default.
         label_smoothing: As in :func:`token_cross_entropy`.
-        chunk: Rows whose logits are held at a time. 0 computes the logits of all rows as
-            :meth:`OutputTable.logits` does, and their loss by autodiff. None fuses them, in chunks
-            where they take more than 1 GiB on a device.
+        chunk: Rows whose logits are held at a time. 0 computes the logits of all rows with
+            :meth:`OutputTable.logits`, and the gradient by autodiff. None fuses them, in chunks if
+            they take more than 1 GiB on a device.
 
     Returns:
         The weighted sum of the losses, and the sum of the weights.

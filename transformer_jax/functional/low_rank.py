@@ -14,11 +14,11 @@ __all__ = ["Variant", "column_gain", "column_norms", "lora_scale", "low_rank_ker
 
 Variant = Literal["lora", "rslora", "dora"]
 
-_SHORT = 1e-12  # of columns that count as zeros: the squares of shorter ones may be 0 in float32
+_SHORT = 1e-12  # columns shorter than this count as zeros: in float32 their squares may be 0
 
 
 def lora_scale(rank: int, alpha: float, variant: Variant = "lora") -> float:
-    """The number that the product of two low-rank matrices is multiplied by.
+    """The factor that the product of two low-rank matrices is multiplied by.
 
     ``α / r``, and ``α / √r`` for ``rslora``, whose outputs and gradients keep their size as the
     rank grows.
@@ -39,7 +39,7 @@ def lora_scale(rank: int, alpha: float, variant: Variant = "lora") -> float:
 
 @real_arguments
 def column_norms(kernel: Float[Array, "D F"]) -> Float[Array, " F"]:
-    """The length of each column of a kernel, in at least float32: the weights of one output.
+    """The length of each column of a kernel (the weights of one output), in at least float32.
 
     Example:
         >>> column_norms(jnp.array([[3.0, 0.0], [4.0, 2.0]]))
@@ -59,20 +59,20 @@ def column_gain(
 ) -> Float[Array, " F"]:
     """The factor of each column of ``W + s A B`` in DoRA: ``(‖W‖ + δ) / ‖W + s A B‖``.
 
-    The direction of a column comes from the low-rank change, its length ``m = ‖W‖ + δ`` is a
-    parameter of its own. With ``B`` and ``δ`` of zeros it is exactly 1. No gradient flows through
+    The direction of a column comes from the low-rank change; its length ``m = ‖W‖ + δ`` is a
+    separate parameter. If ``B`` and ``δ`` are zeros it is exactly 1. No gradient flows through
     ``‖W + s A B‖`` (section 4.3 of the source).
 
-    A column of ``W`` shorter than 1e-12, such as one of zeros, has no direction: its gain is
-    ``δ / ‖s A B‖``, and 1 where ``s A B`` is zero too. So it stays zero at step 0 without NaN,
-    ``B`` trains from the first step and ``δ`` from the next.
+    A column of ``W`` shorter than 1e-12, such as a zero column, has no direction: its gain is
+    ``δ / ‖s A B‖``, or 1 where ``s A B`` is zero too. So it stays zero at step 0 without NaN,
+    ``B`` trains from the first step and ``δ`` from the second.
 
     Args:
         kernel: ``W``.
         a: ``A``.
         b: ``B``.
         scale: ``s``.
-        magnitude: ``δ``, the magnitude of each column less the length of that column of ``W``.
+        magnitude: ``δ``, the magnitude of each column minus the length of that column of ``W``.
 
     Source: Liu et al. 2024, DoRA, arXiv:2402.09353, equation 5.
 
@@ -88,7 +88,7 @@ def column_gain(
     wide, change = jax.lax.stop_gradient((kernel.astype(jnp.float32), scale * (a @ b)))
     short = norms < _SHORT
     lengths = jnp.where(short, 1.0, norms)
-    # ‖W + C‖² = ‖W‖² + ⟨2 W + C, C⟩: what C adds is exactly 0 for a C of zeros.
+    # ‖W + C‖² = ‖W‖² + ⟨2 W + C, C⟩: the second term is exactly 0 if C is zero.
     more = ((2 * wide + change) * change).sum(0) / jnp.square(lengths)
     gain = (1 + magnitude / lengths) * jax.lax.rsqrt(jnp.maximum(1 + more, 1e-12))
     alone = column_norms(change)
@@ -105,9 +105,9 @@ def low_rank_kernel(
     scale: float,
     magnitude: Float[Array, " F"] | None = None,
 ) -> Float[Array, "D F"]:
-    """One kernel that maps as the kernel and its low-rank change do together, in float32.
+    """Merges a kernel and its low-rank change into one kernel, in float32.
 
-    ``W + s A B``, its columns multiplied by :func:`column_gain` where there is a magnitude.
+    ``W + s A B``, with columns multiplied by :func:`column_gain` where there is a magnitude.
 
     Example:
         >>> W, A, B = jnp.eye(2), jnp.ones((2, 1)), jnp.array([[0.0, 1.0]])

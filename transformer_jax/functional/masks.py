@@ -1,6 +1,6 @@
-"""Attention masks: causality, windows, lengths and segments, kept symbolic.
+"""Attention masks: causality, windows, lengths and segments, in symbolic form.
 
-Kernels read the structure; the boolean array is built only by the kernel that needs it.
+Kernels read the structure; only a kernel that needs the boolean array builds it.
 True means visible (the opposite of PyTorch's ``key_padding_mask``).
 """
 
@@ -32,17 +32,17 @@ _ARRAYS = ("kv_lengths", "q_lengths", "q_segments", "kv_segments", "dense")
 class Mask:
     """Attention mask, the logical AND of its fields; a pytree, so it passes through ``jax.jit``.
 
-    Query ``t`` has position ``t + offset``, key ``s`` position ``s``. An ``int`` offset stays
+    Query ``t`` has position ``t + offset`` and key ``s`` position ``s``. An ``int`` offset stays
     static under ``jax.jit`` and ``jax.checkpoint``, so kernels can skip causally masked blocks; an
-    array is traced, as decoding needs.
+    array is traced, as in decoding.
 
     Attributes:
-        causal: Only keys at or before the query's position are visible, its own included.
+        causal: Only keys at or before the query's own position are visible.
         window: Only keys fewer than this many positions away are visible, on either side.
-        kv_lengths: Number of visible keys of each row, from the first.
-        q_lengths: Index of each row from which on queries are fully masked.
-        q_segments: Segment of each query in packed rows: it sees keys of its own segment. Segment
-            0 is padding, which is fully masked and invisible.
+        kv_lengths: Number of visible keys in each row, counted from the first.
+        q_lengths: Index in each row from which queries are fully masked.
+        q_segments: Segment of each query in packed rows, which sees only keys of its own segment.
+            Segment 0 is padding, which is fully masked and invisible.
         kv_segments: Segment of each key; given together with ``q_segments``.
         dense: Any other mask, as an array that broadcasts to ``[B N T S]``.
         offset: Position of the first query.
@@ -67,7 +67,7 @@ class Mask:
 
     @staticmethod
     def padding(which: Int[Array, " B"] | Bool[Array, "B S"]) -> "Mask":
-        """Padding mask: the first so many keys of each row are visible, or those that are True.
+        """Padding mask: the first ``which`` keys of each row are visible, or those that are True.
 
         Example:
             >>> Mask.padding(jnp.array([2])).array(1, 3)[0, 0].astype(int)
@@ -77,14 +77,14 @@ class Mask:
 
     @property
     def positional(self) -> bool:
-        """Returns whether the mask depends on positions, and so on ``offset``."""
+        """Returns whether the mask depends on positions, and therefore on ``offset``."""
         return self.causal or self.window is not None
 
     def __and__(self, other: "Mask | Shaped[Array, '...']") -> "Mask":
-        """The mask that allows what both allow.
+        """The mask that allows only what both masks allow.
 
         Raises:
-            ArgumentError: Windows at two different offsets, which no single mask can express.
+            ArgumentError: The windows have different offsets, which no single mask can express.
         """
         other = as_mask(other) or Mask()
         window, offset = _both_positions(self, other)
@@ -116,7 +116,7 @@ class Mask:
         return jnp.broadcast_to(found, (*found.shape[:2], T, S))
 
     def any_visible(self, T: int, S: int) -> Bool[Array, "#B #N {T} 1"] | None:
-        """Queries that see any key, or None if everything is visible."""
+        """Which queries see any key, or None if everything is visible."""
         found = self.array(T, S)
         return None if found is None else found.any(-1, keepdims=True)
 
@@ -124,7 +124,7 @@ class Mask:
         """Queries ``t0 .. t0 + t`` against keys ``s0 .. s0 + s``; the starts may be traced.
 
         Blocks must lie inside the arrays that the mask holds (see :meth:`padded`). Dimensions
-        that do not matter have size 1; None means that everything is visible.
+        Dimensions that do not matter have size 1; None means that everything is visible.
         """
         rows = jnp.arange(t, dtype=jnp.int32)[:, None] + t0
         cols = jnp.arange(s, dtype=jnp.int32)[None, :] + s0
@@ -171,7 +171,7 @@ class Mask:
         return self._of_queries(start, cut)
 
     def _of_queries(self, start: Any, cut: Any) -> "Mask":
-        """The mask of the queries from ``start`` on, which ``cut`` takes of an axis of an array."""
+        """The mask of the queries from ``start`` on; ``cut`` slices an axis of an array."""
         dense, ends, segments = self.dense, self.q_lengths, self.q_segments
         return dataclasses.replace(
             self,
@@ -184,7 +184,7 @@ class Mask:
     def padded(self, T: int, S: int, more_T: int, more_S: int) -> "Mask":
         """The same mask for ``more_T`` more queries and ``more_S`` more keys, which are masked.
 
-        What the added queries see is unspecified.
+        The keys visible to the added queries are unspecified.
         """
         if more_T == 0 and more_S == 0:
             return self
@@ -208,14 +208,14 @@ class Mask:
 
 
 def as_mask(mask: Mask | Shaped[Array, "..."] | None, where: str = "a mask") -> Mask | None:
-    """A mask as it is, or one of a boolean array that broadcasts to ``[B N T S]``.
+    """Returns a mask unchanged, or makes one from a boolean array that broadcasts to ``[B N T S]``.
 
     Args:
         mask: True where a query sees a key; None is everywhere.
-        where: What the mask is for, for messages.
+        where: Name of the argument, for messages.
 
     Raises:
-        ArgumentError: An array of another dtype or rank.
+        ArgumentError: An array of the wrong dtype or rank.
 
     Example:
         >>> as_mask(jnp.ones((1, 1, 2, 2), bool)).dense.shape
@@ -235,9 +235,9 @@ def as_mask(mask: Mask | Shaped[Array, "..."] | None, where: str = "a mask") -> 
 
 
 def causal(offset: int | Int[Array, ""] = 0) -> Mask:
-    """Each query sees keys up to its own position, ``s <= t + offset``, itself included.
+    """Each query sees keys up to and including its own position, ``s <= t + offset``.
 
-    With the query itself masked too, the first row would be fully masked. Vaswani et al. 2017,
+    If a query did not see itself, the first row would be fully masked. Vaswani et al. 2017,
     section 3.2.3.
 
     Example:
@@ -263,7 +263,7 @@ def length_mask(kv: Int[Array, " B"] | None, q: Int[Array, " B"] | None = None) 
 
 
 def padding_mask(which: Int[Array, " B"] | Bool[Array, "B S"]) -> Mask:
-    """Queries see all keys but padding: the first so many of each row, or those that are True.
+    """Queries see all keys but padding: the first ``which`` of each row, or those that are True.
 
     Example:
         >>> padding_mask(jnp.array([[False, True]])).array(1, 2)[0, 0].astype(int)
@@ -303,7 +303,7 @@ def sliding_window_mask(size: int, offset: int | Int[Array, ""] = 0) -> Mask:
 
 
 def dense_mask(array: Bool[Array, "#B #N #T #S"]) -> Mask:
-    """Any mask at all, as an array that broadcasts to ``[B N T S]``.
+    """An arbitrary mask, as an array that broadcasts to ``[B N T S]``.
 
     Example:
         >>> dense_mask(jnp.eye(2, dtype=bool)[None, None]).array(2, 2)[0, 0].astype(int)
@@ -320,7 +320,7 @@ def _both(a: Array | None, b: Array | None, combine: Any) -> Array | None:
 
 
 def _both_positions(a: Mask, b: Mask) -> tuple[int | None, Any]:
-    """The window and the offset of ``a & b``."""
+    """Returns the window and the offset of ``a & b``."""
     sizes = [m.window for m in (a, b) if m.window is not None]
     size = min(sizes) if sizes else None
     if not (a.positional and b.positional):

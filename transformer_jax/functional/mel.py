@@ -1,6 +1,6 @@
-"""The mel scale and its filters, in NumPy: settings are checked by them without a device.
+"""The mel scale and its filters in NumPy, so that settings can be checked without a device.
 
-Davis and Mermelstein 1980; the scale is that of O'Shaughnessy 1987, as HTK has it.
+Davis and Mermelstein 1980; the scale is from O'Shaughnessy 1987, as in HTK.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ __all__ = ["hz_to_mel", "mel_filter_weights", "mel_to_hz"]
 
 
 def hz_to_mel(frequency: float) -> float:
-    """``2595 log10(1 + f / 700)``: 1000 Hz are 1000 mel, and equal steps of mel sound alike.
+    """``2595 log10(1 + f / 700)``: 1000 Hz is 1000 mel, and equal steps in mel sound equally large.
 
     Example:
         >>> round(hz_to_mel(1000.0), 1), round(hz_to_mel(8000.0), 1)
@@ -34,7 +34,7 @@ def mel_to_hz(mel: float) -> float:
 def mel_filter_weights(
     count: int, fft_size: int, sample_rate: int, low: float = 0.0, high: float | None = None
 ) -> Float[np.ndarray, "{fft_size}//2+1 {count}"]:
-    """The filters of :func:`mel_filter_bank` in float64, which touches no device.
+    """The filters of :func:`mel_filter_bank` in float64, computed without a device.
 
     Raises:
         ArgumentError: As :func:`mel_filter_bank`.

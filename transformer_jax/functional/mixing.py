@@ -1,4 +1,4 @@
-"""Mixtures of the images of a batch: MixUp and CutMix."""
+"""MixUp and CutMix: mixtures of the images of a batch."""
 
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ __all__ = ["Mixed", "cutmix", "mix_images", "mixup"]
 
 
 class Mixed(NamedTuple):
-    """Images of a batch, each mixed with another one of it.
+    """Images of a batch, each mixed with another image of the same batch.
 
     Attributes:
         images: The mixtures.
         partners: The row of the other image.
-        weight: What the first image counts in the loss; the other one counts the rest.
+        weight: Weight of the first image in the loss; the other has the rest.
     """
 
     images: Float[Array, "B height width C"]
@@ -33,16 +33,16 @@ def mix_images(
     alpha: float = 0.0,
     cut_alpha: float = 0.0,
 ) -> Mixed:
-    """Returns the images of a batch mixed by MixUp or CutMix, or by one of both at random.
+    """Returns the images of a batch mixed by MixUp or CutMix, or by one of them at random.
 
     The loss is ``weight · loss(labels) + (1 - weight) · loss(labels[partners])``.
 
     Args:
-        images: Of a batch.
-        valid: False for rows that fill the batch up, which are mixed with nothing.
-        key: Of the mixture; the batch has one.
-        alpha: Parameter of MixUp's Beta distribution; 0 is no MixUp.
-        cut_alpha: That of CutMix; one of both is above 0.
+        images: Images of a batch.
+        valid: False for rows that only fill the batch, which are mixed with nothing.
+        key: Random key; the mixture is drawn once per batch.
+        alpha: Parameter of MixUp's Beta distribution; 0 disables MixUp.
+        cut_alpha: The same for CutMix; at least one of the two is above 0.
 
     Example:
         >>> images = jnp.arange(4.0).reshape(4, 1, 1, 1)
@@ -51,7 +51,7 @@ def mix_images(
         Array([0, 2, 1, 3], dtype=int32)
     """
     which, how = jax.random.split(key)
-    # The first row with the last one, and so on; a row whose partner is empty stays alone.
+    # Pairs the first row with the last, and so on; a row whose partner is empty stays unmixed.
     rows = jnp.arange(len(images), dtype=jnp.int32)
     partners = jnp.where(valid & valid[::-1], rows[::-1], rows)
     others = images[partners]
@@ -94,10 +94,10 @@ def cutmix(
     key: Key[Array, ""],
     alpha: float,
 ) -> tuple[Float[Array, "B height width C"], Float[Array, ""]]:
-    """Returns images in which a rectangle is that of the others, and the share of what is left.
+    """Returns images with a rectangle taken from the other image, and the remaining share of area.
 
-    The rectangle has the proportions of the image, an area of ``1 - λ`` with
-    ``λ ~ Beta(alpha, alpha)``, and its middle anywhere, so that a part may be outside (Yun et al.
+    The rectangle has the image's proportions and an area of ``1 - λ`` with
+    ``λ ~ Beta(alpha, alpha)``. Its center is uniform, so part of it may be outside (Yun et al.
     2019, section 3.1).
 
     Example:
@@ -117,6 +117,6 @@ def cutmix(
 
 
 def _inside(size: int, side: Float[Array, ""], middle: Float[Array, ""]) -> Bool[Array, " {size}"]:
-    """The pixels of an interval of ``side`` times the size around a middle, 0 to 1."""
+    """The pixels in an interval of ``side`` times the size around a center from 0 to 1."""
     place = (jnp.arange(size) + 0.5) / size
     return jnp.abs(place - middle) < side / 2

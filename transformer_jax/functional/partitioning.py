@@ -1,7 +1,7 @@
-"""Layouts of arrays on the mesh that a program is traced for: logical axes, mapped by one table.
+"""Layouts of arrays on the mesh that a program is traced for, by logical axes and one table.
 
-A training step or an evaluation over many devices is traced inside :func:`on_mesh`. The functions
-here read that mesh; outside of it, and on one device, each of them changes nothing.
+A training step or an evaluation on many devices is traced inside :func:`on_mesh`. The functions
+here read that mesh; outside it, and on one device, they change nothing.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ log = logging.getLogger(__name__)
 MeshAxes = str | tuple[str, ...] | None
 Axes = tuple[str | None, ...]
 
-# Logical axis, as parameters declare them, to mesh axis. Columns of query, key and value kernels
-# lie head by head: a tensor axis that divides the heads leaves every head in one place. One that
-# divides only heads * head size is as right and communicates more.
-_ELSEWHERE: Mapping[str | None, str] = {"vocab": "embed"}  # where an axis goes that does not divide
+# Logical axis, as declared by parameters, to mesh axis. Columns of query, key and value kernels are
+# ordered by head: a tensor axis that divides the heads leaves every head on one device. One that
+# divides only heads * head size is correct too, but communicates more.
+_ELSEWHERE: Mapping[str | None, str] = {"vocab": "embed"}  # fallback axis if a size does not divide
 LOGICAL_AXIS_RULES: Mapping[str, MeshAxes] = {
     "batch": ("data", "fsdp"),
     "sequence": "context",
@@ -75,19 +75,19 @@ def partition_spec(
 ) -> P:
     """Returns the mesh axes that split each dimension.
 
-    A mesh axis of size 1 drops out and none is used twice. A dimension that does not divide stays
-    whole; the mesh axis of a vocabulary then splits the width of its table. Vectors of the model's
-    width stay whole: they are small, and every device needs all of them.
+    A mesh axis of size 1 is dropped, and none is used twice. A dimension that does not divide is
+    not split; the mesh axis of a vocabulary then splits the width of its table. Vectors of the
+    model's width are not split: they are small, and every device needs all of them.
 
     Args:
         axes: One logical axis, or None, for each dimension.
         shape: The array's shape.
         sizes: Mesh axis to its size, i.e. ``mesh.shape``.
         rules: Logical axis to mesh axis.
-        what: The array's name; if given, a dimension that does not divide is logged once.
+        what: The array's name; if given, a dimension that does not divide is logged, once.
 
     Raises:
-        ConfigError: A logical axis that ``rules`` do not have.
+        ConfigError: A logical axis that is not in ``rules``.
 
     Example:
         >>> tuple(partition_spec(("vocab", "embed"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4}))
@@ -124,7 +124,7 @@ def partition_spec(
 
 
 def _elsewhere(name: str | None, axes: Sequence[str | None]) -> int | None:
-    """The dimension that a mesh axis splits where it does not divide its own."""
+    """The dimension that a mesh axis splits if it does not divide its own."""
     other = _ELSEWHERE.get(name)
     return None if other is None or other not in axes else axes.index(other)
 
@@ -135,11 +135,11 @@ def _as_tuple(over: MeshAxes) -> tuple[str, ...]:
 
 @functools.lru_cache
 def _log_once(what: str, name: str | None, size: int, parts: int) -> None:
-    log.warning(f"{what}: dimension {name} of {size} does not divide by {parts}, so stays whole")
+    log.warning(f"{what}: dimension {name} of {size} is not divisible by {parts}, so not split")
 
 
 def on_mesh(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[Any]:
-    """Context manager: the mesh that programs traced inside are for; one device changes nothing.
+    """Context manager: sets the mesh for programs traced inside; one device changes nothing.
 
     Example:
         >>> names, types = ("data", "fsdp", "tensor"), (AxisType.Auto,) * 3
@@ -153,10 +153,10 @@ def on_mesh(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[Any]
 
 
 def current_mesh() -> AbstractMesh | None:
-    """The mesh of :func:`on_mesh` that the compiler spreads work over.
+    """The mesh of :func:`on_mesh` over which the compiler distributes work.
 
-    None on one device, inside ``jax.shard_map``, where each device has arrays of its own, and on a
-    mesh with explicit axes, whose user lays out arrays.
+    None on one device, inside ``jax.shard_map``, where each device has its own arrays, and on a
+    mesh with explicit axes, where the user lays out arrays.
 
     Example:
         >>> current_mesh() is None
@@ -180,7 +180,7 @@ def axis_size(name: str) -> int:
 
 
 def constrain(x: Shaped[Array, "..."], axes: Axes) -> Shaped[Array, "..."]:
-    """``x``, laid out on the current mesh as its logical axes say.
+    """``x``, laid out on the current mesh according to its logical axes.
 
     Example:
         >>> constrain(jnp.ones((2, 3)), ("batch", None)).shape
@@ -193,9 +193,9 @@ def constrain(x: Shaped[Array, "..."], axes: Axes) -> Shaped[Array, "..."]:
 
 
 def constrain_rows(tree: Any) -> Any:
-    """A tree of arrays whose first axis is the rows of a batch, split over the current mesh.
+    """Splits the first axis of each array of a tree, the rows of a batch, over the current mesh.
 
-    Other axes lie as they did.
+    The layout of all other axes does not change.
 
     Example:
         >>> constrain_rows({"lengths": jnp.array([2, 3])})["lengths"].shape
@@ -214,15 +214,15 @@ def constrain_rows(tree: Any) -> Any:
 
 
 def unshard_fsdp(x: Float[Array, "..."], axes: Axes | None, dtype: Any) -> Float[Array, "..."]:
-    """A parameter as a product uses it: in ``dtype``, whole over ``fsdp``, split over the rest.
+    """Returns a parameter for a product: in ``dtype``, gathered over ``fsdp``, else split.
 
-    The cast comes first, so that devices exchange numbers of the compute dtype. Differentiated, it
-    sums the gradient over devices in that dtype too; layers and the fused loss have backward passes
-    of their own, which do not.
+    The cast comes first, so that devices exchange values of the compute dtype. Its derivative sums
+    the gradient over devices in that dtype too; layers and the fused loss have their own backward
+    passes, which do not.
 
     Args:
-        x: The parameter, as it is stored.
-        axes: Its logical axes; None is a parameter that is on every device.
+        x: The parameter as stored.
+        axes: Its logical axes; None if every device has all of it.
         dtype: Dtype of the product.
 
     Example:
@@ -237,7 +237,7 @@ def unshard_fsdp(x: Float[Array, "..."], axes: Axes | None, dtype: Any) -> Float
     used = P(*(None if "fsdp" in _as_tuple(over) else over for over in stored))
     if used == stored:
         return x
-    # Both are needed: the first keeps the cast on the device that stores the numbers.
+    # Both are needed: the first keeps the cast on the device that stores the values.
     x = lax.with_sharding_constraint(x, stored)
     return lax.with_sharding_constraint(x, used)
 
@@ -245,10 +245,10 @@ def unshard_fsdp(x: Float[Array, "..."], axes: Axes | None, dtype: Any) -> Float
 def unshard_fsdp_again(
     x: Float[Array, "..."], axes: Axes | None, dtype: Any, g: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """:func:`unshard_fsdp` in a backward pass, once the cotangent ``g`` is there; and ``g``.
+    """Repeats :func:`unshard_fsdp` in a backward pass, after the cotangent ``g``; returns both.
 
-    Without the barrier the compiler would find the same gather in the forward pass, and keep its
-    result until here: all layers' parameters would be whole at the same time.
+    Without the barrier, the compiler would find the same gather in the forward pass and keep its
+    result until here: the gathered parameters of all layers would be in memory at once.
 
     Example:
         >>> unshard_fsdp_again(jnp.ones(2), None, jnp.float32, jnp.ones(1))[0].shape
@@ -266,16 +266,16 @@ def take_rows(
     axes: Axes | None = None,
     dtype: Any = None,
 ) -> Float[Array, "*where D"]:
-    """Rows of a table, rounded to ``dtype`` and in the dtype of the table.
+    """Looks up rows of a table, rounded to ``dtype`` but in the table's dtype.
 
-    An index beyond the table gives the last row. The gradient is summed in the dtype of the table.
-    On a mesh the table stays where it is stored, and the parts of the rows move.
+    An index beyond the table returns the last row. The gradient is summed in the table's dtype.
+    On a mesh the table stays where it is stored, and parts of the rows are exchanged.
 
     Args:
-        table: One row an index.
-        indices: Which rows.
-        axes: Logical axes of the table; None is a table that is on every device.
-        dtype: Dtype of the rows as they go from device to device; None is that of the table.
+        table: One row per index.
+        indices: The rows to look up.
+        axes: Logical axes of the table; None if every device has all of it.
+        dtype: Dtype of the rows in transit between devices; None is the table's.
 
     Example:
         >>> take_rows(jnp.eye(2), jnp.array([1, 0]))
@@ -304,15 +304,15 @@ def _rounded(x: Array, dtype: Any) -> Array:
 def _take_parts(
     stored: P, rest: tuple[str, ...], dtype: Any, table: Array, indices: Array
 ) -> Array:
-    """The rows at this device's indices, of a table whose parts are on all devices.
+    """Looks up rows at this device's indices in a table whose parts are spread over all devices.
 
-    ``rest`` are the mesh axes along which indices differ and the parts of the table do not.
+    ``rest`` are the mesh axes along which indices differ but the parts of the table do not.
     """
     vocab, columns = stored[0], _as_tuple(stored[1])
-    # The smaller of the two moves: the table, or the rows.
+    # Exchange the smaller of the two: the table or the rows.
     moves = "fsdp" in columns and indices.size < len(table)
     if moves:
-        # Each device finds its columns for all indices, and gets all columns for its own.
+        # Each device looks up its columns for all indices, and receives all columns for its own.
         indices = lax.all_gather(indices, "fsdp", tiled=True)
     elif "fsdp" in columns:
         table = lax.pcast(table, rest, to="varying") if rest else table
@@ -327,7 +327,7 @@ def _take_parts(
     if moves:
         rows = lax.all_to_all(rows, "fsdp", 0, rows.ndim - 1, tiled=True)
     if "tensor" in columns:
-        # A sum, of which every device has the same, where a gather would leave that unknown.
+        # A sum is known to be the same on every device; the result of a gather is not.
         width = rows.shape[-1]
         wide = jnp.zeros((*rows.shape[:-1], width * lax.axis_size("tensor")), rows.dtype)
         start = lax.axis_index("tensor") * width
@@ -337,7 +337,7 @@ def _take_parts(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _whole_rows(over, dtype, table):
-    """A table whose columns are on the devices along ``over``; they travel in ``dtype``."""
+    """Gathers a table whose columns are split over the devices along ``over``, in ``dtype``."""
     return lax.all_gather(table.astype(dtype), over, axis=1, tiled=True).astype(table.dtype)
 
 

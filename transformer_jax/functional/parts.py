@@ -1,4 +1,4 @@
-"""Sums over devices of which each keeps a part."""
+"""Sums over devices that leave one part on each device."""
 
 import functools
 
@@ -10,22 +10,25 @@ from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["LANES", "reduce_scatter"]
 
-LANES = 128  # of the units of accelerators, which prefer sizes that are multiples of it
+LANES = 128  # of accelerator units, which prefer sizes that are multiples of it
 
 
 @real_arguments
 def reduce_scatter(x: Float[Array, "M N"], over: str, dimension: int) -> Float[Array, "P Q"]:
-    """The sum of a matrix over devices, of which each keeps its part along a dimension.
+    """Sums a matrix over devices, each of which keeps its part along a dimension.
 
-    For use inside ``shard_map``. XLA:TPU would sum the whole matrix on every device in two cases.
-    Devices that lie in a plane or a cuboid: there it is summed in stages, by groups of four. And
-    parts that do not fill the lanes, as 96 columns of 768 on 8 devices: there it is summed to parts
-    along the other dimension, and these are exchanged, which moves an eighth as much on 8 devices.
+    For use inside ``shard_map``. In two cases XLA:TPU would sum the complete matrix on every
+    device:
+
+    - Devices that form a plane or a cuboid: here it is summed in stages, by groups of four.
+    - Parts that do not fill the lanes, such as 96 columns of 768 on 8 devices: here it is summed to
+      parts along the other dimension, which are then exchanged. That moves an eighth as much on 8
+      devices.
 
     Args:
-        x: What is summed.
+        x: The matrix to sum.
         over: The mesh axis of the devices.
-        dimension: Along which parts are taken; the number of devices divides it.
+        dimension: The dimension to split; the number of devices divides its size.
     """
     direct = functools.partial(
         lax.psum_scatter, axis_name=over, scatter_dimension=dimension, tiled=True
@@ -51,7 +54,7 @@ def _sum_and_exchange(x: Array, over: str, dimension: int) -> Array:
 def _sum_in_stages(x: Array, over: str, dimension: int) -> Array:
     """Computes ``psum_scatter`` in stages: four neighbours, then every fourth device, and so on.
 
-    After each stage one digit of a device's number is done. Its parts come first in memory.
+    Each stage completes one digit of a device's index. Its parts are outermost in memory.
     """
     devices = lax.axis_size(over)
     digits = _digits(devices)
@@ -74,7 +77,7 @@ def _sum_in_stages(x: Array, over: str, dimension: int) -> Array:
 
 
 def _digits(devices: int) -> list[int]:
-    """Factors of a number, 4 as often as it can be, the rest first.
+    """Factors of a number: as many fours as possible, after the rest.
 
     Example:
         >>> _digits(16), _digits(32), _digits(6), _digits(1)

@@ -1,4 +1,4 @@
-"""Images as sequences: square patches, convolutions with pooling, and a sum over the sequence."""
+"""Images as sequences: square patches, convolutions with pooling, and sequence pooling."""
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,15 @@ __all__ = ["convolve", "max_pool", "patchify", "sequence_pool"]
 def patchify(
     images: Shaped[Array, "B height width channels"], size: int
 ) -> Shaped[Array, "B (height//{size})*(width//{size}) {size}*{size}*channels"]:
-    """The pixels of each square patch, in a row: patches from the top left on, line by line.
+    """The pixels of each square patch as a row, with patches in line order from the top left.
 
-    Within a patch its own lines follow one another, and the channels of a pixel stand together.
+    Within a patch, pixels are in line order too, and the channels of a pixel are adjacent.
 
     Source: Dosovitskiy et al. 2021, section 3.1: ``[H W C]`` becomes ``[N P²C]``.
 
     Args:
         images: Channels last.
-        size: How many pixels each side of a patch has; it divides both sides of the images.
+        size: Side of a patch in pixels; it divides both sides of the images.
 
     Example:
         >>> patchify(jnp.arange(8).reshape(1, 2, 4, 1), 2)[0]
@@ -32,7 +32,7 @@ def patchify(
     if size < 1 or height % size or width % size:
         raise ArgumentError(
             f"images of {height} x {width} pixels cannot be cut into patches of {size} x {size}: "
-            f"the size of a patch needs to divide both"
+            f"the patch size must divide both"
         )
     rows, columns = height // size, width // size
     cut = images.reshape(B, rows, size, columns, size, channels)
@@ -43,11 +43,12 @@ def patchify(
 def convolve(
     images: Float[Array, "B height width I"], kernel: Float[Array, "9*I O"]
 ) -> Float[Array, "B height width O"]:
-    """The convolution with a kernel of 3 × 3 pixels; beyond the border pixels are zero.
+    """Convolves images with a kernel of 3 × 3 pixels; pixels beyond the border are zero.
 
     Args:
         images: Channels last.
-        kernel: Rows of the kernel's pixels from the top left on, line by line, as of a patch.
+        kernel: One row per channel and kernel pixel, in line order from the top left, as in a
+            patch.
 
     Example:
         >>> kernel = jnp.zeros((9, 1)).at[3].set(1)  # the pixel to the left
@@ -66,8 +67,8 @@ def max_pool(
 ) -> Float[Array, "B height//2 width//2 C"]:
     """The maxima of 3 × 3 pixels around every second pixel of every second line.
 
-    Both sides are even. XLA:CPU computes the gradient of these slices in a fraction of the time of
-    that of ``reduce_window``.
+    Both sides are even. On XLA:CPU the gradient of these slices takes a fraction of the time of the
+    gradient of ``reduce_window``.
 
     Example:
         >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, ..., 0]

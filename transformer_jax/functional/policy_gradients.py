@@ -1,8 +1,8 @@
-"""Policy gradients for texts: returns, advantages, clipped losses and estimators of KL.
+"""Policy gradients for texts: returns, advantages, clipped losses and KL estimators.
 
-An action is a token, an episode one completion: ``rewards[b, t]`` follows token ``t``. Tokens
-beyond the end of a completion are padding: ``mask`` is False there. Losses are those of single
-tokens, to be weighted and summed by the caller.
+An action is a token, and an episode is one completion: ``rewards[b, t]`` follows token ``t``.
+Tokens beyond the end of a completion are padding: ``mask`` is False there. Losses are per token,
+to be weighted and summed by the caller.
 """
 
 import jax.numpy as jnp
@@ -28,10 +28,10 @@ __all__ = [
 def discounted_returns(
     rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], discount: float = 1.0
 ) -> Float[Array, "B T"]:
-    """The sum of what follows: ``R_t = r_t + γ R_{t+1}``; 0 at padding.
+    """The discounted sum of future rewards: ``R_t = r_t + γ R_{t+1}``; 0 at padding.
 
     Args:
-        rewards: After each token; those at padding count nothing.
+        rewards: Reward after each token; ignored at padding.
         mask: True at tokens.
         discount: ``γ``.
 
@@ -54,16 +54,16 @@ def generalized_advantages(
     discount: float = 1.0,
     decay: float = 0.95,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """Generalized advantage estimation (GAE), and the returns that values are fitted to.
+    """Generalized advantage estimation (GAE), with the returns that values are fitted to.
 
     ``A_t = Σ_k (γ λ)^k δ_{t+k}`` with ``δ_t = r_t + γ V_{t+1} − V_t``; the value after the last
     token is 0. Returns are ``A_t + V_t``. Both are 0 at padding. ``λ = 1`` is the return minus the
-    value, ``λ = 0`` the error of one step.
+    value, ``λ = 0`` the one-step error.
 
     Args:
-        rewards: After each token.
+        rewards: Reward after each token.
         values: Estimated before each token.
-        mask: True at tokens, which follow each other: a prompt before them is as padding.
+        mask: True at tokens, which are contiguous: a prompt before them counts as padding.
         discount: ``γ``.
         decay: ``λ``.
 
@@ -117,11 +117,11 @@ def normalized_advantages(
 
 
 def _centred(x, pivot, mask, axis):
-    """The largest distance from a pivot, and distances from the mean in units of it.
+    """The largest distance from a pivot, and distances from the mean as fractions of it.
 
-    The pivot is one of the values: subtracting it is exact for values that are close to it, so that
-    equal values are exactly 0 apart. In 16ths neither differences nor the reciprocal of the largest
-    leave the range of floats.
+    The pivot is one of the values: subtracting it is exact for values close to it, so equal values
+    have a distance of exactly 0. Working in sixteenths keeps the differences and the reciprocal of
+    the largest within the range of floats.
     """
     away = jnp.where(mask, x / 16 - pivot / 16, 0)
     largest = jnp.abs(away).max(axis, keepdims=axis is not None)
@@ -133,13 +133,13 @@ def _centred(x, pivot, mask, axis):
 
 @real_arguments
 def group_advantages(rewards: Float[Array, "B G"], epsilon: float = 1e-4) -> Float[Array, "B G"]:
-    """Advantages of the completions of one prompt beside each other: ``(r − mean) / (std + ε)``.
+    """Advantages within the group of completions of one prompt: ``(r − mean) / (std + ε)``.
 
-    The standard deviation is that of a sample, ``√(Σ (r − mean)² / (G − 1))``. Equal rewards, and
-    a group of one, give exactly 0. There is no value function (GRPO).
+    The standard deviation is the sample one, ``√(Σ (r − mean)² / (G − 1))``. Equal rewards, and a
+    group of one, give exactly 0. No value function is needed (GRPO).
 
     Args:
-        rewards: Of ``G`` completions of each prompt.
+        rewards: Rewards of ``G`` completions of each prompt.
         epsilon: Added to the standard deviation.
 
     Source: Shao et al. 2024 (DeepSeekMath), https://arxiv.org/abs/2402.03300, section 4.1.2.
@@ -166,7 +166,7 @@ def ppo_policy_loss(
 ) -> Float[Array, "*rows"]:
     """The clipped surrogate of PPO: ``−min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)``, ``ρ = π / π_old``.
 
-    There is no gradient where an update has already gone ``ε`` too far in the wanted direction.
+    The gradient is 0 where an update has already moved ``ρ`` too far in the favored direction.
 
     Args:
         log_probs: ``log π`` of each token, under the policy that is trained.
@@ -200,8 +200,8 @@ def ppo_value_loss(
     Args:
         values: Estimated before each token.
         old_values: The same when the tokens were written.
-        returns: ``R``, what is estimated, constants.
-        clip: Most change of a value by one batch.
+        returns: ``R``, the targets of the estimate; constants.
+        clip: Largest change of a value by one batch.
 
     Source: the reference implementation of Schulman et al. 2017 (OpenAI Baselines, ``ppo2``).
 
@@ -217,7 +217,7 @@ def ppo_value_loss(
 def kl_k1(
     log_probs: Float[Array, "*rows"], reference: Float[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
-    """``log(π / π_ref)`` of samples of ``π``: its mean is ``KL(π, π_ref)``, its variance high.
+    """``log(π / π_ref)`` of samples from ``π``: its mean is ``KL(π, π_ref)``, its variance high.
 
     Source: Schulman 2020, http://joschu.net/blog/kl-approx.html.
 
@@ -232,7 +232,7 @@ def kl_k1(
 def kl_k2(
     log_probs: Float[Array, "*rows"], reference: Float[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
-    """``½ log²(π / π_ref)``: little variance, and the bias is small where the two are close.
+    """``½ log²(π / π_ref)``: low variance, and a small bias if the policies are close.
 
     Source: Schulman 2020, http://joschu.net/blog/kl-approx.html.
 
@@ -247,7 +247,7 @@ def kl_k2(
 def kl_k3(
     log_probs: Float[Array, "*rows"], reference: Float[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
-    """``π_ref/π − 1 − log(π_ref/π)``: unbiased, never negative, with little variance.
+    """``π_ref/π − 1 − log(π_ref/π)``: unbiased, never negative, low variance.
 
     Source: Schulman 2020, http://joschu.net/blog/kl-approx.html; the penalty of GRPO.
 

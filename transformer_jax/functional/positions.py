@@ -23,7 +23,7 @@ __all__ = [
     "yarn_frequencies",
 ]
 
-# Of Llama 3.1: factor, low and high frequency factor, and the length of the original training.
+# Llama 3.1: factor, low and high frequency factor, and the original training length.
 RotaryScaling = tuple[float, float, float, int]
 
 
@@ -34,16 +34,16 @@ def sinusoidal(
     start: int = 0,
     base: float = 10_000.0,
 ) -> Float[Array, "{length} {width}"]:
-    """Positions as points on circles: ``sin(t / base^(2i/D))`` and the same with ``cos``.
+    """Sinusoidal position encodings: ``sin(t / base^(2i/D))`` and the same with ``cos``.
 
-    Angles are made in float64, because in float32 they lose all meaning long before position
-    100,000; those of ``fairseq`` in float32, as models were trained with them. An odd width ends
-    with the sine of a pair, and with a zero in ``fairseq``.
+    Angles are computed in float64, since in float32 they are meaningless long before position
+    100,000; ``fairseq`` uses float32, as its models were trained with it. An odd width ends with
+    the sine of a pair, or with a zero in ``fairseq``.
 
     Vaswani et al. 2017, section 3.5; Bishop and Bishop 2024, equation 12.25.
 
     Args:
-        length: How many positions.
+        length: Number of positions.
         width: D.
         layout: ``interleaved`` puts pair ``i`` in columns ``2i`` and ``2i + 1`` (the paper);
             ``halves`` puts all sines before all cosines (Marian); so does ``fairseq``, whose
@@ -77,7 +77,7 @@ def sinusoidal_float64(
     """Returns the table of :func:`sinusoidal` before it is rounded to float32.
 
     Args:
-        length: How many positions.
+        length: Number of positions.
         width: D.
         layout: ``interleaved`` or ``halves``.
         start: The first position.
@@ -116,21 +116,21 @@ def _fairseq_sinusoids(length: int, width: int, start: int, base: float) -> np.n
 def sinusoidal_2d(
     rows: int, columns: int, width: int, base: float = 10_000.0
 ) -> Float[Array, "{rows*columns} {width}"]:
-    """Positions of a grid, row by row: half of the width says the column, half the row.
+    """Encodings of grid positions, row by row: half of the width for the column, half for the row.
 
-    Each half is that of :func:`sinusoidal` in the layout ``fairseq``: sines, then cosines.
+    Each half is :func:`sinusoidal` in the layout ``fairseq``: sines, then cosines.
 
     Chen et al. 2021 (An Empirical Study of Training Self-Supervised Vision Transformers), section
     5; Beyer et al. 2022 (Better plain ViT baselines for ImageNet-1k), section 2.
 
     Args:
-        rows: How many rows.
-        columns: How many places each has.
+        rows: Number of rows.
+        columns: Number of columns.
         width: D, a multiple of 4.
         base: The wavelengths go from ``2π`` to ``2π · base``.
 
     Raises:
-        ArgumentError: The width is no multiple of 4.
+        ArgumentError: The width is not a multiple of 4.
 
     Example:
         >>> sinusoidal_2d(2, 2, 4).round(3)
@@ -140,7 +140,7 @@ def sinusoidal_2d(
                [0.841, 0.54 , 0.841, 0.54 ]], dtype=float32)
     """
     if width % 4:
-        raise ArgumentError(f"width is {width}: a multiple of 4 is needed")
+        raise ArgumentError(f"width is {width}: it must be a multiple of 4")
     across, down = (_fairseq_sinusoids(n, width // 2, 0, base) for n in (columns, rows))
     return jnp.asarray(np.concatenate([np.tile(across, (rows, 1)), down.repeat(columns, 0)], 1))
 
@@ -153,10 +153,10 @@ def rotary_frequencies(
 ) -> Float[np.ndarray, " {size//2}"]:
     """Radians per position of each pair of a rotary head, ``base^(-2i/H)``.
 
-    With ``scaling`` as in Llama 3.1, wavelengths longer than ``old length / low`` are stretched by
-    ``factor``, those shorter than ``old length / high`` stay, and between them it is blended.
-    With ``interpolation`` all are stretched by it, so that a text longer by this factor than those
-    of the training stays within the angles seen there (Chen et al. 2023, arXiv:2306.15595).
+    With ``scaling``, as in Llama 3.1, wavelengths longer than ``old length / low`` are stretched by
+    ``factor``, wavelengths shorter than ``old length / high`` do not change, and those between are
+    blended. ``interpolation`` stretches all of them by its value, so that texts longer than in
+    training by this factor stay within the angles seen there (Chen et al. 2023, arXiv:2306.15595).
 
     Example:
         >>> rotary_frequencies(4)
@@ -182,26 +182,26 @@ def yarn_frequencies(
     old_length: int,
     whole: bool = True,
 ) -> Float[np.ndarray, " {size//2}"]:
-    """Radians per position as YaRN stretches them by ``factor``, for texts longer by it.
+    """Radians per position, as YaRN stretches them for texts longer by ``factor``.
 
-    Pairs that turn more than ``fast`` times within ``old_length`` positions stay as they are, those
-    that turn less than ``slow`` times are stretched, and between them it is blended by the number
-    of the pair. Peng et al. 2023, section 3.2, arXiv:2309.00071.
+    Pairs that turn more than ``fast`` times within ``old_length`` positions do not change, pairs
+    that turn less than ``slow`` times are stretched, and those between are blended by index. Peng
+    et al. 2023, section 3.2, arXiv:2309.00071.
 
     Args:
-        size: H, or how many of its dimensions turn.
-        base: Of the frequencies without scaling, ``base^(-2i/H)``.
-        factor: How many times longer texts may be than those of the training.
-        fast: Turns above which a pair stays (32 in the paper).
+        size: H, or the number of its rotary dimensions.
+        base: Base of the unscaled frequencies, ``base^(-2i/H)``.
+        factor: Ratio of the longest text to the longest training text.
+        fast: Turns above which a pair does not change (32 in the paper).
         slow: Turns below which a pair is stretched (1 in the paper).
-        old_length: The longest text of the training.
-        whole: Whether the ends of the blend are rounded to whole pairs.
+        old_length: Length of the longest training text.
+        whole: Whether to round the ends of the blend to whole pairs.
 
     Example:
         >>> yarn_frequencies(8, 100.0, 4.0, 32.0, 1.0, 1024).round(3)
         array([1.   , 0.316, 0.081, 0.02 ])
     """
-    # The pair that turns so many times within the old length, as a fraction.
+    # The index, as a fraction, of the pair that turns this many times within the old length.
     pair = lambda turns: size * math.log(old_length / (turns * 2 * math.pi)) / (2 * math.log(base))
     low, high = pair(fast), pair(slow)
     if whole:
@@ -213,13 +213,13 @@ def yarn_frequencies(
 
 
 def dynamic_base(size: int, base: float, factor: float, old_length: int, length: int) -> float:
-    """The base of a rotary head for texts of ``length``, by dynamic NTK scaling.
+    """The base of a rotary head for texts of ``length``, under dynamic NTK scaling.
 
-    ``base · (factor · length / old_length - (factor - 1))^(H / (H - 2))`` beyond the length of the
-    training, and ``base`` up to it. Source: bloc97 and emozilla 2023, as in transformers.
+    ``base · (factor · length / old_length - (factor - 1))^(H / (H - 2))`` beyond the training
+    length, and ``base`` up to it. Source: bloc97 and emozilla 2023, as in transformers.
 
     Raises:
-        ArgumentError: Fewer than 4 dimensions turn, for which there is no exponent.
+        ArgumentError: There are fewer than 4 rotary dimensions, so the exponent is undefined.
 
     Example:
         >>> dynamic_base(64, 10_000.0, 2.0, 1024, 1000)
@@ -228,7 +228,7 @@ def dynamic_base(size: int, base: float, factor: float, old_length: int, length:
         31082
     """
     if size < 4:
-        raise ArgumentError(f"dynamic scaling needs at least 4 dimensions that turn, not {size}")
+        raise ArgumentError(f"dynamic scaling needs at least 4 rotary dimensions, not {size}")
     longer = max(length, old_length) / old_length
     return base * (factor * longer - (factor - 1)) ** (size / (size - 2))
 
@@ -242,19 +242,19 @@ def apply_rotary_embedding(
 ) -> Float[Array, "B T N H"]:
     """Rotary position embedding: rotates pairs of channels, so ``q · k`` depends only on ``t - s``.
 
-    Pairs are ``(x[i], x[i + P])`` of the first ``2P`` dimensions, the convention of GPT-NeoX and
-    of Hugging Face; the others stay as they are. Norms are kept, but for ``attention_factor``.
-    Su et al. 2021, arXiv:2104.09864.
+    Pairs are ``(x[i], x[i + P])`` in the first ``2P`` dimensions, the convention of GPT-NeoX and of
+    Hugging Face; the remaining dimensions do not change. Norms change only by
+    ``attention_factor``. Su et al. 2021, arXiv:2104.09864.
 
     Args:
         x: Heads of queries or keys.
-        positions: Where each token stands.
-        frequencies: Radians per position of each of P pairs; None is :func:`rotary_frequencies`
-            of all pairs.
+        positions: Position of each token.
+        frequencies: Radians per position of each of P pairs; None is :func:`rotary_frequencies` for
+            all pairs.
         attention_factor: Scale of the rotated channels (YaRN).
 
     Raises:
-        ArgumentError: An odd head size, which has no pairs, or more pairs than a head has.
+        ArgumentError: An odd head size, which has no pairs, or more pairs than fit in a head.
 
     Example:
         >>> x = jnp.array([1.0, 0.0])[None, None, None]
@@ -284,8 +284,9 @@ def apply_rotary_embedding(
 def alibi_slopes(heads: int) -> Float[np.ndarray, " {heads}"]:
     """Returns the slope of each head: ``2^(-8n/N)`` for ``n = 1 .. N``.
 
-    For a number that is no power of two, the slopes of the power below, then every other one of
-    the power above, as the authors do. Press et al. 2021, arXiv:2108.12409.
+    If the number of heads is not a power of two, the slopes of the next smaller power come first,
+    then every other slope of the next larger, as in the authors' code. Press et al. 2021,
+    arXiv:2108.12409.
 
     Example:
         >>> alibi_slopes(4)
@@ -302,7 +303,7 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, " {heads}"]:
 def alibi_bias(
     T: int, S: int, heads: int, offset: int | Int[Array, ""] = 0
 ) -> Float[Array, "1 {heads} {T} {S}"]:
-    """The scores' bias that falls linearly with distance, ``-slope · |t + offset - s|``.
+    """The attention bias that falls linearly with distance, ``-slope · |t + offset - s|``.
 
     Press et al. 2021, arXiv:2108.12409.
 
@@ -325,15 +326,16 @@ def relative_position_bucket(
 ) -> Int[Array, "{T} {S}"]:
     """Returns the bucket of the distance from each query to each key.
 
-    Half of a direction's buckets hold one distance each, the others grow geometrically up to
-    ``max_distance``, beyond which all share the last. Bidirectional: keys ahead use the upper
-    half of the buckets. Otherwise keys ahead share bucket 0 with the query's own position.
+    Half of a direction's buckets hold one distance each; the rest grow geometrically up to
+    ``max_distance``, and all larger distances share the last. If ``bidirectional``, keys ahead use
+    the upper half of the buckets; otherwise they share bucket 0 with the query's own position.
 
-    Raffel et al. 2020 (T5), 2.1. The edges are found on the host, so a traced ``offset`` falls
-    into the same buckets as a fixed one.
+    Raffel et al. 2020 (T5), section 2.1. The edges are computed on the host, so a traced ``offset``
+    falls into the same buckets as a static one.
 
     Raises:
-        ArgumentError: Too few buckets to halve, or no distance beyond those with their own bucket.
+        ArgumentError: Too few buckets to halve, or ``max_distance`` is too small for the exact
+            ones.
 
     Example:
         >>> relative_position_bucket(1, 6, bidirectional=False, buckets=4, max_distance=8, offset=5)
@@ -358,7 +360,7 @@ def relative_position_bucket(
 
 
 def _bucket_of_distance(buckets: int, max_distance: int) -> Int[np.ndarray, " distances"]:
-    """The bucket of each distance ``0 .. max_distance``, all larger ones being like the last."""
+    """The bucket of each distance ``0 .. max_distance``; larger ones share the last."""
     exact = buckets // 2
     distance = np.arange(max_distance + 1)
     # In float32, in T5's order of operations: published weights were trained with its rounding.

@@ -1,10 +1,10 @@
-"""Losses of preferences between two texts, or of labels "desirable".
+"""Losses of preferences between two texts, or of texts labelled desirable or undesirable.
 
-Policies are compared by the log-probability that they give a completion, the sum over its tokens;
-SimPO takes the mean over its tokens instead. All losses are those of single pairs or completions,
-in nats, to be summed by the caller, and computed in the dtype of the log-probabilities.
+Policies are compared by the log-probability of a completion, summed over its tokens; SimPO uses the
+mean over its tokens. All losses are per pair or per completion, in nats, to be summed by the
+caller, and are computed in the dtype of the log-probabilities.
 
-``log σ`` is ``-softplus(-x)``: no loss overflows, however far apart the completions are.
+``log σ`` is ``-softplus(-x)``: no loss overflows, however much the completions differ.
 """
 
 import jax
@@ -31,7 +31,7 @@ def bradley_terry_loss(
     """The loss of a reward model on a pair: ``−log σ(r_chosen − r_rejected)``.
 
     ``σ(r_a − r_b)`` is the probability that a is preferred to b, so only differences of rewards
-    are learnt.
+    are learned.
 
     Source: Bradley and Terry 1952; Ouyang et al. 2022, https://arxiv.org/abs/2203.02155, formula
     (1).
@@ -47,7 +47,7 @@ def bradley_terry_loss(
 def implicit_reward(
     log_prob: Float[Array, "*rows"], reference: Float[Array, "*rows"], beta: float
 ) -> Float[Array, "*rows"]:
-    """The reward for which a policy is optimal: ``β log(π/π_ref)``, up to a constant of the prompt.
+    """The reward for which a policy is optimal: ``β log(π/π_ref)``, up to a per-prompt constant.
 
     Args:
         log_prob: ``log π`` of a completion.
@@ -81,9 +81,9 @@ def dpo_loss(
 
     Args:
         chosen: ``log π`` of the preferred completion.
-        rejected: ``log π`` of the other.
+        rejected: ``log π`` of the rejected completion.
         reference_chosen: ``log π_ref`` of the preferred completion.
-        reference_rejected: ``log π_ref`` of the other.
+        reference_rejected: ``log π_ref`` of the rejected completion.
         beta: Weight of the KL divergence from the reference.
         label_smoothing: ``ε``, below 0.5.
 
@@ -111,16 +111,16 @@ def ipo_loss(
 ) -> Float[Array, "*pairs"]:
     """Identity preference optimization: ``(h − 1 / (2 β))²``, h as in :func:`dpo_loss`.
 
-    The margin has a target, so certain preferences do not drive the policy ever further away. The
-    paper sums log-probabilities over tokens (TRL takes their mean, with which ``β`` means another
-    thing).
+    The margin has a target, so certain preferences do not push the policy ever further away. The
+    paper sums log-probabilities over tokens; TRL takes their mean, which changes the meaning of
+    ``β``.
 
     Args:
         chosen: ``log π`` of the preferred completion.
-        rejected: ``log π`` of the other.
+        rejected: ``log π`` of the rejected completion.
         reference_chosen: ``log π_ref`` of the preferred completion.
-        reference_rejected: ``log π_ref`` of the other.
-        beta: ``τ`` of the paper.
+        reference_rejected: ``log π_ref`` of the rejected completion.
+        beta: ``τ`` in the paper.
 
     Source: Azar et al. 2023, https://arxiv.org/abs/2310.12036, formula (17).
 
@@ -145,9 +145,9 @@ def simpo_loss(
 
     Args:
         chosen: Mean of ``log π`` over the tokens of the preferred completion.
-        rejected: The same of the other.
+        rejected: The same for the rejected completion.
         beta: Scale of the implicit reward.
-        margin: ``γ``, by which the preferred completion is to be better.
+        margin: ``γ``, the margin by which the preferred completion should be better.
 
     Source: Meng et al. 2024, https://arxiv.org/abs/2405.14734, formula (6).
 
@@ -166,12 +166,12 @@ def kto_reference_kl(
 ) -> Float[Array, ""]:
     """KTO's reference point: ``max(0, mean of log(π/π_ref))`` over mismatched completions.
 
-    It estimates the KL divergence of the policy from the reference, by completions of other
-    prompts of the batch, and has no gradient.
+    It estimates the KL divergence of the policy from the reference, using completions of other
+    prompts in the batch, and has no gradient.
 
     Args:
-        log_prob: ``log π`` of each completion after a prompt that is not its own.
-        reference: ``log π_ref`` of the same.
+        log_prob: ``log π`` of each completion after another completion's prompt.
+        reference: ``log π_ref`` of the same completions.
         weights: 1 for a completion, 0 for an empty row; None is all 1.
 
     Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, section 4.1.
@@ -199,17 +199,17 @@ def kto_loss(
 ) -> Float[Array, "*rows"]:
     """Kahneman-Tversky optimization: ``λ (1 − σ(±β (log(π/π_ref) − z)))``.
 
-    The sign is + for desirable completions and − for the others: gains and losses are measured
-    from the reference point ``z``, and each saturates.
+    The sign is + for desirable completions and − for undesirable ones: gains and losses are
+    measured from the reference point ``z``, and each saturates.
 
     Args:
         log_prob: ``log π`` of a completion.
-        reference: ``log π_ref`` of the same.
+        reference: ``log π_ref`` of the same completion.
         desirable: The label of the completion.
         reference_kl: ``z`` of :func:`kto_reference_kl`.
         beta: Aversion to risk.
         desirable_weight: ``λ`` of desirable completions.
-        undesirable_weight: ``λ`` of the others.
+        undesirable_weight: ``λ`` of undesirable completions.
 
     Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, section 4.1.
 

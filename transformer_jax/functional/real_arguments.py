@@ -1,4 +1,4 @@
-"""Arguments of functions of real arrays: integers are promoted, other ranks refused."""
+"""Arguments of functions of real arrays: integers are promoted, wrong ranks refused."""
 
 import functools
 import inspect
@@ -19,14 +19,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def real_arguments(function: Function) -> Function:
-    """A decorator: arrays of integers and truth values become floats where floats are declared.
+    """Decorator: converts integer and boolean arrays to floats where floats are declared.
 
-    Integer arithmetic would give other results without a word: the scale of a score rounds to 0, a
-    mean to an integer. Lists of numbers are arrays. An array of another rank than its annotation
-    has is refused.
+    Integer arithmetic would silently give different results: the scale of a score rounds to 0, a
+    mean to an integer. Lists of numbers become arrays. An array whose rank differs from its
+    annotation is refused.
 
     Raises:
-        ArgumentError: When called with an array of another rank, or of complex numbers or objects.
+        ArgumentError: On a call with an array of the wrong rank, or of complex numbers or objects.
 
     Example:
         >>> from jaxtyping import Array, Float
@@ -56,7 +56,7 @@ def real_arguments(function: Function) -> Function:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
-            return function(*args, **kwargs)  # which says what is wrong
+            return function(*args, **kwargs)  # which reports the error
         given = bound.arguments
         for name, ranks in declared.items():
             if name not in given or (given[name] is None and name in optional):
@@ -72,10 +72,10 @@ def real_arguments(function: Function) -> Function:
 
 
 def computed_by(kernel: Callable[..., Any]) -> Callable[[Function], Function]:
-    """A decorator of a formula that ``kernel`` computes faster, with the same arguments.
+    """Decorator of a formula that ``kernel`` computes faster, with the same arguments.
 
-    The formula is the law of the kernel: it never runs but in tests, as ``function.formula``.
-    Arguments are checked as :func:`real_arguments` checks them.
+    The formula specifies the kernel: it runs only in tests, as ``function.formula``. Arguments are
+    checked by :func:`real_arguments`.
 
     Example:
         >>> from jaxtyping import Array, Float
@@ -99,28 +99,28 @@ def computed_by(kernel: Callable[..., Any]) -> Callable[[Function], Function]:
 
 
 def as_real(x: Any, where: str) -> Array:
-    """Returns an array of floats: itself, or the floats of integers, truth values and lists.
+    """Returns an array of floats: the array itself, or integers, booleans or lists converted.
 
     Args:
         x: An array, or a list of numbers.
-        where: Names it in messages.
+        where: Name of the argument, for messages.
 
     Raises:
-        ArgumentError: It holds something else.
+        ArgumentError: It holds anything else.
     """
     if isinstance(x, list | tuple):
         try:
             x = np.asarray(x)
         except ValueError:
-            raise ArgumentError(f"{where}: lists of one length are needed") from None
+            raise ArgumentError(f"{where}: lists must have equal lengths") from None
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         raise ArgumentError(f"{where} is {type(x).__name__}: an array is needed")
     try:
         dtype = np.dtype(dtype)
-    except TypeError:  # of another library
+    except TypeError:  # an array of another library
         raise ArgumentError(
-            f"{where} is {type(x).__name__}: an array of NumPy or JAX is needed"
+            f"{where} is {type(x).__name__}: a NumPy or JAX array is needed"
         ) from None
     if jnp.issubdtype(dtype, jnp.floating):
         return x if not isinstance(x, np.ndarray) else jnp.asarray(x)
@@ -145,14 +145,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _admits_numbers(annotation: Any, ranks: tuple[str, ...]) -> bool:
-    """Returns whether an annotation admits a number of Python or an array without dimensions."""
+    """Returns whether an annotation admits a Python number or a zero-dimensional array."""
     return bool({int, float, complex} & {*typing.get_args(annotation)}) or any(
         "*" in dims or "..." in dims or not dims.split() for dims in ranks
     )
 
 
 def _dimensions(annotation: Any) -> tuple[str, ...] | None:
-    """The dimensions of an annotation that admits arrays of floats alone; None of others."""
+    """The dimensions of an annotation that admits only arrays of floats; None for any other."""
     parts = typing.get_args(annotation) or (annotation,)
     shapes = [part for part in parts if hasattr(part, "dim_str")]
     lists = [part.dtypes for part in shapes if isinstance(part.dtypes, list | tuple)]

@@ -1,11 +1,11 @@
-"""Recurrence over the positions of texts: cells, and their scan with one product for all inputs.
+"""Recurrence over the positions of texts: cells, and a scan with one product for all inputs.
 
-A cell computes the next state from the last one and ``projected``, the products of the inputs of
-all positions, ``x W + b``, which need no recurrence. Wherever a cell multiplies by its recurrent
-kernel ``U``, the product is added to columns of ``projected``; so the gradient of ``U`` follows
-from that of ``projected`` by one product over all positions, not by one for each.
+A cell computes the next state from the previous one and from ``projected``, the products of the
+inputs at all positions, ``x W + b``, which need no recurrence. Wherever a cell multiplies by its
+recurrent kernel ``U``, the product is added to columns of ``projected``, so the gradient of ``U``
+follows from that of ``projected`` by one product over all positions instead of one per position.
 
-States are in float32, whatever the dtype of ``projected``.
+States are float32, whatever the dtype of ``projected``.
 """
 
 import functools
@@ -23,7 +23,7 @@ from transformer_jax.functional.real_arguments import real_arguments
 __all__ = ["CELLS", "Add", "Cell", "State", "recur", "reverse_texts", "stop_at_multiples"]
 
 State = tuple[Array, ...]  # [B D] each; the first is the output
-# (operand [B D], number of its first block of columns, and of the one after its last)
+# (operand [B D], index of its first block of columns, and one past its last)
 # -> projected[:, columns] + operand U[:, columns], in float32
 Add = Callable[[Array, int, int], Array]
 
@@ -32,10 +32,11 @@ class Cell(NamedTuple):
     """A recurrent cell of size D.
 
     Attributes:
-        inputs: Blocks of D columns of ``projected``.
-        products: Blocks of D columns of the recurrent kernel; they come first in ``projected``.
-        states: Arrays of the state.
-        step: The next state, from the last.
+        inputs: Number of blocks of D columns in ``projected``.
+        products: Number of blocks of D columns in the recurrent kernel; they come first in
+            ``projected``.
+        states: Number of arrays in the state.
+        step: Computes the next state from the previous one.
     """
 
     inputs: int
@@ -74,8 +75,8 @@ def _gru_reset_after(add: Add, state: State) -> State:
 # lstm: c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c'), blocks i, f, g, o; Hochreiter and
 # Schmidhuber 1997 with the forget gate of Gers et al. 2000.
 # gru: n = tanh(x W + (r h) U), h' = z h + (1 - z) n, blocks r, z, n; Cho et al. 2014.
-# gru_reset_after: n = tanh(x W + r (h U + b')), blocks r, z, h U + b', x W: what cuDNN and PyTorch
-# compute, whose gate is applied to the product.
+# gru_reset_after: n = tanh(x W + r (h U + b')), blocks r, z, h U + b', x W: as in cuDNN and
+# PyTorch, which apply the gate to the product.
 CELLS = {
     "tanh": Cell(1, 1, 1, functools.partial(_vanilla, jnp.tanh)),
     "relu": Cell(1, 1, 1, functools.partial(_vanilla, jax.nn.relu)),
@@ -95,17 +96,17 @@ def recur(
     truncate: int | None = None,
     begins: Bool[Array, "B T"] | None = None,
 ) -> tuple[Float[Array, "B T D"], State]:
-    """The outputs of a cell at every position, and its last state; reverse mode only.
+    """The outputs of a cell at every position, and its final state; reverse mode only.
 
     Args:
         cell: One of :data:`CELLS`.
         projected: ``x W + b`` of all inputs, a block of D columns for each of ``cell.inputs``.
-        kernel: ``U``, in the dtype of computation.
+        kernel: ``U``, in the compute dtype.
         state: The state before the first position.
-        lengths: Tokens of each row: beyond them outputs are 0, and the state stays; None is all.
-        truncate: Gradients go back through so many positions at most: not beyond the last multiple
-            of it. None is all of them.
-        begins: Where a text begins, of rows that hold several: the state before it is zeros.
+        lengths: Tokens in each row: beyond them outputs are 0 and the state is kept; None is all.
+        truncate: Gradients go back at most this many positions, and never past a multiple of it.
+            None is no limit.
+        begins: True where a text begins, in rows that hold several: the state before it is zero.
 
     Raises:
         ArgumentError: A size does not fit the cell, or ``truncate`` is below 1.
@@ -138,7 +139,7 @@ def recur(
 def reverse_texts(
     x: Float[Array, "B T D"], lengths: Int[Array, " B"] | None = None
 ) -> Float[Array, "B T D"]:
-    """Each row from its last token to its first; what lies beyond stays where it is.
+    """Reverses the tokens of each row; padding stays in place.
 
     Example:
         >>> reverse_texts(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([2]))[0, :, 0]
@@ -152,14 +153,14 @@ def reverse_texts(
 
 
 def stop_at_multiples(state: Any, place: Int[Array, ""], truncate: int | None) -> Any:
-    """Returns a state through which no gradient goes back where the position is a multiple.
+    """Blocks the gradient of a state at positions that are multiples of ``truncate``.
 
     Truncated backpropagation through time, Williams and Peng 1990.
 
     Args:
-        state: Arrays before the position.
+        state: Arrays of the state before the position.
         place: The position, from 0.
-        truncate: Positions between two stops; None stops nowhere.
+        truncate: Positions between two stops; None never stops.
 
     Example:
         >>> grad = jax.grad(lambda x, place: stop_at_multiples(x, place, 2))
@@ -178,7 +179,7 @@ def _recur(cell, truncate, projected, kernel, state, texts):
 
 
 def _scan(cell: Cell, truncate: int | None, projected, kernel, state, texts) -> Any:
-    """The outputs and the last state; and what met columns of the kernel at each position."""
+    """The outputs and the final state, and the operands of the kernel at each position."""
     D, (lengths, begins) = kernel.shape[0], texts
 
     def body(state, step):

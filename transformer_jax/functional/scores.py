@@ -1,7 +1,7 @@
 """Attention as three functions: a score, a softmax under a mask, and mixing.
 
 ``attend(q, k, v, mask, score=score)`` is ``mix(masked_softmax(score(q, k), mask), v)``. Arrays are
-heads-first. :class:`Scores` is what the softmax runs over, one value for every kernel.
+heads-first. :class:`Scores` is the input of the softmax as a single value, for every kernel.
 """
 
 import dataclasses
@@ -35,14 +35,14 @@ __all__ = [
     "transposed_value_product",
 ]
 
-# The score of a masked key: its exponential is zero beside that of any visible key, and differences
-# stay finite where -inf would give NaN. A row whose largest score is not above
-# FULLY_MASKED_THRESHOLD sees no key.
+# The score of a masked key: its exponential is zero next to any visible key's, and differences stay
+# finite where -inf would give NaN. A row whose largest score is not above FULLY_MASKED_THRESHOLD
+# sees no key.
 MASK_VALUE = -1e30
 FULLY_MASKED_THRESHOLD = -1e29
 
-# How well each key fits each query: [B N T H] and [B N S J] to [B N T S]. Parameters of a score are
-# those of a closure.
+# Scores how well each key matches each query: [B N T H] and [B N S J] to [B N T S]. A score with
+# parameters is a closure.
 Score = Callable[[Array, Array], Array]
 
 
@@ -72,9 +72,9 @@ class ScaledDot:
     def __call__(
         self, q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]
     ) -> Float[Array, "B N T S"]:
-        """Returns the scores; query head ``n`` meets key head ``n // G``."""
+        """Returns the scores; query head ``n`` uses key head ``n // G``."""
         scale = self.scale_of(q.shape[3])
-        # Scaling q instead of the scores touches T·H numbers instead of T·S; in bfloat16 it would
+        # Scaling q instead of the scores touches T·H values instead of T·S; in bfloat16 it would
         # round, unless the scale is a power of two.
         if q.dtype == jnp.float32 or math.frexp(scale)[0] == 0.5:
             s = query_key_product(q * jnp.asarray(scale, q.dtype), k)
@@ -83,7 +83,7 @@ class ScaledDot:
         return soft_cap(s, self.softcap)
 
     def scale_of(self, head_dim: int) -> float:
-        """The factor of products of heads of this size."""
+        """The factor of the products for this head size."""
         return head_dim**-0.5 if self.scale is None else self.scale
 
     @property
@@ -103,9 +103,9 @@ dot = ScaledDot(scale=1.0)  # Luong et al. 2015, section 3.1
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The numbers that a softmax over keys runs over: ``score(q, k) + bias``, under a mask.
+    """The input of the softmax over keys: ``score(q, k) + bias``, under a mask.
 
-    It is a tree of the mask and the bias.
+    It is a pytree of the mask and the bias.
 
     Attributes:
         mask: Which keys each query sees; None is all.
@@ -124,7 +124,7 @@ class Scores:
         """Returns the weight of each key for each query, in float32.
 
         Raises:
-            ArgumentError: The score gives another shape.
+            ArgumentError: The score returns the wrong shape.
 
         Example:
             >>> x = jnp.zeros((1, 1, 2, 4))
@@ -141,7 +141,7 @@ class Scores:
             raise ArgumentError(
                 f"attend: score gives shape {s.shape}, not [B N T S] = {(B, N, T, S)}"
             )
-        # A score may be -inf where nothing is to be seen.
+        # A score may be -inf where the mask hides a key.
         allowed = jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed
         return self._softmax(products.widen(s), allowed)
 
@@ -152,21 +152,21 @@ class Scores:
         return masked_softmax(s, allowed)
 
     def last_queries(self, count: int, skip: int) -> "Scores":
-        """The same for the last ``count`` queries, after ``skip`` others."""
+        """Returns the same for the last ``count`` queries, after ``skip`` earlier ones."""
         mask = None if self.mask is None else self.mask.skip_queries(skip)
         bias = None if self.bias is None else self.bias[:, :, -count:]
         return dataclasses.replace(self, mask=mask, bias=bias)
 
     def part_of_queries(self, index: Int[Array, ""], size: int) -> "Scores":
-        """The same for the ``index``-th ``size`` queries, without a bias."""
+        """Returns the same for the ``index``-th block of ``size`` queries, without a bias."""
         mask = None if self.mask is None else self.mask.part_of_queries(index * size, size)
         return dataclasses.replace(self, mask=mask)
 
     def of_one_sequence(self, B: int, N: int, T: int, S: int) -> "Scores":
-        """The same where ``B`` sequences of ``N`` heads are one sequence of ``B·N`` heads."""
+        """Returns the same with ``B`` sequences of ``N`` heads as one sequence of ``B·N`` heads."""
         bias = None if self.bias is None else jnp.tile(self.bias, (1, B, 1, 1))
         mask, dense = self.mask, None if self.mask is None else self.mask.array(T, S)
-        # Not "> 1", which cannot be decided of a symbolic size.
+        # Not "> 1", which is undecidable for a symbolic size.
         if dense is not None and dense.shape[0] != 1:
             mask = Mask(dense=jnp.repeat(dense[:, 0], N, axis=0)[None])
         return dataclasses.replace(self, mask=mask, bias=bias)
@@ -179,12 +179,12 @@ ALL_KEYS = Scores()  # scaled dot products of queries and all keys
 def masked_softmax(
     scores: Float[Array, "B N T S"], allowed: Bool[Array, "#B #N #T #S"] | None = None
 ) -> Float[Array, "B N T S"]:
-    """Softmax over the visible keys; a row of zeros, without gradient, where none is visible.
+    """Softmax over the visible keys; a row without any is zeros and has no gradient.
 
     Keys with a score of ``-inf`` count as masked if there is a mask.
 
     Args:
-        scores: One for each query and key.
+        scores: One score per query and key.
         allowed: True where a query sees a key; None is everywhere.
 
     Example:
@@ -205,7 +205,7 @@ def masked_softmax(
 
 @real_arguments
 def mix(w: Float[Array, "B N T S"], v: Float[Array, "B K S U"]) -> Float[Array, "B N T U"]:
-    """``w v`` in float32, what each query reads; query head ``n`` reads value head ``n // G``.
+    """``w v`` in float32, the output for each query; query head ``n`` reads value head ``n // G``.
 
     Example:
         >>> mix(jnp.array([[[[0.25, 0.75]]]]), jnp.array([[[[0.0], [4.0]]]]))[0, 0]
@@ -220,7 +220,7 @@ def mix(w: Float[Array, "B N T S"], v: Float[Array, "B K S U"]) -> Float[Array, 
 def query_key_product(
     q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]
 ) -> Float[Array, "B N T S"]:
-    """``q kᵀ`` in float32; query head ``n`` meets key head ``n // G``."""
+    """``q kᵀ`` in float32; query head ``n`` uses key head ``n // G``."""
     q, shape = _grouped(q, k)
     return products.query_key_product(q, k).reshape(*shape, k.shape[2])
 

@@ -1,6 +1,6 @@
 """Log-mel frames of a signal: framing, window, power spectrum, mel filter bank, logarithm.
 
-Davis and Mermelstein 1980; the mel scale is that of O'Shaughnessy 1987, as HTK has it.
+Davis and Mermelstein 1980; the mel scale is from O'Shaughnessy 1987, as in HTK.
 """
 
 import jax.numpy as jnp
@@ -26,9 +26,9 @@ def count_frames(samples: int, length: int, shift: int) -> int:
     """Counts the full frames of a signal: ``1 + floor((samples - length) / shift)``, at least 0.
 
     Args:
-        samples: Of the signal.
+        samples: Length of the signal.
         length: Samples of a frame.
-        shift: Samples from the beginning of a frame to that of the next.
+        shift: Samples between the starts of consecutive frames.
 
     Raises:
         ArgumentError: ``length`` or ``shift`` is below 1.
@@ -45,14 +45,14 @@ def count_frames(samples: int, length: int, shift: int) -> int:
 def frame_signal(
     signal: Float[Array, " N"], length: int, shift: int
 ) -> Float[Array, "frames {length}"]:
-    """Overlapping pieces of a signal: ``frame_t[n] = signal[t · shift + n]``.
+    """Overlapping frames of a signal: ``frame_t[n] = signal[t · shift + n]``.
 
-    Samples after the last whole frame are left out; a signal shorter than a frame has none.
+    Samples after the last complete frame are dropped; a signal shorter than a frame has none.
 
     Args:
         signal: The waveform.
         length: Samples of a frame.
-        shift: Samples from the beginning of a frame to that of the next.
+        shift: Samples between the starts of consecutive frames.
 
     Raises:
         ArgumentError: ``length`` or ``shift`` is below 1.
@@ -89,10 +89,10 @@ def power_spectrum(
     """``|Σ_n w[n] x_t[n] exp(-2 π i k n / fft_size)|²`` for ``k`` from 0 to ``fft_size / 2``.
 
     Bin ``k`` is the frequency ``k · sample_rate / fft_size``. Frames shorter than ``fft_size`` are
-    padded with zeros behind them, which changes no value at a frequency, only how many there are.
+    zero-padded at the end, which only adds frequencies: it changes no value at a given frequency.
 
     Raises:
-        ArgumentError: Frames are longer than ``fft_size``, or that is odd.
+        ArgumentError: Frames are longer than ``fft_size``, or ``fft_size`` is odd.
 
     Example:
         >>> power_spectrum(jnp.array([[1.0, 0.0, -1.0, 0.0]]), jnp.ones(4), 4)
@@ -103,7 +103,7 @@ def power_spectrum(
     if fft_size < frames.shape[1] or fft_size % 2:
         raise ArgumentError(
             f"an FFT of {fft_size} samples for frames of {frames.shape[1]}: it must be even, and "
-            f"at least as long"
+            f"at least as long as a frame"
         )
     spectrum = jnp.fft.rfft(frames * window[None], fft_size)
     return jnp.square(spectrum.real) + jnp.square(spectrum.imag)
@@ -112,21 +112,21 @@ def power_spectrum(
 def mel_filter_bank(
     count: int, fft_size: int, sample_rate: int, low: float = 0.0, high: float | None = None
 ) -> Float[Array, "{fft_size}//2+1 {count}"]:
-    """Triangular filters whose peaks lie at equal distances on the mel scale.
+    """Triangular filters whose peaks are equidistant on the mel scale.
 
     With ``count + 2`` frequencies ``f_0 = low ... f_{count+1} = high``, filter ``m`` rises from 0
     at ``f_m`` to 1 at ``f_{m+1}`` and falls to 0 at ``f_{m+2}``.
 
     Args:
         count: Number of filters.
-        fft_size: Samples of the FFT; its bins are the rows.
-        sample_rate: Samples a second.
+        fft_size: Samples of the FFT; the rows are its bins.
+        sample_rate: Samples per second.
         low: Lowest frequency, in Hz.
         high: Highest frequency, in Hz; None is half the sample rate.
 
     Raises:
-        ArgumentError: The frequencies are not within 0 and half the sample rate, in this order; or
-            a filter holds no bin, and would be 0 whatever the signal.
+        ArgumentError: The frequencies are out of order or outside 0 to half the sample rate; or a
+            filter contains no bin, so it would always be 0.
 
     Example:
         >>> np.asarray(mel_filter_bank(2, 8, 8000), float).round(2)
@@ -149,10 +149,10 @@ def log_mel(
     """``log max(floor, P B)`` with the power spectrum ``P`` of the frames and the filters ``B``.
 
     Args:
-        frames: Made by :func:`frame_signal`.
+        frames: Frames from :func:`frame_signal`.
         window: Such as :func:`hann_window`.
-        bank: Made by :func:`mel_filter_bank`; its rows say how long the FFT is.
-        floor: Least energy, which silence has.
+        bank: Filters from :func:`mel_filter_bank`; the number of rows determines the FFT length.
+        floor: Smallest energy, used for silence.
 
     Raises:
         ArgumentError: Frames are longer than the FFT.
@@ -167,10 +167,10 @@ def log_mel(
 
 
 def stack_frames(features: Float[Array, "T F"], count: int) -> Float[Array, "S {count}*F"]:
-    """``count`` frames side by side: position ``s`` holds frames ``s · count`` to the next.
+    """Stacks ``count`` frames at a time: position ``s`` holds frames from ``s · count`` on.
 
-    The last position is filled up with zeros. Attention over a hundred frames a second is long;
-    four of them stacked are 25 positions (Chan et al. 2016 halve the length layer by layer).
+    The last position is padded with zeros. A hundred frames per second make long sequences for
+    attention; stacked by four, they are 25 positions (Chan et al. 2016 halve the length per layer).
 
     Raises:
         ArgumentError: ``count`` is below 1.

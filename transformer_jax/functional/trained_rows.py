@@ -1,7 +1,7 @@
-"""Tables of tokens of which a few rows are trained, at a cost of these rows alone.
+"""Tables of tokens in which only a few rows are trained, at the cost of these rows alone.
 
-The rows ``[A D]`` are arrays of their own beside the table ``[V D]``, which is a constant. Values
-are those of the table with the rows in it, bit for bit.
+The trained rows ``[A D]`` are kept separately from the table ``[V D]``, which is a constant. The
+values equal those of the table with the rows put in, bit for bit.
 """
 
 import functools
@@ -21,14 +21,14 @@ __all__ = ["put_rows", "replace_taken", "with_gradient_of_rows"]
 def put_rows(
     table: Shaped[Array, "V ..."], rows: Shaped[Array, "A ..."], ids: tuple[int, ...]
 ) -> Shaped[Array, "V ..."]:
-    """The table, or bias, with ``rows`` in place of those at ``ids``, in the dtype of the table.
+    """Returns the table, or bias, with ``rows`` at ``ids``, in the dtype of the table.
 
-    It is made by selection: a table that is spread over devices stays where it is.
+    It selects instead of scattering: a table that is spread over devices stays where it is.
 
     Args:
-        table: One row a token.
-        rows: One for each of ``ids``.
-        ids: Tokens, each once.
+        table: One row per token.
+        rows: One row per entry of ``ids``.
+        ids: Tokens, without repetition.
 
     Example:
         >>> put_rows(jnp.zeros((3, 2)), jnp.ones((1, 2)), (1,)).tolist()
@@ -48,17 +48,17 @@ def replace_taken(
     size: int,
     dtype: Any = None,
 ) -> Float[Array, "*where D"]:
-    """Puts ``rows`` in place of table rows whose index is one of ``ids``.
+    """Replaces looked-up rows of a table by ``rows`` where the index is one of ``ids``.
 
-    Only ``rows`` have a gradient.
+    Only ``rows`` receive a gradient.
 
     Args:
-        found: The rows of the table; they count as constants.
-        rows: One for each of ``ids``.
-        indices: Where in the table they were found.
-        ids: Tokens, each once.
-        size: Rows of the table.
-        dtype: That rows are rounded to, as those of the table are; None is that of ``found``.
+        found: Rows looked up in the table; they count as constants.
+        rows: One row per entry of ``ids``.
+        indices: Table indices of ``found``.
+        ids: Tokens, without repetition.
+        size: Number of rows in the table.
+        dtype: Dtype that rows are rounded to, as in the table; None is the dtype of ``found``.
 
     Example:
         >>> found = replace_taken(jnp.zeros((2, 1)), jnp.ones((1, 1)), jnp.array([4, 2]), (2,), 5)
@@ -78,9 +78,9 @@ def with_gradient_of_rows(
     hidden: Float[Array, "*rows D"],
     rows: Float[Array, "A D"],
 ) -> Float[Array, "*rows V"]:
-    """``z``, products of ``hidden`` and a constant table that has ``rows`` at ``ids``.
+    """Returns ``z``, the products of ``hidden`` and a constant table with ``rows`` at ``ids``.
 
-    Differentiated, ``rows`` get the gradient of these columns: ``Σ g_id hidden``.
+    In reverse mode, ``rows`` get the gradient of these columns: ``Σ g_id hidden``.
 
     Example:
         >>> hidden, table = jnp.ones((1, 2)), jnp.ones((3, 2))
@@ -107,16 +107,16 @@ with_gradient_of_rows.defvjp(_forward, _backward)
 
 
 def _places(size: int, ids: tuple[int, ...]) -> Int[Array, " V"]:
-    """For each token its place in ``ids``, or their number where it is none of them."""
+    """Returns each token's index in ``ids``, or their number for any other token."""
     places = jnp.full(size, len(ids), jnp.int32)
     return places.at[jnp.asarray(ids, jnp.int32)].set(jnp.arange(len(ids), dtype=jnp.int32))
 
 
 def _rows_at(rows: Array, places: Array) -> Array:
-    # Beyond the rows there is nothing to add up in the backward pass.
+    # Tokens beyond the rows need no sum in the backward pass.
     return jnp.take(rows, places, axis=0, mode="fill", fill_value=0)
 
 
 def _whole(rows: Array) -> Array:
-    """The rows on every device: there are few of them."""
+    """Replicates the rows on every device: there are few of them."""
     return constrain(rows, (None,) * rows.ndim)

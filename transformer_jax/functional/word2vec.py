@@ -1,13 +1,13 @@
 """word2vec: continuous bag of words (CBOW) and skip-gram: Mikolov et al. 2013.
 
-Two tables of vectors: ``inputs`` holds the word vectors, ``outputs`` one vector for each word that
-is predicted. Skip-gram predicts a word from each word near it, CBOW from the mean of the vectors
+It has two tables of vectors: ``inputs`` holds the word vectors, ``outputs`` one vector for each
+predicted word. Skip-gram predicts a word from each word near it, CBOW from the mean of the vectors
 of all words near it. Losses are sums, in nats.
 
-The losses of pairs are those of the papers, with the full softmax or with negative sampling; what
-training computes is in :mod:`~transformer_jax.functional.word2vec_blocks`.
+The losses of single pairs follow the papers, with the full softmax or with negative sampling;
+training uses :mod:`~transformer_jax.functional.word2vec_blocks`.
 
-Letters beside those of the package: P pairs, C words of a context, X negatives.
+Letters in addition to the package's: P pairs, C words in a context, X negatives.
 
 Sources: Mikolov et al. 2013a, https://arxiv.org/abs/1301.3781 (CBOW and skip-gram), and 2013b,
 https://arxiv.org/abs/1310.4546 (negative sampling, subsampling, phrases).
@@ -38,7 +38,7 @@ def noise_distribution(counts: Real[Array, " V"], exponent: float = 0.75) -> Flo
     A word that never occurs has probability 0.
 
     Args:
-        counts: How often each word occurs, at least one of them more than 0.
+        counts: Number of occurrences of each word; at least one is above 0.
         exponent: 1 is the unigram distribution, 0 the uniform one.
 
     Source: Mikolov et al. 2013b, section 2.2.
@@ -59,8 +59,8 @@ def keep_probability(counts: Real[Array, " V"], sample: float = 1e-3) -> Float[A
     computes, ``(√(f / s) + 1) s / f``; the paper prints ``√(s / f)`` alone.
 
     Args:
-        counts: How often each word occurs; 0 gives 1.
-        sample: Words of a larger share than about this are subsampled; 0 keeps all.
+        counts: Number of occurrences of each word; 0 gives 1.
+        sample: Words with a share above roughly this are subsampled; 0 keeps all.
 
     Source: Mikolov et al. 2013b, section 2.3, and ``word2vec.c``.
 
@@ -84,15 +84,15 @@ def phrase_score(
 ) -> Float[Array, "*n"]:
     """Scores two words as a phrase: ``(n_ab − δ) N / (n_a n_b)``.
 
-    The paper's formula (6), times the number of words ``N`` as in ``word2phrase.c``, so that a
-    threshold does not depend on the size of the text. Below 0 where a pair is rarer than ``δ``.
+    Formula (6) of the paper times the number of words ``N``, as in ``word2phrase.c``, so that a
+    threshold does not depend on the size of the text. Negative if a pair is rarer than ``δ``.
 
     Args:
-        bigrams: How often the two words follow each other.
-        first: How often the first word occurs, more than 0.
-        second: How often the second word occurs, more than 0.
-        total: All words.
-        discount: ``δ``: pairs of rare words do not become phrases.
+        bigrams: Number of times that the two words follow each other.
+        first: Occurrences of the first word, above 0.
+        second: Occurrences of the second word, above 0.
+        total: Number of words in all.
+        discount: ``δ``, which keeps pairs of rare words from becoming phrases.
 
     Source: Mikolov et al. 2013b, section 4.
 
@@ -107,7 +107,7 @@ def phrase_score(
 def context_mean(
     vectors: Float[Array, "*n C D"], mask: Bool[Array, "*n C"]
 ) -> Float[Array, "*n D"]:
-    """The mean of the vectors of a context, of those where the mask is True; 0 if nowhere.
+    """The mean of the context vectors where the mask is True; 0 if it is True nowhere.
 
     Example:
         >>> x = jnp.array([[[1.0], [3.0], [9.0]]])
@@ -147,7 +147,7 @@ def cbow_loss(
 ) -> Float[Array, ""]:
     """CBOW with the full softmax: ``−Σ log softmax(outputs · mean of inputs[context])[target]``.
 
-    A context without a word adds nothing.
+    An empty context adds nothing.
 
     Source: Mikolov et al. 2013a, section 3.1.
 
@@ -172,8 +172,8 @@ def skip_gram_sampled_loss(
 ) -> Float[Array, ""]:
     """Skip-gram with negative sampling: ``−Σ [log σ(v'_target v) + Σ_x log σ(−v'_x v)]``.
 
-    ``v`` is the word's row of ``inputs``, ``v'`` are rows of ``outputs``. A negative that is the
-    target counts like any other, as in the formula.
+    ``v`` is the word's row of ``inputs``; ``v'`` are rows of ``outputs``. A negative that equals
+    the target counts like any other, as in the formula.
 
     Source: Mikolov et al. 2013b, formula (4).
 
@@ -195,9 +195,9 @@ def cbow_sampled_loss(
     targets: Int[Array, " P"],
     negatives: Int[Array, "P X"],
 ) -> Float[Array, ""]:
-    """CBOW with negative sampling: as skip-gram's loss, ``v`` is the mean of the context.
+    """CBOW with negative sampling: skip-gram's loss, where ``v`` is the mean of the context.
 
-    A context without a word adds nothing.
+    An empty context adds nothing.
 
     Source: Mikolov et al. 2013a and 2013b.
 
@@ -213,7 +213,7 @@ def cbow_sampled_loss(
 
 
 def row_means(mask):
-    """Weights of a mean over the last axis; a row without True is 0."""
+    """Weights of a mean over the last axis; 0 in rows without True."""
     weights = mask.astype(jnp.float32)
     return weights / jnp.maximum(weights.sum(-1, keepdims=True), 1.0)
 

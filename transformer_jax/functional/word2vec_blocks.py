@@ -1,10 +1,10 @@
-"""word2vec over blocks of consecutive words: the computation of its training.
+"""word2vec over blocks of consecutive words, as training computes it.
 
-All pairs of a block share their negatives, so that both losses and gradients are matrix products
-(Ji et al. 2016, https://arxiv.org/abs/1604.04661). The losses of single pairs are in
+All pairs of a block share their negatives, so losses and gradients are matrix products (Ji et al.
+2016, https://arxiv.org/abs/1604.04661). The losses of single pairs are in
 :mod:`~transformer_jax.functional.word2vec`.
 
-Letters beside those of the package: T center words of a block, S words of the block and of the
+Letters in addition to the package's: T center words in a block, S words in the block and its
 windows at both ends, X negatives.
 """
 
@@ -31,10 +31,10 @@ __all__ = [
 
 
 class BlockGradients(NamedTuple):
-    """Gradients of the loss of a block, for the rows of its words alone.
+    """Gradients of the loss of a block, only for the rows of its words.
 
-    The gradient of a table is the sum of these rows at the places of their words, and zero
-    elsewhere: ``zeros.at[words].add(rows)``, where a word that occurs twice gets both rows.
+    The gradient of a table is ``zeros.at[words].add(rows)``: zero elsewhere, and the sum of both
+    rows for a word that occurs twice.
 
     Attributes:
         inputs: [S D], for the words of the block.
@@ -50,12 +50,12 @@ def window_mask(
 ) -> Bool[Array, "T S"]:
     """Marks the words of a block in the window of each center word.
 
-    Center word ``t`` is word ``t + reach`` of the block. Its context are the words of its sentence
-    at a distance of 1 to ``windows[t]``.
+    Center word ``t`` is word ``t + reach`` of the block. Its context consists of the words of its
+    sentence at a distance of 1 to ``windows[t]``.
 
     Args:
-        windows: Size of the window of each center word, 0 to ``reach``; 0 is no context.
-        sentences: Number of the sentence of each word; ``S = T + 2 reach``.
+        windows: Window size of each center word, 0 to ``reach``; 0 is no context.
+        sentences: Sentence number of each word; ``S = T + 2 reach``.
         reach: The largest window.
 
     Example:
@@ -78,15 +78,15 @@ def skip_gram_block_loss(
 ) -> Float[Array, ""]:
     """The skip-gram loss of a block whose pairs share their negatives.
 
-    The pairs are those of the mask: each center word is predicted from each word of its context.
-    The negatives of a pair are all X of the block, each with the weight ``negative / X``, so that
-    the expected loss is that of ``negative`` negatives for each pair.
+    The mask selects the pairs: each center word is predicted from each word of its context. The
+    negatives of a pair are all X of the block, each with the weight ``negative / X``, so the
+    expected loss is that of ``negative`` negatives per pair.
 
     Args:
-        inputs: Rows of the table of inputs for the words of the block.
-        outputs: Rows of the table of outputs: those of the center words, then of the negatives.
+        inputs: Rows of the input table for the words of the block.
+        outputs: Rows of the output table: first the center words, then the negatives.
         mask: :func:`window_mask`.
-        negative: Negatives of a pair.
+        negative: Number of negatives per pair.
 
     Example:
         >>> mask = jnp.array([[True, False, True]])
@@ -110,8 +110,8 @@ def skip_gram_block_gradients(
 ) -> BlockGradients:
     """The exact gradients of :func:`skip_gram_block_loss`, by three matrix products.
 
-    With scores ``Z = U Oᵀ``, the loss changes with a score by ``G = σ(Z) − 1`` for a pair, by
-    ``G = n_s (negative / X) σ(Z)`` for a negative of a word that is in ``n_s`` windows, and by 0
+    With scores ``Z = U Oᵀ``, the derivative by a score is ``G = σ(Z) − 1`` for a pair,
+    ``G = n_s (negative / X) σ(Z)`` for a negative of a word that is in ``n_s`` windows, and 0
     elsewhere. So the gradients are ``G O`` and ``Gᵀ U``.
 
     Example:
@@ -164,11 +164,11 @@ def cbow_block_gradients(
 ) -> BlockGradients:
     """The exact gradients of :func:`cbow_block_loss`.
 
-    With means ``H = A U``, ``A`` the mask with rows that sum to 1, the gradient ``G`` of ``H``
-    goes to the words of a context as ``Aᵀ G``, each by its share of the mean. ``word2vec.c`` leaves
-    that share out, and so does gensim: their step for a word is larger by the size of its context
-    (İrsoy et al. 2021, https://arxiv.org/abs/2012.15332); a larger learning
-    rate makes up for it.
+    With means ``H = A U``, where ``A`` is the mask with rows that sum to 1, the gradient ``G`` of
+    ``H`` reaches the words of a context as ``Aᵀ G``, each scaled by its share of the mean.
+    ``word2vec.c`` and gensim omit that share: their step for a word is larger by the size of its
+    context (İrsoy et al. 2021, https://arxiv.org/abs/2012.15332); a larger learning rate makes up
+    for it.
 
     Example:
         >>> U, O, mask = jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.array([[True, False, True]])
@@ -202,8 +202,8 @@ def skip_gram_block_softmax_loss(
     It is :func:`~transformer_jax.functional.word2vec.skip_gram_loss` of its pairs.
 
     Args:
-        inputs: Rows of the table of inputs for the words of the block.
-        table: The table of outputs.
+        inputs: Rows of the input table for the words of the block.
+        table: The output table.
         centers: The center words.
         mask: :func:`window_mask`.
 

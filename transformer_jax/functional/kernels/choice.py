@@ -52,19 +52,20 @@ log = logging.getLogger(__name__)
 class Kernel(NamedTuple):
     """An implementation of attention.
 
-    ``run(q, k, v, scores)`` computes attention. ``supports(q, k, v, scores, parts)``, with the
-    queries of a text on ``parts`` devices, returns the reason why the kernel cannot, or None.
+    ``run(q, k, v, scores)`` computes attention. ``supports(q, k, v, scores, parts)``, where the
+    queries of a text are split over ``parts`` devices, returns the reason why the kernel cannot, or
+    None.
     """
 
     name: str
     run: Callable[..., Array]
     supports: Callable[..., str | None]
-    # Whether the compiler can divide it between devices; if not, each device runs its part.
+    # Whether the compiler can divide it between devices; if not, each device runs its own part.
     partitioned: bool = True
-    # run_part(q, k, v, scores, index): the index-th of equal parts of the queries, under the mask
-    # of the whole text. None leaves it to the compiler.
+    # run_part(q, k, v, scores, index): the index-th of equal parts of the queries, with the mask of
+    # the complete text. None leaves the division to the compiler.
     run_part: Callable[..., Array] | None = None
-    gathers_keys: bool = True  # whether run_part needs all keys and values, or the device's part
+    gathers_keys: bool = True  # whether run_part needs all keys and values or only its own
 
 
 KERNELS: dict[str, Kernel] = {
@@ -74,13 +75,13 @@ KERNELS: dict[str, Kernel] = {
     "splash": Kernel(
         "splash", splash.run, splash.supports, partitioned=False, run_part=splash.run_part
     ),
-    # On one device, the ring is blocks of keys.
+    # On one device, the ring would be blocks of keys.
     "ring": Kernel("ring", chunked.run, ring.supports, run_part=ring.run_part, gathers_keys=False),
 }
 
 
 class Choice(NamedTuple):
-    """The kernel of an attention call, and why it differs from the configured one."""
+    """The kernel of an attention call, and why it differs from the configured one, if it does."""
 
     kernel: str
     why: str = ""
@@ -88,12 +89,12 @@ class Choice(NamedTuple):
 
 _choices: ContextVar[list[Choice] | None] = ContextVar("choices", default=None)
 
-# What auto runs for short sequences.
+# The kernel of auto for short sequences.
 XLA_IN_BLOCKS = KERNELS["xla"]._replace(run=functools.partial(xla.run, query_blocks=True))
 
-# Larger scores, in bytes of float32, are never held in a device's memory at once.
+# Scores larger than this, in bytes of float32, are never held in a device's memory at once.
 LARGE = 2**30
-# From this length on, auto takes blocks of keys. At this length they are as fast on a CPU as blocks
+# From this length on, auto uses blocks of keys. At this length they are as fast on a CPU as blocks
 # of queries, and faster above, with and without a causal mask: benchmarks/results/kernels_cpu.json.
 LONG = 512
 
@@ -105,9 +106,9 @@ def select_kernel(
     v: Array | jax.ShapeDtypeStruct,
     scores: Scores = ALL_KEYS,
 ) -> Kernel:
-    """Returns the kernel of this name; what XLA compiles for ``auto`` and for unsupported cases.
+    """Returns the kernel of this name, or the XLA kernel for ``auto`` and for unsupported cases.
 
-    Depends on shapes, dtypes and the structure of the mask alone: see
+    Depends only on shapes, dtypes and the structure of the mask: see
     :func:`resolve_implementation` for what depends on devices.
 
     Raises:
@@ -132,7 +133,7 @@ def select_kernel(
     if (reason := kernel.supports(*case)) is None:
         return _chosen(kernel)
     fallback = _by_length(case, KERNELS["xla"], None)
-    # One query has nothing to fuse.
+    # With one query there is nothing to fuse.
     if _choices.get() is None and (implementation == "chunked" or q.shape[2] != 1):
         if implementation == "cudnn" and jax.devices()[0].platform != "gpu":
             reason = "it needs a GPU, and there is none"  # whatever else is changed
@@ -142,9 +143,9 @@ def select_kernel(
 
 @contextlib.contextmanager
 def recorded_choices() -> Iterator[list[Choice]]:
-    """Context manager: records the kernels of attention calls that are traced inside, in order.
+    """Context manager: records the kernels of attention calls traced inside, in order.
 
-    The calls are traced with the XLA kernel, whose shapes equal those of every kernel, so no
+    The calls are traced with the XLA kernel, whose shapes equal those of all other kernels, so no
     devices are needed.
 
     Example:
@@ -179,8 +180,8 @@ def resolve_implementation(
 ) -> str:
     """Returns the implementation to configure for a model's devices.
 
-    ``auto`` becomes the fastest known one. A kernel that the devices do not have becomes ``auto``,
-    which is logged once.
+    ``auto`` becomes the fastest known one. A kernel that the devices lack becomes ``auto``, which
+    is logged once.
 
     Args:
         implementation: As configured.
@@ -209,7 +210,7 @@ def resolve_implementation(
 def device_reason(
     name: str, platform: str, dtype: Any, head_dim: int, capability: float = 9.0
 ) -> str | None:
-    """Returns the reason why devices do not have a kernel; None if they do.
+    """Returns the reason why devices lack a kernel; None if they have it.
 
     Arguments are those of :func:`resolve_implementation`.
 
@@ -233,7 +234,7 @@ def device_reason(
 
 
 def run_kernel(kernel: Kernel, q: Array, k: Array, v: Array, scores: Scores = ALL_KEYS) -> Array:
-    """Runs a kernel; on a mesh each device computes its own rows, heads and queries.
+    """Runs a kernel; on a mesh, each device computes its own rows, heads and queries.
 
     Example:
         >>> import jax.numpy as jnp
@@ -249,7 +250,7 @@ def run_kernel(kernel: Kernel, q: Array, k: Array, v: Array, scores: Scores = AL
     B, K = k.shape[:2]
     rows, heads = partition_spec(("batch", "heads"), (B, K), mesh.shape, what="attention")
     x = P(rows, heads, "context" if parts > 1 else None)
-    # The arrays of a mask have a row for each text.
+    # The arrays of a mask have one row per text.
     mask = scores.mask
     of_mask = jax.tree.map(lambda leaf: P(rows) if jnp.shape(leaf)[:1] == (B,) else P(), mask)
     if mask is not None and mask.dense is not None:
@@ -269,7 +270,7 @@ def run_kernel(kernel: Kernel, q: Array, k: Array, v: Array, scores: Scores = AL
 
 
 def with_dropout(implementation: str, dropout: Dropout) -> Kernel:
-    """Returns the kernel with dropout of weights, which is XLA.
+    """Returns the kernel that drops out weights, which is XLA.
 
     Example:
         >>> with_dropout("splash", (0.1, jax.random.key(0))).name
@@ -302,14 +303,14 @@ def _sequence_parts(T: int, S: int) -> int:
     if T % size or S % size:
         _log_once(
             f"attention of {T} queries and {S} keys on each of {size} devices of the context axis: "
-            f"it is divided between them where both are multiples of {size}"
+            f"both must be multiples of {size}"
         )
         return 1
     return size
 
 
 def _by_length(case: Any, short: Kernel, limit: int | None) -> Kernel:
-    """``chunked`` from a length on or for large scores, if it supports the case."""
+    """Chooses ``chunked`` from a length on or for large scores, if it supports the case."""
     (B, N, T, _), S = case[0].shape, case[1].shape[2]
     devices = math.prod(axis_size(name) for name in ("data", "fsdp", "tensor"))
     scores = 4 * B * N * T * S // (devices * case[-1])

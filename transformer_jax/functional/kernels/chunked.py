@@ -1,9 +1,9 @@
 """Attention by online softmax over blocks of keys: memory grows with ``T``, not with ``T S``.
 
-Queries are divided into a few blocks, so that keys that are masked for all queries of a block are
-never read; over the other keys, a loop carries the sum, its normalizer and the largest score
-(Milakov & Gimelshein 2018; Rabe & Staats 2021; Dao et al. 2022). The backward pass computes the
-weights again from the saved log-normalizers.
+Queries are divided into a few blocks, so that keys masked for all queries of a block are never
+read; over the remaining keys, a loop carries the sum, its normalizer and the largest score
+(Milakov & Gimelshein 2018; Rabe & Staats 2021; Dao et al. 2022). The backward pass recomputes the
+weights from the saved log-normalizers.
 """
 
 import math
@@ -37,13 +37,13 @@ __all__ = [
     "supports",
 ]
 BLOCK = 128  # keys at a time; measured best on CPU, see benchmarks
-QUERY_BLOCKS = 8  # at most, each compiled once: half of a causal square, less 1/16
+QUERY_BLOCKS = 8  # at most, each compiled once; computes 9/16 of a causal square
 
 
 def supports(q: Any, k: Any, v: Any, scores: Scores, parts: int = 1) -> str | None:
     """Returns the reason why this kernel does not support a case; None if it does."""
     if scores.bias is not None:
-        # The bias and its gradient are [T S] themselves: no memory would be saved.
+        # The bias and its gradient are [T S] themselves, so no memory would be saved.
         return "it takes no bias"
     return None
 
@@ -73,7 +73,7 @@ def run_part(q: Array, k: Array, v: Array, scores: Scores, index: Array) -> Arra
 
 
 def _query_block(T: int, block: int) -> int:
-    """Queries a block: a multiple of the block of keys, at most ``QUERY_BLOCKS`` blocks."""
+    """Queries per block: a multiple of the key block, giving at most ``QUERY_BLOCKS`` blocks."""
     return min(T, block * math.ceil(T / (block * QUERY_BLOCKS)))
 
 
@@ -102,11 +102,11 @@ def _attend(q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, block: i
 
 
 class Softmax(NamedTuple):
-    """The running softmax of queries, over the keys of the blocks so far."""
+    """The running softmax of queries over the keys of the blocks so far."""
 
     total: Float[Array, "B N T 1"]  # the normalizer, relative to ``top``
     top: Float[Array, "B N T 1"]  # the largest score
-    y: Float[Array, "B N T U"]  # the sum of values, by the same weights as ``total``
+    y: Float[Array, "B N T U"]  # the sum of values, with the same weights as ``total``
 
     @staticmethod
     def empty(q: Float[Array, "B N T H"], U: int) -> "Softmax":
@@ -190,7 +190,7 @@ def _forward(
 
 def _backward(score: ScaledDot, block: int, saved: Any, g: Array) -> tuple[Array | None, ...]:
     # XLA would keep blocks of the forward pass, and zeros for all layers, until they are needed
-    # here. Behind a barrier it cannot: packed rows take half the memory of a GPU.
+    # here. A barrier prevents it, which halves the GPU memory of packed rows.
     saved, g, zero = lax.optimization_barrier((saved, g, jnp.float32(0)))
     q, k, v, mask, y, log = saved
     T, S = q.shape[2], k.shape[2]
@@ -228,7 +228,7 @@ def _block(blocks: Array, j: Array) -> Array:
 
 
 def _plus(total: Array, more: Array, j: Array) -> Array:
-    """The sums of blocks of keys, with more for the ``j``-th."""
+    """Adds ``more`` to the sums of the ``j``-th block of keys."""
     return lax.dynamic_update_index_in_dim(total, _block(total, j) + more, j, 0)
 
 

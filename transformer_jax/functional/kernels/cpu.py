@@ -1,7 +1,7 @@
 """Layers for XLA:CPU with hand-written backward passes, called by the formulas of :mod:`.layers`.
 
-They are made of the :mod:`.products` that XLA:CPU runs fastest, and support reverse mode only. Each
-equals its formula in float64 to 1e-12: ``tests/functional/test_layers.py``.
+They use the :mod:`.products` that XLA:CPU runs fastest, and support reverse mode only. Each equals
+its formula in float64 to 1e-12: ``tests/functional/test_layers.py``.
 """
 
 import functools
@@ -91,10 +91,10 @@ def linear_transposed(
 
 
 def _standard(x, eps):
-    """Rows at mean 0 and variance 1, their means, and the factors that scaled them.
+    """Rows with mean 0 and variance 1, their means, and the factors that scaled them.
 
-    The rounded mean of equal numbers differs from them, and the difference, divided by ``√ε``,
-    would be of order 1 for rows of 12345.6. So the mean of the difference is subtracted too.
+    The rounded mean of equal values differs from them, and the difference, divided by ``√ε``, would
+    be of order 1 for rows of 12345.6. So the mean of the difference is subtracted too.
     """
     x = widen(x)
     mean = mean_of_rows(x)
@@ -105,7 +105,7 @@ def _standard(x, eps):
 
 
 def _unit(x, eps):
-    """Rows at root mean square 1, and the factors that scaled them."""
+    """Rows with root mean square 1, and the factors that scaled them."""
     x = widen(x)
     scale = lax.rsqrt(mean_of_rows(jnp.square(x)) + eps)
     return x * scale, scale
@@ -170,9 +170,9 @@ rms_norm.defvjp(_rms_forward, _rms_backward)
 
 # --- GELU ----------------------------------------------------------------------------------------
 
-# Differentiated, both GELUs save the slope instead of x: value and slope share terms.
+# In the forward pass, both GELUs save the slope instead of x: value and slope share terms.
 CUBIC = 0.044715
-_FLAT = 1e6  # squares of numbers where the tanh is 1 in every type
+_FLAT = 1e6  # squares of values at which the tanh is 1 in every dtype
 _SLOPE = math.sqrt(2 / math.pi)
 
 
@@ -187,7 +187,7 @@ def _near_normal(x):
 
 
 def _with_slope(x, y, slope):
-    """Both in the dtype of ``x``; the barrier keeps XLA:CPU from computing the slope backward."""
+    """Returns both in the dtype of ``x``; the barrier keeps XLA:CPU from delaying the slope."""
     both = y.astype(x.dtype), slope.astype(x.dtype)
     return lax.platform_dependent(*both, cpu=_barrier, default=_pair)
 
@@ -224,7 +224,7 @@ def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 def _gelu_tanh_forward(x):
     wide = widen(x)
     p, flat = _near_normal(wide)
-    # The tanh is flat long before the square of x overflows, and 0 times infinity would be NaN.
+    # The tanh is flat long before the square of x overflows; 0 times infinity would be NaN.
     curve = 0.5 * _SLOPE * (1 + 3 * CUBIC * jnp.minimum(wide * wide, _FLAT))
     return _with_slope(x, wide * p, p + wide * flat * curve)
 

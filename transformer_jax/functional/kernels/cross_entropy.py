@@ -1,6 +1,6 @@
-"""Cross-entropy with its own gradients, of logits and of an output projection.
+"""Cross-entropy of logits and of an output projection, with hand-written gradients.
 
-The fused form computes the gradients in the forward pass, from the logits of each chunk, and the
+The fused form computes the gradients in the forward pass, from the logits of each chunk; the
 backward pass only multiplies them by its cotangent. Without differentiation, only the loss is
 computed. Reverse mode only.
 """
@@ -66,7 +66,7 @@ def logit_gradients(
     """Returns the gradient of ``Σ factor · loss`` with respect to the logits."""
     factor = factor[..., None]
     # Written as in row_losses, so that the exponentials are computed once. The one-hot is a
-    # comparison: scattering is slower, or as slow, on every platform.
+    # comparison: scattering is no faster on any platform.
     softmax = jnp.exp(z - high) * (factor / total)
     columns = lax.broadcasted_iota(targets.dtype, z.shape, z.ndim - 1)
     columns = columns if split is None else split.columns(z)
@@ -124,13 +124,13 @@ def linear_cross_entropy(
 
 
 class _Head(NamedTuple):
-    """The settings of the loss: everything but its arrays."""
+    """The settings of the loss: everything except its arrays."""
 
     scale: float
     cap: float | None
     label_smoothing: float
     chunk: int | None
-    trained: tuple[int, ...] | None = None  # tokens whose rows of the table are; None is all
+    trained: tuple[int, ...] | None = None  # tokens whose table rows are trained; None is all
     split: VocabularySplit | None = None
 
     def logits(self, x, table, bias):
@@ -143,14 +143,14 @@ class _Head(NamedTuple):
         return z if self.split is None else self.split.masked(z)
 
     def table_gradient(self, x, d):
-        """Returns the gradient of the trained rows, transposed, of a device's logits.
+        """Returns the gradient of the trained rows, transposed, from a device's logits.
 
         It stays transposed until it is complete: see :func:`kernel_gradient`.
         """
         if self.trained is None:
             return transposed_matmul(x, d)
         ids = jnp.asarray(self.trained, jnp.int32)
-        if self.split is not None:  # tokens of other devices lie outside the columns of this one
+        if self.split is not None:  # tokens of other devices are outside the columns of this one
             ids = ids - lax.axis_index(self.split.over) * d.shape[-1]
             ids = jnp.where(ids < 0, d.shape[-1], ids)
         return transposed_matmul(x, jnp.take(d, ids, axis=-1, mode="fill", fill_value=0))
@@ -161,18 +161,18 @@ def _num_chunks(head: _Head, rows: int, V: int) -> int:
     if head.chunk is not None:
         return max(1, -(-rows // max(1, min(head.chunk or rows, rows))))
     count = max(1, -(-4 * rows * V // LARGE))
-    # A number that divides the rows needs no padding.
+    # A number of chunks that divides the rows needs no padding.
     return next((n for n in range(count, 2 * count) if rows % n == 0), count)
 
 
 def _chunks(count: int, x, targets, weights):
-    """The rows as ``[chunks, rows, ...]``, with rows of weight 0 to fill the last."""
+    """The rows as ``[chunks, rows, ...]``, where rows of weight 0 fill the last chunk."""
     rows = len(targets)
     size = -(-rows // count)
 
     def cut(a):
         a = jnp.pad(a, ((0, count * size - rows),) + ((0, 0),) * (a.ndim - 1))
-        # Chunk i is every count-th row from i on: each device then works on each chunk.
+        # Chunk i is every count-th row from i on, so each device works on every chunk.
         return a.reshape(size, count, *a.shape[1:]).swapaxes(0, 1)
 
     return cut(x), cut(targets), cut(weights)
@@ -239,7 +239,7 @@ def _on_devices(function, head: _Head, x, table, bias, targets, weights):
     """Applies ``function`` to each device's rows and part of the vocabulary.
 
     Sums are added up over the devices once, after all chunks. The gradient of the table has the
-    layout of the stored table.
+    layout in which the table is stored.
     """
     flat = lambda a: a.reshape(-1, *a.shape[2:])
     mesh = current_mesh()
@@ -290,7 +290,7 @@ def _unflat(results, x):
 
 
 def _fused(head, x, table, rows, bias, targets, weights):
-    del rows  # the table has the same numbers
+    del rows  # the table has the same values
     return _on_devices(_total, head, x, table, bias, targets, weights)
 
 

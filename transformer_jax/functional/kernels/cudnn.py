@@ -66,7 +66,7 @@ def run(
     scores: Scores = ALL_KEYS,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B N T U"]:
-    """Computes the same as :func:`.xla.run`, for what :func:`supports`.
+    """Computes the same as :func:`.xla.run`, for supported cases.
 
     Raises:
         ArgumentError: cuDNN is not installed.
@@ -85,8 +85,8 @@ def run(
             f"attend: implementation cudnn needs a GPU with cuDNN{reason}: use auto"
         ) from None
     y = y[:, :T].swapaxes(1, 2)
-    # The kernel gives an average in fully masked rows: it becomes zero here, and since no gradient
-    # passes the selection, such rows send none.
+    # The kernel returns an average in fully masked rows. Selecting zero here also blocks their
+    # gradient.
     visible = mask.any_visible(T, S)
     return y if visible is None else jnp.where(visible, y, 0)
 
@@ -99,17 +99,17 @@ def run_part(q: Array, k: Array, v: Array, scores: Scores, index: Array) -> Arra
 def arguments(
     q: Array, k: Array, v: Array, mask: Mask
 ) -> tuple[tuple[Array, Array, Array], dict[str, Any]]:
-    """The arguments of ``jax.nn.dot_product_attention``: heads inside, lengths even."""
+    """The arguments of ``jax.nn.dot_product_attention``: heads inside, even lengths."""
     S = k.shape[2]
     lengths = mask.kv_lengths
     if S % 2 and lengths is None:
         lengths = jnp.full((q.shape[0],), S, jnp.int32)
     if lengths is not None:
-        # Without any key the kernel's normalizer would be infinite.
+        # Without any visible key the kernel's normalizer would be infinite.
         lengths = jnp.clip(jnp.broadcast_to(lengths, (q.shape[0],)), 1, S).astype(jnp.int32)
 
     def even(x: Array) -> Array:
-        # Odd lengths are refused in training.
+        # The kernel refuses odd lengths in training.
         return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, x.shape[2] % 2), (0, 0), (0, 0)))
 
     window = None if mask.window is None else (mask.window - 1, 0)

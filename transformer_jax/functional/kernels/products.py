@@ -1,7 +1,7 @@
 """Matrix products and sums in the layout or order that XLA:CPU runs fastest.
 
 ``lax.platform_dependent`` keeps XLA's own form on accelerators when a program is lowered. Branches
-are functions of the module, not closures, so that JAX traces each of them once.
+are module functions, not closures, so that JAX traces each of them once.
 """
 
 import jax.numpy as jnp
@@ -26,8 +26,8 @@ __all__ = [
     "widen",
 ]
 
-# XLA:CPU copies the transposed operand of a batched product. Up to this many queries a head, as in
-# decoding, it is better to copy the queries than the keys.
+# XLA:CPU copies the transposed operand of a batched product. Up to this many queries per head, as
+# in decoding, copying the queries is cheaper than copying the keys.
 FEW_QUERIES = 8
 
 
@@ -43,7 +43,7 @@ def widen(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @real_arguments
 def matmul(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> Float[Array, "..."]:
-    """Returns the product over axis ``i`` of ``a`` and axis ``j`` of ``b``, in at least float32.
+    """Returns the product over axis ``i`` of ``a`` and ``j`` of ``b``, in at least float32.
 
     Example:
         >>> matmul(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]), 1, 1)
@@ -55,13 +55,13 @@ def matmul(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> Fl
 
 @real_arguments
 def sum_rows(x: Float[Array, "*rows F"], dtype=None) -> Float[Array, " F"]:
-    """Returns the sum over all axes but the last; on CPU as a product with ones.
+    """Returns the sum over all axes but the last; on CPU, as a product with ones.
 
     XLA:CPU multiplies matrices faster than it reduces.
 
     Args:
         x: Rows to sum.
-        dtype: Dtype of the result; by default float32, or the dtype of ``x`` where it is wider.
+        dtype: Dtype of the result; by default float32, or the dtype of ``x`` if wider.
 
     Example:
         >>> sum_rows(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -115,16 +115,16 @@ def _rows_product(a, b):
 
 
 def _row_major_product(a, b):
-    # The layout of the result is fixed too: XLA:CPU fails where it would transpose the result.
+    # The layout of the result is fixed too: XLA:CPU fails if it would transpose the result.
     return _row_major(matmul(_row_major(a.T), b, 1, 0))
 
 
 @real_arguments
 def kernel_gradient(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
-    """The gradient of a kernel: :func:`transposed_matmul`, as fast as possible.
+    """The gradient of a kernel: :func:`transposed_matmul` in the fastest form.
 
-    XLA:CPU multiplies by a transposed operand up to twice as fast if it is the narrower. So on CPU,
-    with a wider ``a``, this is ``(bᵀ a)ᵀ``; a barrier keeps XLA from undoing it.
+    XLA:CPU multiplies by a transposed operand up to twice as fast if it is the narrower one. So on
+    CPU, if ``a`` is wider, this is ``(bᵀ a)ᵀ``; a barrier keeps XLA from undoing it.
 
     Example:
         >>> kernel_gradient(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]))
@@ -141,11 +141,11 @@ def _swapped_product(a, b):
 
 
 def make_row_major(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-    """Returns ``x``; on CPU and in bfloat16, with its last axis contiguous in memory.
+    """Returns ``x``; on CPU and in bfloat16, with the last axis contiguous in memory.
 
-    XLA folds a transposition into the product that follows, and XLA:CPU has no bfloat16 product
-    for most of the results: it widens both operands to float32, which takes four times as long
-    where the processor multiplies bfloat16.
+    XLA folds a transposition into the following product, and XLA:CPU has no bfloat16 product for
+    most of the resulting layouts: it widens both operands to float32, which takes four times as
+    long if the processor multiplies bfloat16 natively.
 
     Example:
         >>> make_row_major(jnp.ones((2, 3)).T).shape
@@ -163,8 +163,8 @@ def _row_major(x):
 def rounded_matmul(a, b, axes):
     """Returns the product over pairs of ``axes``, in the dtype of ``a``.
 
-    Accelerators sum bfloat16 products in float32 and round as they write. Asking for a float32
-    result would write twice the bytes there; XLA:CPU has to be asked.
+    Accelerators sum bfloat16 products in float32 and round as they write. Requesting a float32
+    result would write twice the bytes there; XLA:CPU needs the request.
     """
     contract = (axes, ((), ()))
     plain = lambda a, b: lax.dot_general(a, b, contract)
@@ -177,7 +177,7 @@ def rounded_matmul(a, b, axes):
 def query_key_product(
     q: Float[Array, "B N T H"], k: Float[Array, "B N S H"]
 ) -> Float[Array, "B N T S"]:
-    """Returns ``q kᵀ`` in float32; on CPU few queries are transposed instead of all keys.
+    """Returns ``q kᵀ`` in float32; on CPU, a few queries are transposed instead of all keys.
 
     Example:
         >>> query_key_product(jnp.ones((1, 1, 1, 3)), jnp.ones((1, 1, 2, 3)))[0, 0]
@@ -203,8 +203,8 @@ def split_columns(
     """Splits the last axis at ``ends``; the last part is the rest.
 
     Leading axes are merged, since XLA:CPU turns three-dimensional slices into concatenations when
-    it writes a cache. They are kept for symbolic sizes, whose product may be inconclusive, and for
-    positions that are split over a mesh.
+    it writes a cache. They are not merged if sizes are symbolic, because their product may be
+    inconclusive, or if positions are split over a mesh.
 
     Example:
         >>> [part.shape for part in split_columns(jnp.ones((1, 2, 5)), (3,))]

@@ -1,6 +1,6 @@
-"""Ring attention: a text is split over devices, and keys and values are passed around.
+"""Ring attention: a text is split over devices, which pass keys and values around.
 
-Each device of the mesh axis ``context`` holds an equal part of the text. Keys and values are passed
+Each device of the mesh axis ``context`` holds an equal part of the text. Keys and values travel
 around the devices, and each device adds the received block to the softmax of its queries, as
 :mod:`.chunked` does with blocks. No device ever holds the keys of two other devices. The backward
 pass sends them around again, with the sums of their gradients (Liu et al. 2023, "Ring attention
@@ -45,14 +45,14 @@ def run_part(
 ) -> Float[Array, "B N t U"]:
     """Returns the output for this device's queries, which see the keys of all devices.
 
-    Inside ``shard_map``, with an axis :data:`AXIS`.
+    For use inside ``shard_map``, with an axis :data:`AXIS`.
 
     Args:
         q: Queries of this device.
         k: Its keys.
         v: Its values.
-        scores: Scale, cap and mask of the whole text.
-        index: The place of this device along the axis.
+        scores: Scale, cap and mask of the complete text.
+        index: The device's position along the axis.
     """
     score = cast(ScaledDot, scores.score)
     return _attend(q, k, v, scores.mask, index, score)
@@ -100,7 +100,7 @@ def _backward(score: ScaledDot, saved: Any, g: Array) -> tuple[Array | None, ...
 
         dq, (dks, dvs) = lax.scan(body, dq, _blocks(k, v))
         dk, dv = dk + _whole(dks), dv + _whole(dvs)
-        # After the last step the sums are on the device of their keys.
+        # After the last step, the sums are on the device that owns the keys.
         return (dq, *_pass_on((k, v, dk, dv))), None
 
     wide = lambda x: jnp.zeros(x.shape, jnp.float32)
@@ -120,7 +120,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _owner(index: Array, step: Array) -> Array:
-    """Returns the device whose keys a device has at a step."""
+    """Returns the device whose keys this device holds at a step."""
     return (index - step) % lax.axis_size(AXIS)
 
 
@@ -131,7 +131,7 @@ def _pass_on(tree: Any) -> Any:
 
 
 def _blocks(k: Array, v: Array) -> tuple[Array, Array, Array]:
-    """Keys and values in blocks along a leading axis, and the place of each block's first key."""
+    """Keys and values in blocks along a leading axis, and the index of each block's first key."""
     s = k.shape[2]
     block = next((n for n in range(min(BLOCK, s), 15, -1) if s % n == 0), s)
     cut = lambda x: jnp.moveaxis(x.reshape(*x.shape[:2], s // block, block, x.shape[3]), 2, 0)
@@ -139,6 +139,6 @@ def _blocks(k: Array, v: Array) -> tuple[Array, Array, Array]:
 
 
 def _whole(x: Float[Array, "blocks B K s X"]) -> Float[Array, "B K S X"]:
-    """Blocks one after the other again."""
+    """Concatenates blocks again."""
     x = jnp.moveaxis(x, 0, 2)
     return x.reshape(*x.shape[:2], -1, x.shape[4])

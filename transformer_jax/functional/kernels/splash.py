@@ -45,7 +45,7 @@ def run(
     scores: Scores = ALL_KEYS,
     interpret: bool = False,
 ) -> Float[Array, "B N T U"]:
-    """Computes the same as :func:`.xla.run`, for what :func:`supports`."""
+    """Computes the same as :func:`.xla.run`, for supported cases."""
     mask, score = scores.mask or Mask(), cast(ScaledDot, scores.score)
     kernel = _kernel(q.shape, k.shape[2], 1, mask, score, interpret)
     return _run(kernel, q, k, v, mask, score, 0)
@@ -66,7 +66,7 @@ def run_part(
         return run(q, k, v, scores.part_of_queries(index, t), interpret)
     parts = lax.axis_size("context")
     kernel = _kernel((B, N, t * parts, H), k.shape[2], parts, mask, score, interpret)
-    # Each table of blocks keeps the rows of this part.
+    # Each table of blocks keeps only the rows of this part.
     axes = {"data_next": 1, "mask_next": 1, "block_mask": 1, "q_sequence": 0}
 
     def cut(info: Any) -> Any:
@@ -104,7 +104,7 @@ def _kernel(
 def _run(
     kernel: Any, q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, start: int | Array
 ) -> Array:
-    """The queries from ``start`` on, whose positions ``kernel`` knows already."""
+    """Attends for the queries from ``start`` on, whose positions are built into ``kernel``."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     (B, _, T, H), S = q.shape, k.shape[2]
@@ -113,8 +113,8 @@ def _run(
     if ids is None:
         return jax.vmap(kernel)(q, k, v)
     y = jax.vmap(kernel)(q, k, v, segment_ids=splash.SegmentIds(*ids))
-    # The kernel gives an average in fully masked rows: it becomes zero here, and since no gradient
-    # passes the selection, such rows send none.
+    # The kernel returns an average in fully masked rows. Selecting zero here also blocks their
+    # gradient.
     visible = mask.part_of_queries(start, T).any_visible(T, S)
     return y if visible is None else jnp.where(visible, y, 0)
 
@@ -124,9 +124,9 @@ def segment_ids(
 ) -> tuple[Array, Array] | None:
     """Lengths and segments as ids ``[B T]`` and ``[B S]``, equal where a query sees a key.
 
-    Queries begin at position ``start``. The kernel divides by zero in a fully masked row, so the
-    query of such a row gets the id of some key in reach: the key at its position, or the first key
-    if the mask has no positions.
+    Queries begin at position ``start``. The kernel divides by zero in a fully masked row, so its
+    query gets the id of some key within reach: the key at its position, or the first key if the
+    mask has no positions.
     """
     mask = mask.part_of_queries(start, T)
     visible = mask.any_visible(T, S)

@@ -16,11 +16,11 @@ PADDING = -1e9  # logit of a token that does not exist
 
 
 class VocabularySplit(NamedTuple):
-    """Inside ``jax.shard_map``: each device has the logits of a part of the vocabulary.
+    """A split inside ``jax.shard_map``: each device has the logits of a part of the vocabulary.
 
     Attributes:
-        over: The mesh axis along which the parts lie, all of one size.
-        size: Tokens of the vocabulary; further logits are padding.
+        over: The mesh axis over which the parts, all of equal size, are spread.
+        size: Tokens in the vocabulary; further logits are padding.
     """
 
     over: str
@@ -44,20 +44,20 @@ class VocabularySplit(NamedTuple):
 
 
 class TableParts(NamedTuple):
-    """An output table on a mesh, as it is stored and as a device uses it inside ``shard_map``.
+    """An output table on a mesh, as stored and as used by a device inside ``shard_map``.
 
-    It is used with all columns, and with the device's part of the rows if there is a tensor axis.
-    A vocabulary that the tensor axis does not divide is stored by columns and padded for use.
+    A device uses all columns, and only its own rows if there is a tensor axis. A vocabulary that
+    the tensor axis does not divide is stored by columns and padded for use.
     """
 
     stored: P
-    size: int  # rows of the whole table
+    size: int  # rows of the complete table
     tensor: int  # devices along the tensor axis
     over: tuple[str, ...]  # mesh axes whose devices have different rows of the batch or positions
 
     @property
     def padded(self) -> int:
-        """Rows on all devices, padding included."""
+        """Rows on all devices, including padding."""
         part = -(-self.size // self.tensor)
         return self.tensor * (-(-part // LANES) * LANES if part > LANES else part)
 

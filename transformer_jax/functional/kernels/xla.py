@@ -27,17 +27,17 @@ from transformer_jax.functional.scores import (
 __all__ = ["run", "supports"]
 
 # In blocks of queries, causal attention skips the keys after the last query of each block. On CPU
-# 1.1 to 1.3 times as fast at 256 and 512 queries, and no faster at 128.
-MIN_LENGTH = 192  # queries from which on they are divided
-QUERY_BLOCK = 64  # queries a block at least
-MAX_BLOCKS = 8  # each is compiled
+# this is 1.1 to 1.3 times as fast at 256 and 512 queries, and no faster at 128.
+MIN_LENGTH = 192  # queries from which on they are divided into blocks
+QUERY_BLOCK = 64  # fewest queries per block
+MAX_BLOCKS = 8  # each is compiled separately
 NARROW = (jnp.dtype(jnp.bfloat16),)  # dtypes whose backward pass is written by hand
 
 Blocks = tuple[tuple[int, int, int], ...]  # first query, queries and keys of each
 
 
 def supports(*_: Any) -> None:
-    """None: this kernel supports everything."""
+    """Returns None: this kernel supports everything."""
 
 
 def run(
@@ -51,18 +51,18 @@ def run(
 ) -> Float[Array, "B N T U"]:
     """Computes ``softmax(score(q, k) + bias) v`` under the mask; zero in fully masked rows.
 
-    In bfloat16, without bias and cap, the backward pass is written by hand (reverse mode only):
-    autodiff would multiply float32 slopes by bfloat16 numbers, which is up to 1.7 times as slow. In
-    float32 it is autodiff's; a hand-written one was not faster at any measured length.
+    In bfloat16, without bias and cap, the backward pass is hand-written (reverse mode only):
+    autodiff would multiply float32 slopes by bfloat16 values, which is up to 1.7 times as slow. In
+    float32 autodiff is used; a hand-written pass was not faster at any measured length.
 
     Args:
         q: Queries.
         k: Keys, each head shared by ``N / K`` query heads.
         v: Values.
         scores: Scale and cap of ``q kᵀ``, bias and mask.
-        dropout: Fraction of weights set to zero, and a random key, without which nothing is
+        dropout: Fraction of weights to set to zero, and a random key; without a key nothing is
             dropped.
-        query_blocks: Divide long causal queries into blocks (not with a bias).
+        query_blocks: Whether to divide long causal queries into blocks (not with a bias).
     """
     (B, N, T, _), S = q.shape, k.shape[2]
     rate, key = dropout or (0.0, None)
