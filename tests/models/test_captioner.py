@@ -75,5 +75,5 @@ def test_maps_of_attention_have_a_column_for_each_patch(model, batch):
 
 
 def test_an_encoder_within_the_decoder_is_refused():
-    with pytest.raises(ConfigError, match="the encoder has settings of its own"):
+    with pytest.raises(ConfigError, match="the encoder has its own settings"):
         Captioner(ENCODER, dataclasses.replace(CONFIG, encoder_layers=1), rngs=nnx.Rngs(0))

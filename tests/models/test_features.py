@@ -156,7 +156,7 @@ def test_the_architecture_shows_the_projection(name, line):
 def test_positions_of_another_width_are_refused():
     model = nnx.merge(*made("luong"))
     source, lengths, _ = speech()
-    message = "positions of 11 numbers: this model reads 12, 2 frames of 6 each"
+    message = "positions of width 11: this model reads 12, 2 frames of 6 each"
     with pytest.raises(DataError, match=message):
         model.encoded({"source": source[..., 1:], "source_lengths": lengths})
 
@@ -172,7 +172,7 @@ def test_stacked_frames_are_what_it_reads():
         ((-1,), "features.num_features is -1: at least 0"),
         ((1 << 17,), "features.num_features is 131072: at most 65536"),
         ((3, 0), "features.stacked_frames is 0: at least 1"),
-        ((0, 2), "features.stacked_frames is 2: it is for models of"),
+        ((0, 2), "features.stacked_frames is 2: it is for feature models"),
     ],
 )
 @pytest.mark.parametrize("make", [transformer, recurrent])

@@ -294,7 +294,7 @@ def test_what_cannot_be_is_refused():
         NgramModel.train(ids, offsets, order=0, vocab_size=2)
     with pytest.raises(ConfigError, match=r"k = -1: 0 or more"):
         AddK(-1)
-    with pytest.raises(ConfigError, match="one be left to predict"):
+    with pytest.raises(ConfigError, match="leave one to predict"):
         NgramModel.train(ids[:0], offsets[:1], order=1, vocab_size=2, excluded=(0, 1))
     with pytest.raises(DataError, match="token 1 is never predicted"):
         NgramModel.train(ids, offsets, order=1, vocab_size=2, excluded=(1,))
@@ -351,7 +351,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
     assert refused > len(whole) / 41 / 2
     for content in (b"", b"text", whole[:-30], whole[: len(whole) // 2]):
         path.write_bytes(content)
-        with pytest.raises(CheckpointError, match="no n-gram model, or a damaged one"):
+        with pytest.raises(CheckpointError, match="not an n-gram model, or a damaged one"):
             NgramModel.load(path)
     with pytest.raises(CheckpointError, match="No such file"):
         NgramModel.load(tmp_path / "none.npz")
@@ -364,7 +364,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
     [
         ({"settings": {"format": 2}}, "format 2, this version reads 1"),
         ({"settings": {"order": 4}}, "keys_4"),
-        ({"settings": {"vocab_size": 5}}, "not those of its vocabulary"),
+        ({"settings": {"vocab_size": 5}}, "do not match its vocabulary"),
         ({"settings": {"smoothing": {"kind": "Other"}}}, "Other"),
         ({"keys_2": lambda x: x[::-1]}, "counts of 2 tokens are out of order"),
         ({"keys_3": lambda x: x + 10_000}, "runs of 3 tokens have no beginning"),

@@ -223,19 +223,19 @@ def test_what_does_not_fit_is_refused():
     lstm = lambda inputs, size, **how: Recurrent(inputs, size, "lstm", **how, rngs=rngs)
     read = lstm(D, D)
     for layers, message in (
-        (lstm(D, D, bidirectional=True), "a decoder reads in one direction"),
-        (lstm(D, D, layers=2), "2 layers on an encoder of as many"),
-        (lstm(D + 1, D), "its layers read 9 numbers, not 8"),
-        (lstm(D, D + 1), "states have 9 numbers, and the output table 8"),
+        (lstm(D, D, bidirectional=True), "a decoder is unidirectional"),
+        (lstm(D, D, layers=2), "2 layers, not as many as the encoder"),
+        (lstm(D + 1, D), "its layers read width 9, not 8"),
+        (lstm(D, D + 1), "states have size 9, the output table 8"),
         (Recurrent(D, D, "gru", rngs=rngs), "gru on an encoder of lstm: as many states"),
     ):
         with pytest.raises(ConfigError, match=f"RecurrentDecoder: {message}"):
             RecurrentDecoder(table, layers, read, rngs=rngs)
-    with pytest.raises(ConfigError, match="score dot: queries have 8 numbers and keys 6: choose"):
+    with pytest.raises(ConfigError, match="score dot: queries have size 8 and keys 6: choose"):
         make_score("dot", 8, 6, rngs=rngs)
     decoder = RecurrentDecoder(table, lstm(D, D), read, rngs=rngs)
     [states] = normals((B, S, D))
-    with pytest.raises(ConfigError, match="the encoder gives no last states"):
+    with pytest.raises(ConfigError, match="the encoder returns no last states"):
         decoder.hidden(Encoded(states, None), jnp.ones((B, T), jnp.int32))
     with pytest.raises(ConfigError, match="this decoder has no attention"):
         decoder.attention_maps(Encoded(states, None), jnp.ones((B, T), jnp.int32))

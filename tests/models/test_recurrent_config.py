@@ -57,8 +57,8 @@ REFUSED = {
     "model.d_model is 0: at least 1": {"d_model": 0},
     "model.num_layers is 1000: at most 256": {"num_layers": 1000},
     "model.dropout is 1.0: allowed are 0 up to, not including, 1": {"dropout": 1.0},
-    "model.compute.remat: recurrent layers do not have it": {"compute": {"remat": True}},
-    "model.attention.score dot: states have 256 numbers and those of an encoder in both directions "
+    "model.compute.remat: recurrent layers do not support it": {"compute": {"remat": True}},
+    "model.attention.score dot: states have size 256 and those of an encoder in both directions "
     "512: choose general or concat": {"attention": AlignmentConfig("dot")},
     "model.attention.input_feeding is for attention with query current": {
         "attention": AlignmentConfig("none", input_feeding=True)
@@ -66,7 +66,7 @@ REFUSED = {
     "model.head.maxout_size is for model.attention.query previous": {
         "head": RecurrentHeadConfig(False, 100)
     },
-    "model.head.tie_word_embeddings: hidden states have 256 numbers and embeddings 100: make them "
+    "model.head.tie_word_embeddings: hidden states have size 256 and embeddings 100: make them "
     "equal": {"embedding": RecurrentEmbeddingConfig(100)},
     "model.decoder_vocab_size: a decoder with its own vocabulary shares no embeddings": {
         "decoder_vocab_size": 10

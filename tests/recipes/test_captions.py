@@ -245,7 +245,7 @@ def test_damaged_pictures_are_refused_in_one_line(tmp_path, capfd, damage, said)
         (["--augmentation.mixup", "0.2"], "texts of two pictures cannot be mixed"),
         (["--data.corpus", "scenes"], "data is given in more than one way"),
         (["--training.sequence-length", "4"], "no caption has at most 4 tokens"),
-        (["--model.encoder-layers", "1"], "the encoder has settings of its own"),
+        (["--model.encoder-layers", "1"], "the encoder has its own settings"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(run, pictures, tmp_path, capfd, flags, said):

@@ -1,1 +1,1 @@
-"""Models of all families, their configurations, and the layers of which they consist."""
+"""Models of all families, their configurations, and the layers they consist of."""

@@ -1,4 +1,4 @@
-"""A Vision Transformer and a decoder that attends to what it encodes: pictures to texts."""
+"""Image captioning: a Vision Transformer, and a decoder that attends to its output."""
 
 import jax
 from flax import nnx
@@ -15,12 +15,12 @@ __all__ = ["Captioner"]
 
 
 class Captioner(EncoderDecoder):
-    """An :class:`.EncoderDecoder` of images: inputs are ``images``, targets are texts.
+    """An :class:`.EncoderDecoder` whose inputs are ``images`` and whose targets are texts.
 
-    The decoder attends to the class embedding and to every patch. A linear map, ``bridge``, changes
-    the width of the encoder to that of the decoder where they differ. The parts of the decoder are
-    fields, as in a :class:`.Decoder`, whose parameters have the same paths; :meth:`as_decoder` puts
-    them together.
+    The decoder attends to the class embedding and to every patch. If the widths differ, a linear
+    map, ``bridge``, projects the encoder's width to the decoder's. The parts of the decoder are
+    fields, as in a :class:`.Decoder`, and their parameters have the same paths;
+    :meth:`as_decoder` assembles them.
 
     Args:
         encoder: Configuration of the Vision Transformer.
@@ -28,7 +28,7 @@ class Captioner(EncoderDecoder):
         rngs: Random streams of the parameters.
 
     Raises:
-        ConfigError: The decoder has no layers, or an encoder of its own.
+        ConfigError: The decoder has no layers, or has encoder layers.
     """
 
     def __init__(self, encoder: TransformerConfig, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -36,7 +36,7 @@ class Captioner(EncoderDecoder):
             raise ConfigError(
                 f"model.encoder_layers is {config.encoder_layers} and model.decoder_layers "
                 f"{config.decoder_layers}: the decoder of a captioner has 0 and at least 1; the "
-                f"encoder has settings of its own"
+                f"encoder has its own settings"
             )
         decoder = TransformerDecoder.from_config(config, rngs=rngs)
         bridge = None
@@ -46,7 +46,7 @@ class Captioner(EncoderDecoder):
         self.embedding, self.head, self.config = decoder.embedding, decoder.head, config
 
     def as_decoder(self) -> TransformerDecoder:
-        """Returns the decoder as a module of its own, which shares these parameters."""
+        """Returns the decoder as a separate module, which shares these parameters."""
         return TransformerDecoder(self.embedding, self.decoder, self.head)
 
     def __call__(
@@ -58,14 +58,15 @@ class Captioner(EncoderDecoder):
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B T V"]:
-        """Returns logits of the token that follows each of ``target``, which is shifted right.
+        """Returns logits of the token after each of ``target``, which is already shifted right.
 
         Args:
-            images: Pixels, normalized as they were in training; channels last.
+            images: Pixels, normalized as in training; channels last.
             target: Target tokens, shifted right.
-            source_lengths: Ignored; encoders of texts take it, and no patch is padding.
-            target_lengths: How many tokens of each row are real, or which; None is all.
-            key: Dropout, if given.
+            source_lengths: Ignored: text encoders take it, and no patch is padding.
+            target_lengths: Number of non-padding tokens in each row, or a mask of them; None is
+                all.
+            key: Random key of dropout; None is no dropout.
         """
         del source_lengths
         keys = (None, None) if key is None else jax.random.split(key)
@@ -79,9 +80,9 @@ class Captioner(EncoderDecoder):
         target: Int[Array, "B T"],
         source_lengths: Int[Array, " B"] | None = None,
     ) -> dict[str, Float32[Array, "L B N _ _"]]:
-        """Returns the weights of every layer and head: ``encoder``, ``decoder`` and ``cross``.
+        """The attention weights of every layer and head: ``encoder``, ``decoder`` and ``cross``.
 
-        Columns of ``cross`` are the class embedding and the patches, line by line.
+        The columns of ``cross`` are the class embedding and the patches in line order.
         """
         del source_lengths
         maps: dict[str, list[Array]] = {"encoder": [], "decoder": [], "cross": []}

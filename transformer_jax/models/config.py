@@ -1,4 +1,4 @@
-"""The configuration of a model: frozen dataclasses in small groups.
+"""The configuration of a model, as small groups of frozen dataclasses.
 
 One set of fields covers Vaswani et al. 2017, BERT, RoBERTa, ELECTRA, DistilBERT, GPT-2, BART,
 Marian, T5, ViT and Llama; model code depends on fields, never on a model's name.
@@ -48,7 +48,7 @@ __all__ = [
 class TransformerConfig(Configuration):
     """Model configuration; the defaults are Vaswani et al. 2017, base size."""
 
-    # V; training sets it from the tokenizer; 0 for images.
+    # V; training sets it from the tokenizer. 0 for images.
     vocab_size: Annotated[int, Range(0, 1 << 26)] = 37_000
     d_model: Annotated[int, Range(1, 1 << 20)] = 512  # D
     encoder_layers: Annotated[int, Range(0, 1 << 12)] = 6  # L
@@ -71,7 +71,7 @@ class TransformerConfig(Configuration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.image.image_size:  # positions follow from the image
+        if self.image.image_size:  # the number of positions follows from the image
             length = self.image.sequence_length
             positions = dataclasses.replace(self.positions, max_length=length)
             object.__setattr__(self, "positions", positions)
@@ -79,7 +79,7 @@ class TransformerConfig(Configuration):
 
     @property
     def embedding_scale(self) -> float:
-        """Factor of token embeddings; that of features is 1 where none is given."""
+        """Factor of token embeddings; for features it is 1 unless given."""
         scale = self.embedding.scale
         if scale is None and self.features.num_features:
             return 1.0
@@ -87,7 +87,7 @@ class TransformerConfig(Configuration):
 
     @property
     def input_size(self) -> int:
-        """Size of an embedding with what stands beside it, which is mapped to D if it differs."""
+        """Width of an embedding plus anything concatenated to it; mapped to D if it differs."""
         return self.embedding_size * (1 + (self.positions.kind == "concatenated"))
 
     @property
@@ -135,7 +135,7 @@ class TransformerConfig(Configuration):
 
 
 def _check(config: TransformerConfig) -> None:
-    """Refuses groups that do not go together.
+    """Refuses groups of settings that do not fit together.
 
     Raises:
         ConfigError: Names the field, its value and what is allowed.
@@ -177,7 +177,7 @@ def _check_mixer(config: TransformerConfig, mixer: MixerConfig) -> None:
         )
     if mixer.kind == "recurrent" and config.encoder_layers and config.d_model % 2:
         raise ConfigError(
-            f"d_model is {config.d_model}: an encoder's recurrent mixer has half of it in each "
+            f"d_model is {config.d_model}: an encoder's recurrent mixer uses half of it per "
             f"direction: choose an even number"
         )
     if config.compute.scan_layers and len(set(mixer.dilations)) > 1:
@@ -204,7 +204,7 @@ def _check_heads(config: TransformerConfig) -> None:
 
 
 def _check_embedding(config: TransformerConfig) -> None:
-    """One table for both sides, and embeddings of another size than the model's."""
+    """Checks the shared table, and embeddings whose size differs from the model's."""
     embedding, target = config.embedding, config.decoder_vocab_size
     if target and target != config.vocab_size and embedding.share_encoder_decoder_embeddings:
         raise ConfigError(
@@ -221,9 +221,9 @@ def _check_embedding(config: TransformerConfig) -> None:
 
 
 def _check_grid(config: TransformerConfig) -> None:
-    """Refuses positions of rows and columns where there are none, or no room for both.
+    """Refuses grid or concatenated positions for the wrong input or width.
 
-    Patches of images have no positions beside them either.
+    Concatenated positions are not available for image patches.
     """
     if config.positions.kind == "concatenated" and config.image.image_size:
         raise ConfigError("positions.kind concatenated is for texts: choose sinusoidal_2d")

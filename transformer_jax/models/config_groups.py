@@ -1,4 +1,4 @@
-"""The groups of a model's configuration, each with its ranges and its own relations."""
+"""The groups of a model's configuration, with their ranges and the relations between fields."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -42,21 +42,20 @@ class EmbeddingConfig(Configuration, group="embedding"):
     layernorm_embedding: bool = False  # normalize the sum of embeddings (BERT, BART)
     type_vocab_size: Annotated[int, Range(0, 1 << 20)] = 0  # token types (segments); 0 is no table
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
-    # E; a linear map projects to d_model (ELECTRA).
+    # E; if it differs from d_model, a linear map projects it (ELECTRA).
     embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None
-    dropout: Rate = 0.1  # of the sum of embeddings
-    init: str | None = None  # word vectors that training begins with: a file of word2vec
+    dropout: Rate = 0.1  # dropout of the sum of embeddings
+    init: str | None = None  # initial word vectors: a word2vec file
 
 
 @dataclasses.dataclass(frozen=True)
 class PositionConfig(Configuration, group="positions"):
     """Position information: a table, RoPE, ALiBi or relative position biases."""
 
-    # sinusoidal_halves: sines, then cosines (Marian), sinusoidal_fairseq: the same with other
-    # frequencies (M2M100), sinusoidal_2d: these of the row and of the column of a patch (images);
-    # concatenated: sinusoids next to each embedding, not added to it, and a map of both to d_model
-    # where they are not as wide;
-    # relative: biases of T5.
+    # sinusoidal_halves: sines, then cosines (Marian); sinusoidal_fairseq: the same with other
+    # frequencies (M2M100); sinusoidal_2d: these for the row and the column of a patch (images);
+    # concatenated: sinusoids appended to each embedding instead of added, and projected to d_model
+    # if the widths differ; relative: biases of T5.
     kind: Literal[
         "none",
         "learned",
@@ -69,27 +68,27 @@ class PositionConfig(Configuration, group="positions"):
         "alibi",
         "relative",
     ] = "sinusoidal"
-    # Longest sequence; rows of a learned table minus the offset.
+    # Longest sequence: the rows of a learned table, less the offset.
     max_length: Annotated[int, Range(1, 1 << 30)] = 1024
-    # The first row in use of a learned table (BART 2) or of sinusoidal_fairseq (M2M100 2).
+    # First used row of a learned table (BART 2) or of sinusoidal_fairseq (M2M100 2).
     offset: Annotated[int, Range(0, 1 << 20)] = 0
-    skip_padding: bool = False  # positions count non-padding tokens only (RoBERTa)
-    rope_theta: Positive = 10_000.0  # base of the angles of RoPE
-    rope_dim: Count | None = None  # rotary dimensions, the first of a head; None is all
+    skip_padding: bool = False  # count only non-padding tokens as positions (RoBERTa)
+    rope_theta: Positive = 10_000.0  # base of RoPE's angles
+    rope_dim: Count | None = None  # rotary dimensions, the first of each head; None is all
     # Llama 3.1: factor, low and high frequency factors, original length.
     rope_scaling: tuple[Positive, Positive, Positive, Count] | None = None
     # yarn_frequencies
     rope_yarn: tuple[Positive, Positive, Positive, Count, bool] | None = None
     rope_dynamic: tuple[Positive, Count] | None = None  # NTK factor, length: dynamic_base
-    # LongRoPE: divisors of the frequency of each pair, up to rope_original_max_length.
+    # LongRoPE: divisor of each pair's frequency, up to rope_original_max_length.
     rope_short_factor: tuple[Positive, ...] = ()
-    rope_long_factor: tuple[Positive, ...] = ()  # LongRoPE: the divisors beyond that length
-    rope_original_max_length: Count | None = None  # LongRoPE: the context of pre-training
+    rope_long_factor: tuple[Positive, ...] = ()  # LongRoPE: divisors beyond that length
+    rope_original_max_length: Count | None = None  # LongRoPE: length of the context in pre-training
     rope_attention_factor: Positive = 1.0  # factor of rotated queries and keys (YaRN, LongRoPE)
     rope_interpolation: Annotated[float, Range(1)] = (
-        1.0  # positions are divided by it (position interpolation)
+        1.0  # divisor of positions (position interpolation)
     )
-    num_buckets: Annotated[int, Range(1, 1 << 20)] = 32  # of relative distances (T5)
+    num_buckets: Annotated[int, Range(1, 1 << 20)] = 32  # buckets of relative distances (T5)
     # Larger distances share the last bucket (T5).
     max_distance: Annotated[int, Range(1, 1 << 30)] = 128
 
@@ -97,8 +96,8 @@ class PositionConfig(Configuration, group="positions"):
     def bounded(self) -> bool:
         """Returns whether no sequence may exceed ``max_length``.
 
-        A learned or sinusoidal table has that many rows, and the angles of dynamic NTK and
-        LongRoPE depend on it.
+        A learned or sinusoidal table has that many rows, and the angles of dynamic NTK and LongRoPE
+        depend on it.
         """
         depends = self.rope_method in ("rope_dynamic", "rope_short_factor")
         table = self.kind in ("learned", "concatenated") or self.kind.startswith("sinusoidal")
@@ -106,20 +105,20 @@ class PositionConfig(Configuration, group="positions"):
 
     @property
     def rope_method(self) -> str | None:
-        """Name of the field that changes the angles of plain RoPE, if there is one."""
+        """Name of the field that changes the angles of plain RoPE, or None."""
         return next(iter(self.rope_methods), None)
 
     @property
     def rope_methods(self) -> tuple[str, ...]:
-        """Names of all such fields that are set; a valid configuration has at most one."""
+        """Names of all such fields that are set; a valid configuration sets at most one."""
         return tuple(name for name in _ROPE_METHODS if getattr(self, name))
 
     def check(self, head_dim: int, decodes: bool) -> None:
-        """Refuses positions that heads of a size, or a decoder, cannot have.
+        """Refuses positions that do not fit the head size, or a decoder.
 
         Args:
             head_dim: H, the size of a query head.
-            decodes: Whether there are decoder layers, whose distances have one direction.
+            decodes: Whether there are decoder layers, whose distances have only one direction.
 
         Raises:
             ConfigError: Names the field, its value and what is allowed.
@@ -135,7 +134,7 @@ class PositionConfig(Configuration, group="positions"):
             )
 
     def _check_rope(self, head_dim: int) -> None:
-        """Refuses rotary embeddings that do not fit the heads, or change their angles twice."""
+        """Refuses rotary embeddings that do not fit the heads or change their angles twice."""
         if self.rope_dim is None and head_dim % 2:
             raise ConfigError(f"rotary embeddings need an even head size, not {head_dim}")
         size = head_dim if self.rope_dim is None else self.rope_dim
@@ -146,8 +145,7 @@ class PositionConfig(Configuration, group="positions"):
             )
         if len(methods := self.rope_methods) > 1:
             raise ConfigError(
-                f"positions.{' and positions.'.join(methods)} are given: only one of them is "
-                f"allowed"
+                f"positions.{' and positions.'.join(methods)} are set: only one of them is allowed"
             )
         if self.rope_dynamic and size < 4:
             raise ConfigError(
@@ -157,7 +155,7 @@ class PositionConfig(Configuration, group="positions"):
         low, high = (self.rope_scaling or (1.0, 0.0, 1.0))[1:3]
         if not low < high:
             raise ConfigError(
-                f"positions.rope_scaling is {self.rope_scaling}: the second number has to be "
+                f"positions.rope_scaling is {self.rope_scaling}: the second number must be "
                 f"below the third"
             )
         if self.rope_yarn is not None and self.rope_theta <= 1:
@@ -192,11 +190,11 @@ class AttentionConfig(Configuration, group="attention"):
     num_kv_heads: Annotated[int, Range(1, 1 << 14)] | None = None
     head_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # H; None is d_model / num_heads
     value_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # U; None is head_dim
-    bias: bool = True  # of the query, key and value projections
-    out_bias: bool = True  # of the output projection
-    qk_norm: bool = False  # normalize each query and key head (Qwen 3)
-    dropout: Rate = 0.0  # of attention weights
-    # Kernel of attention; auto takes the fastest of the device that is exact.
+    bias: bool = True  # biases in the query, key and value projections
+    out_bias: bool = True  # bias in the output projection
+    qk_norm: bool = False  # normalize queries and keys in each head (Qwen 3)
+    dropout: Rate = 0.0  # dropout of attention weights
+    # Attention kernel; auto is the fastest exact one on the device.
     implementation: Literal["auto", "xla", "chunked", "cudnn", "splash", "ring"] = "auto"
 
 
@@ -206,12 +204,12 @@ class ScoreConfig(Configuration, group="scores"):
 
     scale: Annotated[float, Range()] | None = None  # None is head_dim ** -0.5 (T5: 1)
     attn_logit_softcapping: Positive | None = None  # cap * tanh(scores / cap)
-    sliding_window: Count | None = None  # visible keys are fewer than this many tokens away
-    sliding_window_every: Count = 1  # layers i * every have the window (Gemma 2: 2)
-    sliding_window_layers: tuple[Amount, ...] | None = None  # or these layers, from 0 (Qwen 2)
+    sliding_window: Count | None = None  # each token sees keys fewer than this many tokens away
+    sliding_window_every: Count = 1  # only every so many layers have the window (Gemma 2: 2)
+    sliding_window_layers: tuple[Amount, ...] | None = None  # or only these layers have it, from 0
 
     def window_of(self, layer: int) -> int | None:
-        """Sliding window of a layer; None is full attention.
+        """Sliding window of a layer; None for full attention.
 
         Example:
             >>> scores = ScoreConfig(sliding_window=8, sliding_window_layers=(1, 2))
@@ -223,7 +221,7 @@ class ScoreConfig(Configuration, group="scores"):
         return self.sliding_window if local else None
 
     def check(self, layers: int) -> None:
-        """Refuses windows of layers that are not there.
+        """Refuses windows for layers that do not exist.
 
         Raises:
             ConfigError: Names the field, its value and what is allowed.
@@ -245,15 +243,15 @@ class ScoreConfig(Configuration, group="scores"):
 
 @dataclasses.dataclass(frozen=True)
 class MixerConfig(Configuration, group="mixer"):
-    """The mixer of the positions of a block; restricted attention is ``scores.sliding_window``."""
+    """The layer that mixes positions; restricted attention is ``scores.sliding_window``."""
 
-    kind: Literal["attention", "recurrent", "convolution"] = "attention"  # of every block
-    cell: CellName = "lstm"  # of recurrent; an encoder's reads in both directions
-    # Of recurrent: gradients go back to the last multiple of so many positions; None is to the
+    kind: Literal["attention", "recurrent", "convolution"] = "attention"  # mixer of every block
+    cell: CellName = "lstm"  # cell of the recurrent mixer; an encoder's is bidirectional
+    # Recurrent: gradients stop at every multiple of this many positions; None backpropagates to the
     # first position.
     bptt_length: Annotated[int, Range(1, 1 << 20)] | None = None
-    kernel_size: Annotated[int, Range(1, 1 << 16)] = 3  # of convolution, positions
-    # Dilations of convolution, repeated over the layers.
+    kernel_size: Annotated[int, Range(1, 1 << 16)] = 3  # width of the convolution, in positions
+    # Dilations of the convolution, repeated over the layers.
     dilations: tuple[Annotated[int, Range(1, 1 << 16)], ...] = (1,)
 
     def __post_init__(self) -> None:
@@ -267,7 +265,7 @@ class MixerConfig(Configuration, group="mixer"):
         }
         for name, kind in kinds.items():
             if getattr(self, name) != usual[name] and self.kind != kind:
-                raise ConfigError(f"mixer.{name} is for mixer.kind {kind}, and it is {self.kind}")
+                raise ConfigError(f"mixer.{name} is for mixer.kind {kind}, but it is {self.kind}")
         if not self.dilations:
             raise ConfigError("mixer.dilations is empty: at least one number is needed")
 
@@ -276,26 +274,26 @@ class MixerConfig(Configuration, group="mixer"):
 class FeedForwardConfig(Configuration, group="feed_forward"):
     """Position-wise feed-forward network."""
 
-    # F; 0 is no such sub-layer, where the mixer is not attention.
+    # F; 0 omits this sub-layer, unless the mixer is attention.
     d_ff: Annotated[int, Range(0, 1 << 22)] = 2048
-    activation: Activation = "relu"  # between the two maps
+    activation: Activation = "relu"  # between the two linear maps
     gated: bool = False  # activation(x W) * (x V) instead of activation(x W)
-    bias: bool = True  # of its maps
+    bias: bool = True  # biases in its linear maps
     activation_dropout: Rate = 0.0  # dropout of the hidden activations
 
 
 @dataclasses.dataclass(frozen=True)
 class NormConfig(Configuration, group="norm"):
-    """Normalization of the residual stream."""
+    """Normalization in the residual stream."""
 
-    kind: Literal["layer", "rms"] = "layer"  # layer normalization, or by root mean square
+    kind: Literal["layer", "rms"] = "layer"  # layer normalization or root mean square
     # post: after the sum; pre: before each sub-layer; sandwich: before and after it (Gemma 2).
     placement: Literal["post", "pre", "sandwich"] = "post"
     eps: NotNegative = 1e-5  # added to the variance
     gain_offset: Annotated[float, Range()] = 0.0  # the gain is this plus the parameter (Gemma: 1)
-    bias: bool = True  # of layer norm
-    final: bool | None = None  # a norm after the last block; None: unless post-norm
-    residual_dropout: Rate = 0.1  # of each sub-layer's output, before the residual sum
+    bias: bool = True  # bias in layer normalization
+    final: bool | None = None  # a norm after the last block; None: yes, unless placement is post
+    residual_dropout: Rate = 0.1  # dropout of each sub-layer's output, before the residual sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,30 +301,30 @@ class HeadConfig(Configuration, group="head"):
     """Output head: hidden states to logits."""
 
     tie_word_embeddings: bool = True  # the output matrix is the embedding table
-    bias: bool = False  # of the logits
-    scale: Annotated[float, Range()] = 1.0  # factor of hidden states (T5 1.0: d_model ** -0.5)
+    bias: bool = False  # bias of the logits
+    scale: Annotated[float, Range()] = 1.0  # factor of the hidden states (T5 1.0: d_model ** -0.5)
     final_logit_softcapping: Positive | None = None  # cap * tanh(logits / cap) (Gemma 2)
     mlm_transform: bool = False  # dense, activation, norm before the logits (BERT)
     mlm_transform_activation: Activation | None = None  # None is feed_forward.activation
-    pooler: bool = False  # dense layer on the first hidden state (BERT),
-    pooler_activation: Activation = "tanh"  # followed by this (DistilBERT: relu)
+    pooler: bool = False  # dense layer on the first hidden state (BERT)
+    pooler_activation: Activation = "tanh"  # activation of the pooler (DistilBERT: relu)
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureConfig(Configuration, group="features"):
-    """Frames of features in place of source tokens, such as log-mel frames of speech."""
+    """Frames of features instead of source tokens, such as log-mel frames of speech."""
 
-    num_features: Annotated[int, Range(0, 1 << 16)] = 0  # numbers of a frame; 0 is a text model
-    # Frames that make one position of the encoder.
+    num_features: Annotated[int, Range(0, 1 << 16)] = 0  # values per frame; 0 is a text model
+    # Frames stacked into one position of the encoder.
     stacked_frames: Annotated[int, Range(1, 1 << 16)] = 4
 
     @property
     def width(self) -> int:
-        """Numbers of a position."""
+        """Values per position."""
         return self.num_features * self.stacked_frames
 
     def check(self, shared: bool) -> None:
-        """Refuses settings of features that no encoder can have.
+        """Refuses feature settings that no encoder can have.
 
         Args:
             shared: Whether encoder and decoder share a table.
@@ -341,17 +339,17 @@ class FeatureConfig(Configuration, group="features"):
             )
         if not self.num_features and self != FeatureConfig():
             raise ConfigError(
-                f"features.stacked_frames is {self.stacked_frames}: it is for models of features, "
+                f"features.stacked_frames is {self.stacked_frames}: it is for feature models, "
                 f"and features.num_features is 0"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class ComputeConfig(Configuration, group="compute"):
-    """Computation settings, which change no result beyond rounding."""
+    """Computation settings, which change results only by rounding."""
 
-    # Of matrix products; parameters stay float32. A run with auto takes bfloat16 on GPUs and TPUs
-    # and float32 on CPUs, which its config.json then says.
+    # Dtype of matrix products; parameters stay float32. auto is bfloat16 on GPUs and TPUs and
+    # float32 on CPUs; the run's config.json stores the result.
     dtype: Literal["auto", "float32", "bfloat16"] = "float32"
-    scan_layers: bool = False  # one compiled block for all layers: compiles fast, slower on CPU
+    scan_layers: bool = False  # compile one block for all layers: compiles fast, runs slower on CPU
     remat: bool = False  # recompute activations in the backward pass

@@ -1,4 +1,4 @@
-"""The decoder-only Transformer: a language model, and one that also estimates values."""
+"""The decoder-only Transformer: a language model, optionally with a value head."""
 
 from collections.abc import Mapping
 
@@ -21,11 +21,10 @@ __all__ = ["Decoder", "ValuedDecoder"]
 
 
 class Decoder(Summarized):
-    """Scores each token of a text, given those before it.
+    """Scores each token of a text, given the tokens before it.
 
-    ``Y = softmax(X̃ W^(p))`` at every position, each of which sees only what stands before it.
-    Radford et al. 2018. The last tokens of a row may be padding: nothing before
-    them sees them.
+    ``Y = softmax(X̃ W^(p))`` at every position, each of which sees only earlier ones. The last
+    tokens of a row may be padding: no token before them sees them. Radford et al. 2018.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -36,7 +35,7 @@ class Decoder(Summarized):
             )
         self.config = config = config.decoder()
         D = config.d_model
-        # Scaled embeddings start at unit size whatever the scale.
+        # Scaled embeddings start at unit size, whatever the scale.
         spread = D**-0.5 if config.embedding.scale is None else 0.02
         dtype = config.compute.dtype
         self.embedding = Embed(config.vocab_size, D, scale=spread, dtype=dtype, rngs=rngs)
@@ -52,7 +51,7 @@ class Decoder(Summarized):
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B T V"]:
-        """Logits of the token that follows each of ``tokens``."""
+        """Returns logits of the token after each of ``tokens``."""
         inputs = {"segment_ids": segment_ids, "positions": positions}
         return self.logits(self.hidden(inputs, tokens, key=key))
 
@@ -68,11 +67,11 @@ class Decoder(Summarized):
         """The hidden state at each of ``tokens``.
 
         Args:
-            inputs: Of rows that hold several texts: ``segment_ids``, which text each token belongs
-                to, 0 being padding, and ``positions``, those within each text. Texts do not attend
-                to each other. None, here or of one of them: each row is one text.
+            inputs: For rows that hold several texts: ``segment_ids``, the text that each token
+                belongs to (0 is padding), and ``positions`` within each text. Texts do not attend
+                to each other. Without ``inputs``, or without either of them, each row is one text.
             tokens: The text.
-            key: Dropout, if given.
+            key: Random key of dropout; None is no dropout.
             on_weights: Called with the weights of each block's self-attention.
             on_hidden: Called with the first block's input and each block's output.
         """
@@ -98,8 +97,8 @@ class Decoder(Summarized):
         return self.head.output_table(self.embedding)
 
     def init_cache(self, inputs: None, rows: int, size: int, *, beams: int = 1) -> Cache:
-        """An empty cache for up to ``size`` tokens of ``rows`` texts, ``beams`` of each."""
-        del inputs  # a language model is conditioned on nothing
+        """An empty cache for up to ``size`` tokens of ``rows`` texts with ``beams`` beams each."""
+        del inputs  # a language model has no condition
         return self.decoder.init_cache(rows, size, beams=beams)
 
     def prefill(
@@ -108,11 +107,11 @@ class Decoder(Summarized):
         cache: Cache,
         starts: Int[Array, " B"] | None = None,
     ) -> tuple[Float32[Array, "B V"], Cache]:
-        """Logits of the token after each prompt, and the empty cache with the prompts in it.
+        """Returns logits of the token after each prompt, and the cache filled with the prompts.
 
         Args:
             tokens: Prompts, left-padded.
-            cache: Made by :meth:`init_cache`.
+            cache: Empty cache from :meth:`init_cache`.
             starts: Index of the first token of each prompt; earlier ones are padding.
         """
         hidden, cache = self.decoder.prefill(self.embed(tokens), cache, starts)
@@ -121,12 +120,12 @@ class Decoder(Summarized):
     def prefill_more(
         self, tokens: Int[Array, "B T"], count: Int[Array, ""], cache: Cache
     ) -> tuple[Float32[Array, "B V"], Cache]:
-        """Logits of the token after ``count`` more tokens of each row, and the cache with them.
+        """Returns logits of the token after ``count`` more tokens per row, and the extended cache.
 
         Args:
-            tokens: What follows in each row; after ``count`` tokens padding.
-            count: Tokens of each row that are no padding, at least 1.
-            cache: With room for ``T`` tokens, of a single beam and attention alone.
+            tokens: The next tokens of each row; from ``count`` on they are padding.
+            count: Number of non-padding tokens in each row, at least 1.
+            cache: With room for ``T`` tokens; for a single beam and attention only.
         """
         B, T = tokens.shape
         before = cache.length
@@ -135,24 +134,24 @@ class Decoder(Summarized):
         return self.logits(last), cache.truncate(before + count)
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
-        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
+        """Returns logits of the token after ``tokens``, one per row, and the extended cache."""
         hidden, cache = self.decoder.step(self.embed(tokens), cache)
         return self.logits(hidden), cache
 
     def reorder(self, cache: Cache, parents: Int[Array, "B M"]) -> Cache:
-        """The cache in which beam ``m`` of text ``b`` continues beam ``parents[b, m]``."""
+        """Returns the cache in which beam ``m`` of text ``b`` continues beam ``parents[b, m]``."""
         return cache.reorder(parents)
 
     def take(self, cache: Cache, rows: Int[Array, " N"]) -> Cache:
-        """The cache of the texts ``rows``, with all their beams."""
+        """Returns the cache of the texts ``rows``, with all their beams."""
         return cache.take(rows, self.decoder.cache_heads)
 
     def extend(
         self, tokens: Int[Array, "B T"], cache: Cache
     ) -> tuple[Float32[Array, "B T V"], Cache]:
-        """Logits of what follows each of ``T`` more tokens of each row, and the cache with them.
+        """Returns logits after each of ``T`` more tokens per row, and the extended cache.
 
-        The same as ``T`` steps of a cache without beams.
+        Equivalent to ``T`` steps with a cache without beams.
         """
         B, T = tokens.shape
         hidden, cache = self.decoder.step(self.embed(tokens.reshape(-1)), cache)
@@ -164,7 +163,7 @@ class Decoder(Summarized):
         segment_ids: Int[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
     ) -> Float32[Array, "L B N T T"]:
-        """The weights of every layer and head, exact whichever kernel runs."""
+        """The attention weights of every layer and head, exact with any kernel."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
         inputs = {"segment_ids": segment_ids, "positions": positions}
@@ -172,12 +171,12 @@ class Decoder(Summarized):
         return stack_weights(maps)
 
     def embed(self, tokens: Int[Array, "*where"]) -> Float[Array, "*where D"]:
-        """Scaled token vectors, without positions."""
+        """Returns scaled token vectors, without positions."""
         return self.embedding(tokens) * self.config.embedding_scale
 
 
 class ValuedDecoder(Decoder):
-    """A decoder with a value head: ``V_t = w h_t + b``, what is still to be earned.
+    """A decoder with a value head, ``V_t = w h_t + b``, which estimates the future reward.
 
     The policy and its value function share all layers. Ziegler et al. 2019,
     https://arxiv.org/abs/1909.08593.

@@ -1,4 +1,4 @@
-"""The encoder-only Transformer: reads a text in both directions."""
+"""The encoder-only Transformer, which reads a text in both directions."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -19,11 +19,11 @@ __all__ = ["Encoder"]
 
 
 class Encoder(Summarized):
-    """A contextual vector for each token, from all tokens around it.
+    """Computes a contextual vector for each token, from all tokens around it.
 
-    BERT without its heads: Devlin et al. 2019. Texts begin with [CLS] and every
-    part ends with [SEP]; tokens after the length of a row are padding, which nothing sees. What
-    has heads is a subclass, so that the parameters in common have the same names in all.
+    BERT without its heads: Devlin et al. 2019. Texts begin with [CLS], and every part ends with
+    [SEP]; tokens beyond the length of a row are padding, which no token sees. Models with heads
+    are subclasses, so that shared parameters have the same names in all of them.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -56,14 +56,14 @@ class Encoder(Summarized):
         on_weights=None,
         on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
-        """A contextual vector for each of ``tokens``.
+        """Returns a contextual vector for each of ``tokens``.
 
         Args:
             tokens: The texts.
-            lengths: How many tokens of each row are real, or which, wherever padding stands.
-            token_type_ids: Part of a pair that each token belongs to, 0 or 1 (rows of the segment
+            lengths: Number of non-padding tokens in each row, or a mask of them, wherever they are.
+            token_type_ids: Part of the pair that each token belongs to, 0 or 1 (rows of the segment
                 table); None is 0.
-            key: Dropout, if given.
+            key: Random key of dropout; None is no dropout.
             on_weights: Called with the weights of each block's self-attention.
             on_hidden: Called with the first block's input and each block's output.
         """
@@ -102,7 +102,7 @@ class Encoder(Summarized):
         lengths: Int[Array, " B"] | Bool[Array, "B T"],
         token_type_ids: Int[Array, "B T"] | None = None,
     ) -> Float32[Array, "L B N T T"]:
-        """The weights of every layer and head, exact whichever kernel runs."""
+        """The attention weights of every layer and head, exact with any kernel."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
         Encoder.__call__(self, tokens, lengths, token_type_ids, on_weights=(see, see))

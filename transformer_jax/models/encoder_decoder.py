@@ -34,12 +34,12 @@ class EncoderDecoder(Summarized):
     ``encoder(**inputs, key=key)`` may encode anything. It returns :class:`Encoded`, or an array of
     states if none of them is padding, as a ``VisionEncoder`` does. The decoder is a ``Scorer`` and
     ``Decodable`` whose ``inputs`` are the encoded states. A table that both use belongs to the
-    decoder: give the encoder the same module.
+    decoder: pass the same module to the encoder.
 
     Args:
-        encoder: Module from inputs by name to encoded states.
-        decoder: Module from encoded states and tokens to hidden states.
-        bridge: Map from the encoder's width to the decoder's, where they differ.
+        encoder: Module that maps inputs by name to encoded states.
+        decoder: Module that maps encoded states and tokens to hidden states.
+        bridge: Map from the encoder's width to the decoder's, if they differ.
     """
 
     def __init__(self, encoder: Any, decoder: Any, bridge: Any = None):
@@ -47,7 +47,7 @@ class EncoderDecoder(Summarized):
         raise_depth(decoder, encoder)
 
     def encoded(self, inputs: Mapping[str, Any], key: Key[Array, ""] | None = None) -> Encoded:
-        """The encoder's states as the decoder reads them."""
+        """Returns the encoder's states in the form that the decoder reads."""
         output = self.encoder(**inputs, key=key)
         encoded = output if isinstance(output, Encoded) else Encoded(output, None)
         if self.bridge is None:
@@ -55,7 +55,7 @@ class EncoderDecoder(Summarized):
         return encoded._replace(states=self.bridge(encoded.states))
 
     def as_decoder(self) -> Any:
-        """Returns the decoder as a module of its own."""
+        """Returns the decoder as a separate module."""
         return self.decoder
 
     def hidden(
@@ -65,12 +65,12 @@ class EncoderDecoder(Summarized):
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float[Array, "B T D"]:
-        """The hidden state at each of ``tokens``, which are shifted right.
+        """The hidden state at each of ``tokens``, which are already shifted right.
 
         Args:
             inputs: Arguments of the encoder by name.
             tokens: Decoder inputs.
-            key: Dropout, if given.
+            key: Random key of dropout; None is no dropout.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         encoded = self.encoded(inputs, keys[0])
@@ -87,36 +87,36 @@ class EncoderDecoder(Summarized):
         return table
 
     def init_cache(self, inputs: Mapping[str, Any], rows: int, size: int, *, beams: int = 1) -> Any:
-        """An empty cache for up to ``size`` tokens of ``rows`` sequences, ``beams`` of each.
+        """An empty cache for up to ``size`` tokens of ``rows`` sequences with ``beams`` beams each.
 
-        The inputs are encoded here, once.
+        The inputs are encoded once, here.
         """
         return self.as_decoder().init_cache(self.encoded(inputs), rows, size, beams=beams)
 
     def prefill(
         self, tokens: Int[Array, "B T"], cache: Any, starts: Int[Array, " B"] | None = None
     ) -> tuple[Float32[Array, "B V"], Any]:
-        """Logits of the token after each prefix, and the empty cache with the prefixes in it.
+        """Returns logits of the token after each prefix, and the cache filled with the prefixes.
 
         Args:
             tokens: Prefixes, left-padded.
-            cache: Made by :meth:`init_cache`.
+            cache: Empty cache from :meth:`init_cache`.
             starts: Index of the first token of each prefix; earlier ones are padding.
         """
         found: tuple[Array, Any] = self.as_decoder().prefill(tokens, cache, starts)
         return found
 
     def step(self, tokens: Int[Array, " R"], cache: Any) -> tuple[Float32[Array, "R V"], Any]:
-        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
+        """Returns logits of the token after ``tokens``, one per row, and the extended cache."""
         found: tuple[Array, Any] = self.as_decoder().step(tokens, cache)
         return found
 
     def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
-        """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
+        """Returns the cache in which beam ``m`` of sequence ``b`` continues ``parents[b, m]``."""
         return self.as_decoder().reorder(cache, parents)
 
     def take(self, cache: Any, rows: Int[Array, " N"]) -> Any:
-        """The cache of the sequences ``rows``, with all their beams."""
+        """Returns the cache of the sequences ``rows``, with all their beams."""
         return self.as_decoder().take(cache, rows)
 
 
@@ -133,7 +133,7 @@ class TransformerEncoder(Summarized):
     def from_config(
         cls, config: TransformerConfig, *, embedding: Embed | None = None, rngs: nnx.Rngs
     ) -> "TransformerEncoder":
-        """An encoder with new parameters; ``embedding`` is a table that it shares."""
+        """An encoder with new parameters; ``embedding`` is a table to share."""
         embedding = _embedding(config, rngs) if embedding is None else embedding
         stack = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         return cls(embedding, stack)
@@ -147,13 +147,13 @@ class TransformerEncoder(Summarized):
         on_weights=None,
         on_hidden: OnHidden | None = None,
     ) -> Encoded:
-        """A contextual vector for each source token.
+        """Returns a contextual vector for each source token.
 
         Args:
             source: Source tokens, or stacked frames of features.
-            source_lengths: How many tokens of each row are real, or which; no token attends to the
-                others.
-            key: Dropout, if given.
+            source_lengths: Number of non-padding tokens in each row, or a mask of them; no token
+                attends to padding.
+            key: Random key of dropout; None is no dropout.
             on_weights: Called with the weights of each block's self-attention.
             on_hidden: Called with the first block's input and each block's output.
         """
@@ -202,14 +202,14 @@ class TransformerDecoder(Summarized):
         Args:
             inputs: Encoded states.
             tokens: Target tokens, shifted right.
-            lengths: How many tokens of each row are real, or which; None is all. Padding behind the
-                last token needs no lengths: no earlier token attends to it.
-            key: Dropout, if given.
+            lengths: Number of non-padding tokens in each row, or a mask of them; None is all.
+                Padding after the last token needs no lengths: no earlier token attends to it.
+            key: Random key of dropout; None is no dropout.
             on_weights: Called with the weights of each block's self- and cross-attention.
             on_hidden: Called with the first block's input and each block's output.
 
         Raises:
-            ConfigError: The encoded states have another width.
+            ConfigError: The encoded states have a different width.
         """
         self._check_width(inputs)
         return self.stack(
@@ -245,11 +245,11 @@ class TransformerDecoder(Summarized):
         Args:
             inputs: Encoded states.
             rows: B, the number of sequences.
-            size: Most target tokens.
-            beams: M, hypotheses of each sequence.
+            size: Largest number of target tokens.
+            beams: M, the beams of each sequence.
 
         Raises:
-            ConfigError: The encoded states have another width.
+            ConfigError: The encoded states have a different width.
         """
         self._check_width(inputs)
         memory, mask = inputs.states, inputs.mask
@@ -259,21 +259,21 @@ class TransformerDecoder(Summarized):
     def prefill(
         self, tokens: Int[Array, "B T"], cache: Cache, starts: Int[Array, " B"] | None = None
     ) -> tuple[Float32[Array, "B V"], Cache]:
-        """Logits of the token after each prefix, and the empty cache with the prefixes in it."""
+        """Returns logits of the token after each prefix, and the cache filled with the prefixes."""
         hidden, cache = self.stack.prefill(self.embed(tokens), cache, starts)
         return self.output_table().logits(hidden), cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
-        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
+        """Returns logits of the token after ``tokens``, one per row, and the extended cache."""
         hidden, cache = self.stack.step(self.embed(tokens), cache)
         return self.output_table().logits(hidden), cache
 
     def reorder(self, cache: Cache, parents: Int[Array, "B M"]) -> Cache:
-        """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
+        """Returns the cache in which beam ``m`` of sequence ``b`` continues ``parents[b, m]``."""
         return cache.reorder(parents)
 
     def take(self, cache: Cache, rows: Int[Array, " N"]) -> Cache:
-        """The cache of the sequences ``rows``, with all their beams."""
+        """Returns the cache of the sequences ``rows``, with all their beams."""
         return cache.take(rows, self.stack.cache_heads)
 
 
@@ -281,9 +281,9 @@ class TransformerEncoderDecoder(EncoderDecoder):
     """The Transformer of Vaswani et al. 2017, figure 1.
 
     The fields are the parts of that figure: tables of tokens, a stack of blocks on each side, and
-    the output head. So a parameter has the same path here, in an encoder or a decoder alone, and in
-    every stored checkpoint; :meth:`as_encoder` and :meth:`as_decoder` put the parts together.
-    Inputs are ``source`` and ``source_lengths``; with ``config.features`` sources are stacked
+    the output head. So a parameter has the same path here, in a separate encoder or decoder, and
+    in every stored checkpoint; :meth:`as_encoder` and :meth:`as_decoder` assemble the parts.
+    Inputs are ``source`` and ``source_lengths``; with ``config.features``, sources are stacked
     frames of features.
     """
 
@@ -302,16 +302,16 @@ class TransformerEncoderDecoder(EncoderDecoder):
         raise_depth(self.decoder, self.encoder)
 
     def as_encoder(self) -> TransformerEncoder:
-        """Returns the encoder as a module of its own, which shares these parameters."""
+        """Returns the encoder as a separate module, which shares these parameters."""
         return TransformerEncoder(self.embedding, self.encoder)
 
     def as_decoder(self) -> TransformerDecoder:
-        """Returns the decoder as a module of its own, which shares these parameters."""
+        """Returns the decoder as a separate module, which shares these parameters."""
         own = self.decoder_embedding
         return TransformerDecoder(self.embedding if own is None else own, self.decoder, self.head)
 
     def encoded(self, inputs: Mapping[str, Any], key: Key[Array, ""] | None = None) -> Encoded:
-        """The encoder's states as the decoder reads them."""
+        """Returns the encoder's states in the form that the decoder reads."""
         return self.as_encoder()(**inputs, key=key)
 
     def encode(
@@ -322,7 +322,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         key: Key[Array, ""] | None = None,
         on_weights=None,
     ) -> Float[Array, "B S D"]:
-        """A contextual vector for each source token: see :class:`TransformerEncoder`."""
+        """Returns a contextual vector for each source token: see :class:`TransformerEncoder`."""
         return self.as_encoder()(source, source_lengths, key=key, on_weights=on_weights).states
 
     def __call__(
@@ -334,14 +334,14 @@ class TransformerEncoderDecoder(EncoderDecoder):
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B T V"]:
-        """Returns logits of the token that follows each of ``target``, which is shifted right.
+        """Returns logits of the token after each of ``target``, which is already shifted right.
 
         Args:
             source: Source tokens, or stacked frames of features.
             target: Target tokens, shifted right.
-            source_lengths: How many source tokens of each row are real, or which.
-            target_lengths: The same of ``target``; None is all, or padding at the end.
-            key: Dropout, if given.
+            source_lengths: Number of non-padding source tokens in each row, or a mask of them.
+            target_lengths: The same for ``target``; None is all, or padding at the end.
+            key: Random key of dropout; None is no dropout.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         encoded = self.as_encoder()(source, source_lengths, key=keys[0])
@@ -355,10 +355,10 @@ class TransformerEncoderDecoder(EncoderDecoder):
         source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
     ) -> dict[str, Float32[Array, "L B N _ _"]]:
-        """The weights of every layer and head: ``encoder``, ``decoder`` and ``cross``.
+        """The attention weights of every layer and head: ``encoder``, ``decoder`` and ``cross``.
 
-        They are exact whichever kernel the forward pass runs. Blocks with another mixer have those
-        of cross-attention alone.
+        They are exact whichever kernel the forward pass uses. Blocks with another mixer have only
+        cross-attention.
         """
         maps: dict[str, list] = {"encoder": [], "decoder": [], "cross": []}
         to = lambda name: lambda weights: maps[name].append(weights)
@@ -371,9 +371,9 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
 
 def _embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Any:
-    """A table of tokens; scaled embeddings start at unit size whatever the scale.
+    """A table of tokens; scaled embeddings start at unit size, whatever the scale.
 
-    Of features it is a linear map.
+    For features it is a linear map.
     """
     if config.features.num_features:
         dtype, width = config.compute.dtype, config.d_model

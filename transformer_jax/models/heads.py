@@ -27,7 +27,7 @@ __all__ = [
 class EncoderForMaskedLM(Encoder):
     """Encoder with masked-language-modelling and, optionally, sentence-pair heads.
 
-    ``softmax(W norm(act(W' h + b')) + b)`` with the embedding table as ``W`` where tied, and
+    ``softmax(W norm(act(W' h + b')) + b)``, where ``W`` is the embedding table if tied, and
     ``softmax(W'' pooled + b'')``, whose index 0 is "is next" (NSP, SOP). Devlin et al. 2019.
     """
 
@@ -51,7 +51,7 @@ class EncoderForMaskedLM(Encoder):
         return self.output_table().logits(self.mlm_transform(hidden))
 
     def mlm_transform(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows E"]:
-        """The hidden states that :meth:`output_table` is multiplied with."""
+        """Returns the hidden states that :meth:`output_table` multiplies."""
         if self.transform is None or self.transform_norm is None:
             return hidden
         chosen = self.config.head.mlm_transform_activation
@@ -69,7 +69,7 @@ class EncoderForMaskedLM(Encoder):
 
 
 class _Labelled(Encoder):
-    """Encoder with dropout and a linear map to ``labels`` outputs."""
+    """An encoder with dropout and a linear map to ``labels`` outputs."""
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
@@ -91,12 +91,12 @@ class _Labelled(Encoder):
     def scores(
         self, vectors: Float[Array, "*rows D"], key: Key[Array, ""] | None
     ) -> Float32[Array, "*rows V"]:
-        """The classification layer after dropout, in float32."""
+        """Applies dropout and the classification layer, in float32."""
         vectors = dropout(vectors, self.config.norm.residual_dropout, key)
         return self.labels(vectors).astype(jnp.float32)
 
     def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B *T D"]:
-        """The hidden states that are classified: those of all tokens."""
+        """Returns the hidden states to classify: those of all tokens."""
         return hidden
 
 
@@ -104,12 +104,12 @@ class SequenceClassifier(_Labelled):
     """Class logits, or one regression output, for each text or text pair."""
 
     def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """The pooled hidden states."""
+        """Returns the pooled hidden states."""
         return self.pooled(hidden)
 
 
 class TokenClassifier(_Labelled):
-    """Logits for each token: of tags, or of answer starts and ends."""
+    """Logits for each token, for tags or for starts and ends of answers."""
 
 
 class ReplacedTokenDetector(TokenClassifier):
@@ -123,14 +123,14 @@ class ReplacedTokenDetector(TokenClassifier):
         self.detector = Linear(config.d_model, config.d_model, ("embed", None), rngs=rngs)
 
     def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """A map of the vectors of all tokens, by the activation of the layers."""
+        """Maps the vectors of all tokens, with the activation of the layers."""
         return ACTIVATIONS[self.config.feed_forward.activation](self.detector(hidden))
 
 
 class DecoderSequenceClassifier(Decoder):
-    """Class logits, or one regression output, for each text: ``W hₙ`` of its last token.
+    """Class logits, or one regression output, for each text: ``W hₙ`` at its last token.
 
-    Only that token attends to the whole text. There is no language-modelling head.
+    Only that token attends to the complete text. There is no language-modelling head.
 
     Radford et al. 2018, section 3.2. The authors' code adds a bias; the classifiers of Llama, Qwen
     and GPT-2 in transformers have none.
@@ -158,9 +158,9 @@ class DecoderSequenceClassifier(Decoder):
 
         Args:
             tokens: The texts.
-            lengths: How many tokens of each row are real, or which, in any place.
-            token_type_ids: Ignored; all classifiers take it, and decoders have no table of it.
-            key: Dropout, if given.
+            lengths: Number of non-padding tokens in each row, or a mask of them, wherever they are.
+            token_type_ids: Ignored: all classifiers take it, but decoders have no table for it.
+            key: Random key of dropout; None is no dropout.
         """
         del token_type_ids
         return self.scores(self.states(tokens, lengths, key=key), lengths)
@@ -174,7 +174,7 @@ class DecoderSequenceClassifier(Decoder):
     ) -> Float[Array, "B T D"]:
         """The hidden state at each token of the texts."""
         positions = None
-        if lengths.ndim == 2:  # padding counts for nothing
+        if lengths.ndim == 2:  # padding has no position
             positions = jnp.maximum(jnp.cumsum(lengths, axis=1, dtype=jnp.int32) - 1, 0)
         embedded, mask = self.embed(tokens), padding_mask(lengths)
         hidden: Array = self.decoder(embedded, mask, positions=positions, key=key)
@@ -183,7 +183,7 @@ class DecoderSequenceClassifier(Decoder):
     def scores(
         self, hidden: Float[Array, "B T D"], lengths: Int[Array, " B"] | Bool[Array, "B T"]
     ) -> Float32[Array, "B V"]:
-        """The classification layer at the last token of each text, in float32."""
+        """Applies the classification layer at the last token of each text, in float32."""
         T, which = hidden.shape[1], lengths
         if which.ndim == 1:
             which = jnp.arange(T)[None] < which[:, None]

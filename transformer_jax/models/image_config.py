@@ -1,4 +1,4 @@
-"""The configuration of images that a model reads."""
+"""The configuration of image inputs."""
 
 import dataclasses
 import itertools
@@ -14,20 +14,20 @@ __all__ = ["ImageConfig"]
 class ImageConfig(Configuration, group="image"):
     """Images as sequences of a class embedding and patch embeddings (ViT)."""
 
-    image_size: Annotated[int, Range(0, 1 << 16)] = 0  # pixels along each side; 0 is a text model
-    patch_size: Annotated[int, Range(1, 1 << 16)] = 16  # pixels along each side of a patch
-    num_channels: Annotated[int, Range(1, 1 << 16)] = 3  # of a pixel
-    # The map from pixels to vectors of patches: linear, or log2(patch_size) convolutions that are
-    # halved each (Hassani et al. 2021).
+    image_size: Annotated[int, Range(0, 1 << 16)] = 0  # pixels per side; 0 is a text model
+    patch_size: Annotated[int, Range(1, 1 << 16)] = 16  # pixels per side of a patch
+    num_channels: Annotated[int, Range(1, 1 << 16)] = 3  # channels of a pixel
+    # Map from pixels to patch vectors: linear, or log2(patch_size) convolutions, each of which
+    # halves the sides (Hassani et al. 2021).
     stem: Literal["linear", "convolutions"] = "linear"
-    stem_channels: Annotated[int, Range(1, 1 << 16)] = 64  # of all convolutions but the last
-    patch_bias: bool = True  # of the linear map (CLIP: False)
-    # The vector of the whole image: that of a class embedding before the patches, a weighted sum
-    # over patches (Hassani et al. 2021), or that of a learned query that attends to them, behind a
-    # feed-forward layer (Zhai et al. 2022).
+    stem_channels: Annotated[int, Range(1, 1 << 16)] = 64  # of all convolutions except the last
+    patch_bias: bool = True  # bias in the linear map (CLIP: False)
+    # Vector of the image: from a class embedding before the patches, a weighted sum of the patches
+    # (Hassani et al. 2021), or a learned query that attends to them, followed by a feed-forward
+    # layer (Zhai et al. 2022).
     pooling: Literal["class", "sequence", "attention"] = "class"
-    # DeiT's second embedding before the patches: none, its embedding alone, or with a second head
-    # of labels, whose logits are averaged with those of the first.
+    # DeiT's second embedding before the patches: none, the embedding alone, or with a second
+    # classification head, whose logits are averaged with the first's.
     distillation: Literal["none", "embedding", "head"] = "none"
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class ImageConfig(Configuration, group="image"):
         if self.stem == "convolutions" and (self.patch_size < 2 or not _is_power(self.patch_size)):
             raise ConfigError(
                 f"image.patch_size is {self.patch_size}: with image.stem convolutions it is 2, 4, "
-                f"8 and so on, as each convolution is halved"
+                f"8 and so on, as each convolution halves the sides"
             )
         if self.pooling != "class" and self.distillation != "none":
             raise ConfigError(

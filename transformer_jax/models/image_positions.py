@@ -1,4 +1,4 @@
-"""Learned positions of the patches of images, for images of another size."""
+"""Learned patch positions, and their interpolation to another image size."""
 
 import math
 from typing import Any
@@ -10,11 +10,11 @@ from transformer_jax.models.config import ImageConfig
 
 __all__ = ["bicubic_weights", "image_positions", "resized_positions"]
 
-_A = -0.75  # of the cubic that the field's libraries use
+_A = -0.75  # parameter of the cubic, as in the common libraries
 
 
 def image_positions(config: Any) -> frozenset[str]:
-    """The parameters of a model with a row for each patch of an image."""
+    """The parameters of a model with one row per patch of an image."""
     image = getattr(config, "image", None)
     return frozenset({"encoder/positions/table"} if image is not None and image.image_size else ())
 
@@ -22,15 +22,15 @@ def image_positions(config: Any) -> frozenset[str]:
 def resized_positions(
     table: Shaped[np.ndarray, "T D"], old: ImageConfig, new: ImageConfig
 ) -> Shaped[np.ndarray, "S D"]:
-    """Returns positions for images of another size, by bicubic interpolation of those of patches.
+    """Returns positions for another image size, by bicubic interpolation of the patch positions.
 
-    Rows of embeddings before the patches stay, if there are as many. Source: Dosovitskiy et al.
-    2021, section 3.2; the filter is that of transformers.
+    Rows of embeddings before the patches do not change if their number stays the same. Source:
+    Dosovitskiy et al. 2021, section 3.2; the filter is the one in transformers.
 
     Args:
-        table: Positions of the embeddings before the patches, and of patches line by line.
-        old: Sizes of images that they are for.
-        new: Sizes of images to come.
+        table: Positions of the embeddings before the patches, then of the patches in line order.
+        old: Configuration of the images that they are for.
+        new: Configuration of the new images.
 
     Example:
         >>> table = np.array([[9.0], [0.0], [1.0], [0.0], [1.0]])
@@ -43,7 +43,7 @@ def resized_positions(
     sides = [math.isqrt(sizes.num_patches) for sizes in (old, new)]
     first, patches = np.split(np.asarray(table), [old.num_prefixes])
     if old.num_prefixes != new.num_prefixes:
-        # Rows of embeddings that this model does not have are left out, others begin as zeros.
+        # Rows of embeddings that the new model lacks are dropped; missing ones are zeros.
         first = np.concatenate([first, np.zeros_like(first, shape=(2, first.shape[1]))])
         first = first[: new.num_prefixes]
     weights = bicubic_weights(*sides)
@@ -53,9 +53,9 @@ def resized_positions(
 
 
 def bicubic_weights(old: int, new: int) -> Float64[np.ndarray, "{new} {old}"]:
-    """Returns the weights of each old value in each new one, by cubic convolution (Keys 1981).
+    """Returns the weight of each old value in each new one, by cubic convolution (Keys 1981).
 
-    Values stand in the middle of equal parts of an interval; beyond its ends the last one is
+    Values are at the centers of equal parts of an interval; beyond its ends the last one is
     repeated.
 
     Example:

@@ -1,4 +1,4 @@
-"""Training of adapters alone: partition, settings, and merged weights (Hu et al. 2021)."""
+"""Training of adapters: partition, settings, and merged weights (Hu et al. 2021)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def find_targets(params: PyTree, targets: tuple[str, ...]) -> list[str]:
-    """Paths of the linear maps with these names, or in these sets of names.
+    """Paths of the linear maps with these names, or with the names in these sets.
 
     A name matches the end of a path, at a ``/``: ``query``, ``self_attention/query``,
     ``blocks/0/self_attention/query``.
@@ -77,18 +77,18 @@ def _is_map(name: str, param: nnx.Param) -> bool:
 
 
 def lora(config: LoRAConfig, trained: Callable[[str], bool] = lambda path: False) -> Partition:
-    """Trains adapters of linear maps; all other parameters are frozen.
+    """Trains adapters of linear maps and freezes all other parameters.
 
-    The adapters' parameters lie beside the kernels: ``.../query/lora_a``. ``B`` begins at 0, so
-    that the model of step 0 computes what the base computes, bit for bit.
+    The adapters' parameters are next to the kernels: ``.../query/lora_a``. ``B`` starts at 0, so
+    at step 0 the model computes exactly what the base computes, bit for bit.
 
     Args:
         config: The adapters.
-        trained: Whether a parameter, by path, is trained itself, such as those of a new head.
+        trained: Whether to train a parameter, given its path, directly; for example a new head's.
 
     Raises:
-        ConfigError: ``config.rank`` is 0; when split, a target matches no linear map, or the rank
-            is above the rows or columns of one.
+        ConfigError: ``config.rank`` is 0; or, when split, a target matches no linear map, or the
+            rank exceeds the rows or columns of one.
 
     Source: Hu et al. 2021, arXiv:2106.09685.
     """
@@ -138,7 +138,7 @@ def _cast(frozen: PyTree, dtype: str) -> PyTree:
 
 
 def split_adapters(trainable: PyTree) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Adapters by the path of their map, and what is trained itself, by name.
+    """Splits adapters, by the path of their map, from directly trained parameters, by name.
 
     Example:
         >>> split_adapters({"up": {"lora_a": 1, "lora_b": 2}, "labels": {"bias": 3}})
@@ -162,14 +162,14 @@ def with_adapters(
     dropout_rate: float = 0.0,
     key: Any = None,
 ) -> Any:
-    """The model with adapters on some of its linear maps; the model that is given does not change.
+    """Returns the model with adapters on some of its linear maps; ``model`` does not change.
 
     Args:
         model: A module.
-        adapters: By path of the map: ``lora_a``, ``lora_b`` and perhaps ``lora_magnitude``.
-        scale: What the adapters' products are multiplied by, of all or by path of the map.
-        dropout_rate: Dropout of their inputs.
-        key: Random key of it; None is no dropout.
+        adapters: ``lora_a``, ``lora_b`` and optionally ``lora_magnitude``, by path of the map.
+        scale: Factor of the adapters' products, for all or by path of the map.
+        dropout_rate: Dropout rate of their inputs.
+        key: Random key of dropout; None is no dropout.
 
     Raises:
         ConfigError: There is no linear map at a path.
@@ -200,14 +200,14 @@ def with_adapters(
 
 
 def merged(params: PyTree, frozen: PyTree, scale: float | Mapping[str, float]) -> dict[Any, Any]:
-    """The parameters of a plain model that computes what the frozen one and its adapters compute.
+    """Returns parameters of a plain model equivalent to the frozen one with its adapters.
 
-    Kernels with adapters are float32, and float32 too where the frozen ones are bfloat16.
+    Kernels with adapters are float32, even if the frozen ones are bfloat16.
 
     Args:
-        params: What was trained: adapters, and parameters that were trained themselves.
+        params: The trained parameters: adapters, and directly trained ones.
         frozen: The other parameters.
-        scale: What the adapters' products are multiplied by, of all or by path of the map.
+        scale: Factor of the adapters' products, for all or by path of the map.
 
     Raises:
         CheckpointError: A merged kernel is not finite.
@@ -232,7 +232,7 @@ def merged(params: PyTree, frozen: PyTree, scale: float | Mapping[str, float]) -
 
 
 def not_finite(name: str) -> str:
-    """Returns the message about an adapter that overflows, by the path of its map or table."""
+    """Returns the message about an adapter that overflows, given the path of its map or table."""
     return (
         f"{name}: its adapter makes weights beyond the range of float32: it is damaged, or its "
         f"alpha is far too large"

@@ -1,4 +1,4 @@
-"""Models of all families by name; the module of each is imported when one is made."""
+"""Models of all families, by name; their modules are imported when one is made."""
 
 from typing import Any, Literal
 
@@ -24,14 +24,14 @@ def make_model(
     valued: bool = False,
     rngs: nnx.Rngs,
 ) -> Any:
-    """A model with fresh parameters.
+    """Makes a model with new parameters.
 
     Args:
         kind: Model family.
         config: Model configuration.
         mlm_head: Whether an encoder has a masked-language-modelling head.
-        next_sentence: Whether such an encoder also has a sentence-pair head (NSP or SOP).
-        task: Task of a fine-tuned encoder or decoder; images are classified.
+        next_sentence: Whether that encoder also has a sentence-pair head (NSP or SOP).
+        task: Task of a fine-tuned encoder or decoder; image models classify.
         labels: Number of classes or tags.
         valued: Whether a decoder has a value head.
         rngs: Random streams of the initial parameters.

@@ -21,9 +21,9 @@ _FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class AddK:
-    """``p(w | h) = (c(h w) + k) / (c(h) + k V)``; 0 is what was counted and nothing else.
+    """``p(w | h) = (c(h w) + k) / (c(h) + k V)``; with ``k = 0``, unseen n-grams are impossible.
 
-    Where ``h`` never occurs, all tokens are as probable.
+    If ``h`` never occurs, all tokens are equally probable.
     """
 
     k: float | int = 1.0
@@ -47,18 +47,18 @@ Smoothing = AddK | KneserNey
 class NgramModel:
     """The probability of each token given the ``order - 1`` before it in its document.
 
-    A document begins with a symbol of its own, so its first tokens have shorter contexts:
+    A document begins with a start symbol, so its first tokens have shorter contexts:
     ``p(x₁) p(x₂ | x₁) Π p(xₙ | xₙ₋₂, xₙ₋₁)`` for order 3, where the first tokens are
-    also given that the document begins. Of order 1, it is a bag of words.
+    also conditioned on the start of the document. With order 1, it is a bag of words.
 
     Attributes:
-        counts: What it was made of.
-        smoothing: What is made of them.
-        excluded: Tokens of probability 0, such as padding; the others sum to 1.
+        counts: The counts that the model is estimated from.
+        smoothing: The smoothing method.
+        excluded: Tokens of probability 0, such as padding; all other probabilities sum to 1.
     """
 
     def __init__(self, counts: NgramCounts, smoothing: Smoothing, excluded: Iterable[int] = ()):
-        """The model of these counts with this smoothing.
+        """Makes the model from counts.
 
         Raises:
             ConfigError: Nothing is left to predict.
@@ -71,11 +71,11 @@ class NgramModel:
         if any(not 0 <= i < V for i in self.excluded) or len(self.excluded) >= V:
             raise ConfigError(
                 f"{len(self.excluded)} excluded tokens of a vocabulary of {V}: they must be "
-                f"in it, and one be left to predict"
+                f"in it, and leave one to predict"
             )
         counted = [i for i in self.excluded if counts.counts[0][i]]
         if counted:
-            raise DataError(f"token {counted[0]} is never predicted, but the documents have it")
+            raise DataError(f"token {counted[0]} is never predicted, but the documents contain it")
         self._uniform = np.full(counts.base, 1 / (V - len(self.excluded)))
         self._uniform[[*self.excluded, V]] = 0
         self._levels = list(_levels(counts, smoothing, V - len(self.excluded)))
@@ -91,19 +91,19 @@ class NgramModel:
         smoothing: Smoothing | None = None,
         excluded: Iterable[int] = (),
     ) -> "NgramModel":
-        """The model of documents, Kneser-Ney if no other smoothing is asked for.
+        """Estimates a model from documents, with Kneser-Ney smoothing by default.
 
         Args:
-            ids: Tokens of all documents, their end tokens among them if they are to be predicted.
-            offsets: Where each document begins, and where the last one ends.
-            order: One more than the tokens of a context.
-            vocab_size: One more than the largest token there may be.
-            smoothing: What becomes of the counts.
-            excluded: Tokens of probability 0, which no document has.
+            ids: Tokens of all documents, including their end tokens if these are to be predicted.
+            offsets: Start of each document, and the end of the last one.
+            order: Length of the context plus one.
+            vocab_size: Largest possible token plus one.
+            smoothing: The smoothing method.
+            excluded: Tokens of probability 0, which occur in no document.
 
         Raises:
             ConfigError: An order below 1, or nothing left to predict.
-            DataError: Tokens that cannot be, or offsets that are none.
+            DataError: Tokens out of range, or invalid offsets.
 
         Example:
             >>> ids, offsets = np.array([0, 1, 0, 1, 0, 2]), np.array([0, 6])
@@ -119,12 +119,12 @@ class NgramModel:
 
     @property
     def order(self) -> int:
-        """One more than the tokens of a context."""
+        """Length of the context plus one."""
         return self.counts.order
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest token."""
+        """Largest token plus one."""
         return self.counts.vocab_size
 
     def log_probs(
@@ -133,12 +133,12 @@ class NgramModel:
         """The log-probability of each token given those before it in its document, in nats.
 
         Raises:
-            DataError: A token outside of the vocabulary, or offsets that are none.
+            DataError: A token outside the vocabulary, or invalid offsets.
         """
         stream, age = add_start_symbols(ids, offsets, self.vocab_size)
         likely = np.empty(len(stream))
         for start in range(0, len(stream), CHUNK):
-            # What comes before a piece, as far as contexts reach, is worked on again.
+            # The tokens before a chunk, as far as contexts reach, are processed again.
             first, stop = max(0, start - self.order + 1), start + CHUNK
             part = self._probabilities(stream[first:stop], age[first:stop])
             likely[start:stop] = part[start - first :]
@@ -161,9 +161,9 @@ class NgramModel:
         return likely
 
     def distribution(self, context: Sequence[int]) -> Float[np.ndarray, " V"]:
-        """The probability of each token after those that a document begins with.
+        """The probability of each next token after the first tokens of a document.
 
-        Of a long document, its last ``order - 1`` tokens will do.
+        For a long document, its last ``order - 1`` tokens suffice.
         """
         V = self.vocab_size
         symbols = [V, *context[-self.order :]][1 - self.order :] if self.order > 1 else []
@@ -172,7 +172,7 @@ class NgramModel:
         likely = own[:V] + rest[0] * uniform
         place = 0
         for n, (own, rest) in enumerate(self._levels[1 : len(symbols) + 1], 2):
-            # What never occurs does not after something more either.
+            # An unseen n-gram has no seen extension.
             place = self.counts.index(symbols[1 - n :]) if place >= 0 else -1
             below = likely if isinstance(self.smoothing, KneserNey) else uniform
             likely = rest[place] * below
@@ -182,7 +182,7 @@ class NgramModel:
         return likely
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes the counts and settings into one ``.npz``, whole or not at all.
+        """Writes the counts and settings into one ``.npz``, atomically.
 
         Raises:
             CheckpointError: The file cannot be written.
@@ -208,10 +208,10 @@ class NgramModel:
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> "NgramModel":
-        """The model that ``save`` wrote.
+        """Loads a model that :meth:`save` wrote.
 
         Raises:
-            CheckpointError: The file is missing, damaged or something else.
+            CheckpointError: The file is missing, damaged or not a model.
         """
         path = pathlib.Path(path)
         if path.exists() and not path.is_file():
@@ -222,18 +222,18 @@ class NgramModel:
             raise CheckpointError(f"{path}: {error.strerror or error}") from None
         try:
             return _read(raw)
-        except Exception as error:  # damage shows in many ways
+        except Exception as error:  # damage raises many kinds of errors
             reason = " ".join(str(error).split())[:150] or type(error).__name__
             raise CheckpointError(
-                f"{path}: no n-gram model, or a damaged one ({reason}): train it again"
+                f"{path}: not an n-gram model, or a damaged one ({reason}): train it again"
             ) from None
 
 
 def discounts(counts: Int[np.ndarray, " runs"]) -> tuple[float, float, float]:
-    """The discounts of Kneser-Ney for runs seen once, twice and more often.
+    """Kneser-Ney discounts of n-grams seen once, twice and more often.
 
-    With ``nᵢ`` runs seen ``i`` times and ``Y = n₁ / (n₁ + 2 n₂)``: ``i - (i + 1) Y nᵢ₊₁ / nᵢ``.
-    If one of these cannot be computed or is not above 0, all three are ``Y``. If no run was seen
+    With ``nᵢ`` n-grams seen ``i`` times and ``Y = n₁ / (n₁ + 2 n₂)``: ``i - (i + 1) Y nᵢ₊₁ / nᵢ``.
+    If one of these cannot be computed or is not above 0, all three are ``Y``. If no n-gram was seen
     once, or none twice, they are 0.5, 1 and 1.5, as in KenLM.
 
     Source: Chen and Goodman 1999, section 3.
@@ -259,16 +259,16 @@ Level = tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]
 
 
 def _levels(counts: NgramCounts, smoothing: Smoothing, tokens: int) -> Iterable[Level]:
-    """Returns the probability of each run from its count, and the mass that a context leaves.
+    """Yields, by length, each n-gram's own probability and the mass that its context leaves over.
 
-    The latter is the share that is handed out by the level below. Both have one number more, at
-    place -1: what never occurs earns nothing, and leaves everything.
+    The level below distributes that mass. Both arrays have one more entry, at index -1: an unseen
+    n-gram has probability 0, and as a context it leaves everything.
     """
     seen = _adjusted(counts) if isinstance(smoothing, KneserNey) else list(counts.counts)
     for n in range(1, counts.order + 1):
         number = seen[n - 1].copy()
         if n == 1:
-            number[counts.vocab_size] = 0  # a beginning is never predicted
+            number[counts.vocab_size] = 0  # the start symbol is never predicted
         before = counts.before(n)
         contexts = len(counts.keys[n - 2]) if n > 1 else 1
         total = np.bincount(before, number, contexts)
@@ -286,9 +286,9 @@ def _levels(counts: NgramCounts, smoothing: Smoothing, tokens: int) -> Iterable[
 
 
 def _adjusted(counts: NgramCounts) -> list[Int[np.ndarray, " _"]]:
-    """Counts the longest runs, and the different symbols before each of the others.
+    """Counts the longest n-grams, and for all others the different symbols before them.
 
-    Nothing comes before the beginning of a document: runs that begin with it keep their counts.
+    Nothing precedes the start of a document: n-grams that begin with it keep their counts.
     """
     beginning = np.arange(counts.base) == counts.vocab_size
     endings = counts.suffixes()
@@ -305,13 +305,13 @@ def _read(raw: bytes) -> NgramModel:
     with load_arrays(io.BytesIO(raw)) as file:
         settings = json.loads(file["settings"].tobytes())
         if settings["format"] != _FORMAT:
-            raise ValueError(f"it has format {settings['format']}, this version reads {_FORMAT}")
+            raise ValueError(f"its format is {settings['format']}, this version reads {_FORMAT}")
         levels = range(1, settings["order"] + 1)
         keys = tuple(file[f"keys_{n}"] for n in levels)
         counts = tuple(file[f"counts_{n}"] for n in levels)
     base = settings["vocab_size"] + 1
     if not (keys and np.array_equal(keys[0], np.arange(base))):
-        raise ValueError("its tokens are not those of its vocabulary")
+        raise ValueError("its tokens do not match its vocabulary")
     runs = base
     for n, (some, often) in enumerate(zip(keys, counts, strict=True), 1):
         whole = some.dtype == often.dtype == np.int64 and some.ndim == 1 and (often >= 0).all()

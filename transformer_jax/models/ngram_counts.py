@@ -1,4 +1,4 @@
-"""Exact counts of all runs of up to N tokens, as sorted arrays that are searched by bisection."""
+"""Exact counts of all n-grams up to length N, as sorted arrays for binary search."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -10,23 +10,23 @@ from transformer_jax.core.errors import ConfigError, DataError
 
 __all__ = ["CHUNK", "NgramCounts", "add_start_symbols", "count_ngrams"]
 
-CHUNK = 1 << 22  # positions worked on at a time, which bounds the memory of sorting
+CHUNK = 1 << 22  # positions processed at a time, which bounds the memory of sorting
 Ids = Integer[np.ndarray, "_"]
 Places = Int[np.ndarray, "_"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NgramCounts:
-    """Counts of each run of 1, 2, … tokens.
+    """Counts of all n-grams of lengths 1, 2, ... up to a limit.
 
-    Every document begins with a symbol of its own, which is no token and has the number
-    ``vocab_size``; no run goes across the beginning of a document. A run is called by its place
-    among all of its length. Its key is ``place of all but its last * (vocab_size + 1) + last``.
+    Every document begins with a start symbol, which is not a token and has the id ``vocab_size``;
+    no n-gram crosses the start of a document. An n-gram is identified by its index among those of
+    its length. Its key is ``index of all but its last symbol * (vocab_size + 1) + last``.
 
     Attributes:
-        vocab_size: One more than the largest token.
-        keys: For each length the keys of its runs, ascending. Runs of one: all symbols.
-        counts: How often each occurs.
+        vocab_size: Largest token plus one.
+        keys: The keys of the n-grams of each length, ascending. For length 1: all symbols.
+        counts: The number of occurrences of each.
     """
 
     vocab_size: int
@@ -35,7 +35,7 @@ class NgramCounts:
 
     @property
     def order(self) -> int:
-        """The longest run that is counted."""
+        """Length of the longest counted n-grams."""
         return len(self.keys)
 
     @property
@@ -44,12 +44,12 @@ class NgramCounts:
         return self.vocab_size + 1
 
     def find(self, n: int, before: Integer[np.ndarray, "*at"], last: Integer[np.ndarray, "*at"]):
-        """The place of each run of ``n``, -1 if it never occurs.
+        """The index of each n-gram of length ``n``, or -1 if it never occurs.
 
         Args:
-            n: Length of the runs.
-            before: Places of their first ``n - 1`` tokens; -1 is nowhere, nor is what follows.
-            last: Their last tokens.
+            n: Length of the n-grams.
+            before: Indices of their first ``n - 1`` symbols; -1 gives -1.
+            last: Their last symbols.
         """
         keys = self.keys[n - 1]
         if n == 1:
@@ -61,7 +61,7 @@ class NgramCounts:
         return np.where(keys[place] == wanted, place, -1)
 
     def index(self, run: Iterable[int]) -> int:
-        """Index of one n-gram, -1 if it never occurs.
+        """Index of one n-gram, or -1 if it never occurs.
 
         Example:
             >>> ids, offsets = np.array([0, 1, 0, 1]), np.array([0, 4])
@@ -77,18 +77,18 @@ class NgramCounts:
         return place
 
     def continuations(self, n: int, place: int) -> tuple[slice, Places]:
-        """Returns the runs of ``n`` that continue a run of ``n - 1``, and their last tokens."""
+        """Returns the n-grams that extend one of length ``n - 1``, and their last symbols."""
         keys = self.keys[n - 1]
         first = place * self.base
         low, high = np.searchsorted(keys, [first, first + self.base])
         return slice(int(low), int(high)), keys[low:high] - first
 
     def before(self, n: int) -> Places:
-        """For each run of ``n``, the place of its first ``n - 1`` tokens."""
+        """The index of the first ``n - 1`` symbols of each n-gram of length ``n``."""
         return self.keys[n - 1] // self.base if n > 1 else np.zeros(self.base, np.int64)
 
     def suffixes(self) -> list[Places]:
-        """For the runs of each length, the places of their last ``n - 1`` tokens."""
+        """The indices of the last ``n - 1`` symbols, for the n-grams of each length."""
         ends = [np.zeros(self.base, np.int64)]
         for n in range(2, self.order + 1):
             before, last = np.divmod(self.keys[n - 1], self.base)
@@ -103,20 +103,19 @@ def count_ngrams(
     order: int,
     vocab_size: int,
 ) -> NgramCounts:
-    """The counts of all runs of up to ``order`` symbols.
+    """Counts all n-grams up to length ``order``.
 
-    Sorting goes by pieces, so that what is needed beside the result is a few numbers for each
-    token.
+    Sorting proceeds in chunks, so that working memory is only a few values per token.
 
     Args:
         ids: Tokens of all documents.
-        offsets: Where each document begins, and where the last one ends.
-        order: Length of the longest runs.
-        vocab_size: One more than the largest token there may be.
+        offsets: Start of each document, and the end of the last one.
+        order: Length of the longest n-grams.
+        vocab_size: Largest possible token plus one.
 
     Raises:
         ConfigError: An order below 1.
-        DataError: A token outside of the vocabulary, or offsets that are none.
+        DataError: A token outside the vocabulary, or invalid offsets.
 
     Example:
         >>> counts = count_ngrams(np.array([0, 1, 0]), np.array([0, 3]), order=2, vocab_size=2)
@@ -146,10 +145,10 @@ def count_ngrams(
 def add_start_symbols(
     ids: Integer[np.ndarray, " total"], offsets: Integer[np.ndarray, " ends"], vocab_size: int
 ) -> tuple[Ids, Ids]:
-    """Documents in a row, each behind a start symbol, and how far each symbol is from its start.
+    """Documents in a row, each after a start symbol, and each symbol's distance from its start.
 
     Raises:
-        DataError: A token outside of the vocabulary, or offsets that are none.
+        DataError: A token outside the vocabulary, or invalid offsets.
 
     Example:
         >>> [x.tolist() for x in add_start_symbols(np.array([5, 6, 7]), np.array([0, 2, 3]), 8)]
@@ -175,18 +174,18 @@ def add_start_symbols(
 
 
 def _runs(stream: Ids, age: Ids, places: Ids, n: int, base: int) -> Iterator[tuple[Places, Places]]:
-    """Yields the ends of runs of ``n``, and their keys, piece by piece."""
+    """Yields the ends of n-grams of length ``n`` and their keys, chunk by chunk."""
     for start in range(1, len(stream), CHUNK):
         at = start + np.flatnonzero(age[start : start + CHUNK] >= n - 1)
         yield at, places[at - 1].astype(np.int64) * base + stream[at]
 
 
 def _distinct(parts: Iterable[Places]) -> tuple[Places, Places]:
-    """The different keys of many, ascending, and how often each occurs."""
+    """The distinct keys, ascending, and the number of occurrences of each."""
     stack = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
     for part in parts:
         stack.append(np.unique(part, return_counts=True))
-        # Only neighbours of a size are merged, so that each key is copied a few times in all.
+        # Only neighbours of similar size are merged, so that each key is copied only a few times.
         while len(stack) > 1 and len(stack[-2][0]) < 2 * len(stack[-1][0]):
             stack.append(_merge(stack.pop(), stack.pop()))
     while len(stack) > 1:

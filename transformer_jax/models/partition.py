@@ -11,25 +11,25 @@ from transformer_jax.core.trees import path_name
 
 __all__ = ["EVERYTHING", "Merge", "Partition", "merge_parts", "merging", "overlay", "where"]
 
-# (trainable, frozen, key) -> what the objective takes as its model.
+# (trainable, frozen, key) -> the model that the objective receives.
 Merge = Callable[[PyTree, PyTree, Any], Any]
 
 
 class Partition(NamedTuple):
     """The split into trainable and frozen parameters, as two pure functions.
 
-    Gradients and optimizer state exist for the trainable part alone. What an objective takes as
-    its model need not be one module: it is whatever ``merge`` returns.
+    Only the trainable part has gradients and optimizer state. The model that an objective receives
+    need not be one module: it is whatever ``merge`` returns.
 
     Attributes:
         split: ``(params, rngs) -> (trainable, frozen)``, two nested dictionaries of arrays.
             ``rngs`` is for parameters that the split adds.
-        merge: ``(graph, trainable, frozen, key) -> model``, which at step 0 computes what the
-            parameters that were split compute. The key is that of the step, None without dropout.
-        stored: How stored parameters make a plain model again, for ``transformer_jax.load``:
-            ``"overlay"`` where they lie side by side, a description under ``lora`` for adapters,
-            the ids of tokens whose rows are trained under ``tokens``, all of this under
-            ``policy`` where a reference lies beside it; None where only the task knows.
+        merge: ``(graph, trainable, frozen, key) -> model``, which at step 0 computes the same as
+            the parameters that were split. The key is the step's, None without dropout.
+        stored: How to make a plain model from stored parameters, for ``transformer_jax.load``:
+            ``"overlay"`` if they are in one tree, a description under ``lora`` for adapters, the
+            ids of tokens whose rows are trained under ``tokens``, or all of this under ``policy``
+            if a reference is stored too; None if only the task knows.
     """
 
     split: Callable[[PyTree, nnx.Rngs], tuple[PyTree, PyTree]]
@@ -38,7 +38,7 @@ class Partition(NamedTuple):
 
 
 def overlay(first: PyTree, second: PyTree) -> PyTree:
-    """Two nested dictionaries as one; where both have a leaf, it is the second's.
+    """Merges two nested dictionaries; where both have a leaf, the second one's is used.
 
     Example:
         >>> overlay({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3})
@@ -51,7 +51,7 @@ def overlay(first: PyTree, second: PyTree) -> PyTree:
 
 
 def merge_parts(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> nnx.Module:
-    """The model of parameters in two trees that share no leaf."""
+    """Makes the model from parameters in two trees that share no leaf."""
     del key
     return nnx.merge(graph, overlay(frozen, trainable) if frozen else trainable)
 
@@ -68,7 +68,7 @@ def merging(graph: Any) -> Merge:
 
 
 def where(trained: Callable[[str], bool]) -> Partition:
-    """Trains the parameters whose paths, such as ``encoder/blocks/0/norm/gain``, satisfy a test.
+    """Trains the parameters whose path, such as ``encoder/blocks/0/norm/gain``, passes a test.
 
     Example:
         >>> part = where(lambda path: path.startswith("labels/"))

@@ -33,7 +33,7 @@ class Presets(dict[str, Preset]):
     """
 
     def __missing__(self, name: str) -> Preset:
-        """Refuses a name that is not there, with the nearest one that is."""
+        """Refuses an unknown name and suggests the nearest known one."""
         there = ", ".join(self)
         raise ArgumentError(f"no preset {name!r}: there are {there}{nearest(name, self)}")
 
@@ -112,7 +112,7 @@ def vit(
 ) -> TransformerConfig:
     """The Vision Transformer of any size: head size 64, ``d_ff = 4 d_model``.
 
-    Further settings are those of :class:`.ImageConfig`, such as ``pooling``.
+    Further settings are fields of :class:`.ImageConfig`, such as ``pooling``.
 
     Source: Dosovitskiy et al. 2021, table 1.
 

@@ -10,11 +10,11 @@ __all__ = ["Decodable", "Encoded", "Scorer"]
 
 
 class Encoded(NamedTuple):
-    """The result of an encoder: of tokens, patches or frames, recurrent or not.
+    """The result of any encoder: of tokens, patches or frames, recurrent or not.
 
     Attributes:
-        states: A vector for each token, patch or frame.
-        mask: How many of them are real, or which; None is all.
+        states: One vector per token, patch or frame.
+        mask: Number of non-padding states in each row, or a mask of them; None is all.
         last: The state of each recurrent layer after the last token.
     """
 
@@ -25,18 +25,18 @@ class Encoded(NamedTuple):
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A model that scores whole sequences, as losses need it."""
+    """A model that scores complete sequences, for losses."""
 
     def hidden(
         self, inputs: Any, tokens: Int[Array, "B T"], *, key: Key[Array, ""] | None = None
     ) -> Float[Array, "B T D"]:
-        """The hidden state at each of ``tokens``, which no later token changes.
+        """The hidden state at each of ``tokens``, which does not depend on later tokens.
 
         Args:
-            inputs: The condition: the arguments of the encoder by name; for a language model
+            inputs: The condition: arguments of the encoder by name; for a language model,
                 ``segment_ids`` and ``positions`` of packed rows, or None.
             tokens: Decoder inputs.
-            key: Dropout, if given.
+            key: Random key of dropout; None is no dropout.
         """
 
     def output_table(self) -> OutputTable:
@@ -47,38 +47,37 @@ class Scorer(Protocol):
 class Decodable(Protocol):
     """A model that decodes one token at a time, Transformer or not.
 
-    The cache is any pytree. ``R = B M`` rows are the ``M`` beams of each of ``B`` sequences, side
-    by side. Search (:mod:`transformer_jax.decoding.search`) takes these
-    methods and knows no model. Law: the logits after each token are those of a forward pass over
-    the whole sequence.
+    The cache is any pytree. Its ``R = B M`` rows are the ``M`` beams of each of ``B`` sequences,
+    adjacent per sequence. Search (:mod:`transformer_jax.decoding.search`) uses only these methods.
+    Law: the logits after each token equal those of a forward pass over the complete sequence.
     """
 
     def init_cache(self, inputs: Any, rows: int, size: int, *, beams: int = 1) -> Any:
         """An empty cache.
 
         Args:
-            inputs: The condition: the arguments of the encoder by name; None for a language model.
+            inputs: The condition: arguments of the encoder by name; None for a language model.
             rows: B, the number of sequences.
-            size: Most tokens of a sequence.
-            beams: M, hypotheses of each sequence.
+            size: Largest number of tokens in a sequence.
+            beams: M, the beams of each sequence.
         """
 
     def prefill(
         self, tokens: Int[Array, "B T"], cache: Any, starts: Int[Array, " B"] | None = None
     ) -> tuple[Float32[Array, "B V"], Any]:
-        """Logits of the token after each prompt, and the empty cache with the prompts in it.
+        """Returns logits of the token after each prompt, and the cache filled with the prompts.
 
         Args:
             tokens: Prompts, left-padded.
-            cache: Made by :meth:`init_cache`.
+            cache: Empty cache from :meth:`init_cache`.
             starts: Index of the first token of each prompt; earlier ones are padding. None is 0.
         """
 
     def step(self, tokens: Int[Array, " R"], cache: Any) -> tuple[Float32[Array, "R V"], Any]:
-        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
+        """Returns logits of the token after ``tokens``, one per row, and the extended cache."""
 
     def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
-        """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
+        """Returns the cache in which beam ``m`` of sequence ``b`` continues ``parents[b, m]``."""
 
     def take(self, cache: Any, rows: Int[Array, " N"]) -> Any:
-        """The cache of the sequences ``rows``, with all their beams."""
+        """Returns the cache of the sequences ``rows``, with all their beams."""

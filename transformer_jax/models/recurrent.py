@@ -1,4 +1,4 @@
-"""Translators of recurrent layers: an encoder, and a decoder with or without attention.
+"""Recurrent translators: an encoder, and decoders with or without attention.
 
 They compose: ``EncoderDecoder(RecurrentEncoder(...), RecurrentDecoder(...))``.
 """
@@ -26,9 +26,9 @@ __all__ = ["ContextDecoder", "RecurrentDecoder", "RecurrentEncoder"]
 class RecurrentEncoder(Summarized):
     """Token embeddings and recurrent layers.
 
-    With a :class:`.FeatureProjection` as embedding, sources are frames of features. What it
-    encodes has the last state of every layer, with which a decoder may begin. ``reverse``
-    reads each source from its last token to its first (Sutskever et al. 2014, 3.3).
+    With a :class:`.FeatureProjection` as embedding, sources are frames of features. The result
+    includes the last state of every layer, with which a decoder may start. ``reverse`` reads
+    each source from its last token to its first (Sutskever et al. 2014, section 3.3).
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class RecurrentEncoder(Summarized):
         *,
         key: Key[Array, ""] | None = None,
     ) -> Encoded:
-        """A vector for each source token, from what is before it, or also from what is after it.
+        """Returns a vector for each source token, from the tokens before it, or on both sides.
 
         Args:
             source: Source tokens, or stacked frames of features.
-            source_lengths: How many tokens of each row are real; the others are padding.
-            key: Dropout of embeddings and between layers, if given.
+            source_lengths: Number of tokens in each row; the rest is padding.
+            key: Random key of dropout, of embeddings and between layers; None is no dropout.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         x = dropout(self.embedding(source), self.dropout, keys[0])
@@ -69,10 +69,10 @@ class RecurrentEncoder(Summarized):
 class RecurrentDecoder(StepDecoder):
     """Recurrent layers over target tokens, with attention over the encoded states.
 
-    ``s_t`` is the state of the last layer after token t, ``a_t`` what it attends to, and the hidden
-    state ``tanh(W_c [a_t; s_t] + b_c)``; without a score it is ``s_t``, and the encoded states
-    count by the last of them alone. With input feeding the layers read the last hidden state beside
-    the token (Luong et al. 2015, 3.3), one step after the other; without it, all steps attend at
+    ``s_t`` is the state of the last layer after token t, ``a_t`` the attended source, and the
+    hidden state is ``tanh(W_c [a_t; s_t] + b_c)``. Without a score it is ``s_t``, and only the last
+    encoded state is used. With input feeding, the layers read the previous hidden state in addition
+    to the token (Luong et al. 2015, section 3.3), step by step; without it, all steps attend at
     once.
     """
 
@@ -91,14 +91,15 @@ class RecurrentDecoder(StepDecoder):
         """Makes the decoder.
 
         Args:
-            embedding: Of target tokens.
-            layers: In one direction. They read an embedding, and the hidden state if it ``feeds``.
+            embedding: Embeddings of target tokens.
+            layers: Unidirectional layers that read an embedding, and the hidden state if it
+                ``feeds``.
             encoder: The encoder's layers, as many as ``layers``.
-            score: Of :func:`.make_score`; None is no attention.
-            feeds: Whether the last hidden state is fed to the layers.
-            table: Of the output; None is that of the embedding.
-            dropout: Of embeddings and hidden states.
-            rngs: For the parameters.
+            score: A score from :func:`.make_score`; None is no attention.
+            feeds: Whether the previous hidden state is fed to the layers.
+            table: The output table; None shares the embedding's.
+            dropout: Dropout rate of embeddings and hidden states.
+            rngs: Random streams of the parameters.
 
         Raises:
             ConfigError: Sizes that do not fit.
@@ -116,7 +117,7 @@ class RecurrentDecoder(StepDecoder):
         )
         if size != width:
             raise ConfigError(
-                f"RecurrentDecoder: states have {size} numbers, and the output table {width}"
+                f"RecurrentDecoder: states have size {size}, the output table {width}"
             )
         self.feeds = feeds
         linear = lambda: Linear(encoder.outputs + size, size, WIDTH, rngs=rngs)
@@ -125,7 +126,7 @@ class RecurrentDecoder(StepDecoder):
     def beside(
         self, states: tuple[State, ...], hidden: Array, memory: RecurrentMemory
     ) -> Array | None:
-        """The last hidden state, if it is fed."""
+        """Returns the previous hidden state, if it is fed."""
         return hidden if self.feeds else None
 
     def output(self, s: Array, beside: Array | None, x: Array, memory: RecurrentMemory) -> Array:
@@ -137,11 +138,11 @@ class RecurrentDecoder(StepDecoder):
 
 
 class ContextDecoder(StepDecoder):
-    """Recurrent layers that read a context beside each token, and a maxout output layer.
+    """Recurrent layers that read a context along with each token, and a maxout output layer.
 
-    With a score the context ``c_t`` is what the state before token t attends to: Bahdanau et al.
-    2015, A.1.2 and A.2.2. Without one it is the last state of the encoder at every token: Cho et
-    al. 2014. The hidden state is ``max(W_1 z, W_2 z)`` of ``z = [s_t; c_t; x_t]``, with ``s_t`` the
+    With a score, the context ``c_t`` is what the state before token t attends to: Bahdanau et al.
+    2015, A.1.2 and A.2.2. Without one, it is the encoder's last state at every token: Cho et al.
+    2014. The hidden state is ``max(W_1 z, W_2 z)`` of ``z = [s_t; c_t; x_t]``, where ``s_t`` is the
     state after token t and ``x_t`` its embedding (Goodfellow et al. 2013, with two pieces).
     """
 
@@ -159,13 +160,14 @@ class ContextDecoder(StepDecoder):
         """Makes the decoder.
 
         Args:
-            embedding: Of target tokens.
-            layers: In one direction. They read an embedding and an encoded state.
+            embedding: Embeddings of target tokens.
+            layers: Unidirectional layers that read an embedding and an encoded state.
             encoder: The encoder's layers, as many as ``layers``.
-            score: Of :func:`.make_score`; None is no attention.
-            table: Of the output; None is that of the embedding. Hidden states have its width.
-            dropout: Of embeddings and hidden states.
-            rngs: For the parameters.
+            score: A score from :func:`.make_score`; None is no attention.
+            table: The output table; None shares the embedding's. It sets the width of hidden
+                states.
+            dropout: Dropout rate of embeddings and hidden states.
+            rngs: Random streams of the parameters.
 
         Raises:
             ConfigError: Sizes that do not fit.
@@ -187,7 +189,7 @@ class ContextDecoder(StepDecoder):
     def beside(
         self, states: tuple[State, ...], hidden: Array, memory: RecurrentMemory
     ) -> Array | None:
-        """The context ``c_t``."""
+        """Returns the context ``c_t``."""
         top = states[-1][0]
         if self.score is not None:
             return self.attended(top.astype(memory.states.dtype), memory)
@@ -201,6 +203,6 @@ class ContextDecoder(StepDecoder):
         return jnp.maximum(*jnp.split(z, 2, axis=-1))
 
     def queries(self, s: Float[Array, "B T D"], inputs: Encoded) -> Float[Array, "B T D"]:
-        """The state before each token."""
+        """Returns the state before each token."""
         first = self.first_states(inputs)[-1][0][:, None].astype(s.dtype)
         return jnp.concatenate([first, s[:, :-1]], axis=1)

@@ -1,4 +1,4 @@
-"""The configuration of a recurrent translator: Cho, Sutskever, Bahdanau, Luong and in between."""
+"""The configuration of recurrent translators, from Cho and Sutskever to Bahdanau and Luong."""
 
 import dataclasses
 from typing import Annotated, Any, Literal, TypeAlias
@@ -27,19 +27,19 @@ class RecurrentEmbeddingConfig(Configuration, group="model.embedding"):
 
     embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None  # E; None is d_model
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
-    init: str | None = None  # word vectors that training begins with: a file of word2vec
+    init: str | None = None  # initial word vectors: a word2vec file
 
 
 @dataclasses.dataclass(frozen=True)
 class AlignmentConfig(Configuration, group="model.attention"):
     """Attention of a decoder's state over the encoded states."""
 
-    # How well a state fits an encoded one; none is no attention.
+    # Score of a decoder state and an encoded state; none is no attention.
     score: Literal["none", "dot", "scaled_dot", "general", "concat", "location"] = "general"
-    # The state that attends: after the token, for its output alone (Luong), or before the token,
-    # whose layers then read the context too (Bahdanau; without a score Cho).
+    # State that attends: after the token, for its output only (Luong), or before the token, so that
+    # the layers read the context too (Bahdanau; without a score Cho).
     query: Literal["current", "previous"] = "current"
-    input_feeding: bool = False  # the layers read the last hidden state too (Luong)
+    input_feeding: bool = False  # feed the previous hidden state to the layers (Luong)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,20 +55,20 @@ class RecurrentHeadConfig(Configuration, group="model.head"):
 class RecurrentConfig(Configuration, group="model"):
     """A translator of recurrent layers; the defaults are a small one of Luong et al. 2015."""
 
-    kind: Literal["recurrent"] = "recurrent"  # tells it from other models in config.json
+    kind: Literal["recurrent"] = "recurrent"  # distinguishes it from other models in config.json
     vocab_size: Annotated[int, Range(1, 1 << 26)] = 8000  # V; training sets it from the tokenizer
     decoder_vocab_size: Annotated[int, Range(1, 1 << 26)] | None = None  # None is the encoder's
-    # D, the size of a state, in the encoder of each direction.
+    # D, the size of a state; in the encoder, of each direction.
     d_model: Annotated[int, Range(1, 1 << 17)] = 256
-    num_layers: Annotated[int, Range(1, 1 << 8)] = 1  # of the encoder, and of the decoder
-    cell: CellName = "lstm"  # of every layer
+    num_layers: Annotated[int, Range(1, 1 << 8)] = 1  # layers of the encoder, and of the decoder
+    cell: CellName = "lstm"  # cell of every layer
     bidirectional: bool = True  # the encoder reads in both directions
     reverse_source: bool = False  # the encoder reads from the last token (Sutskever et al. 2014)
-    # Longest source or target; columns of the location score.
+    # Longest source or target; the number of columns of the location score.
     max_length: Annotated[int, Range(1, 1 << 20)] = 512
-    dropout: Rate = 0.2  # of embeddings, between layers and of hidden states
-    # Truncated backpropagation: gradients go back to the last multiple of so many positions; None
-    # is to the first position.
+    dropout: Rate = 0.2  # dropout of embeddings, between layers and of hidden states
+    # Truncated backpropagation: gradients stop at every multiple of this many positions; None goes
+    # back to the first position.
     bptt_length: Annotated[int, Range(1, 1 << 20)] | None = None
     embedding: RecurrentEmbeddingConfig = RecurrentEmbeddingConfig()
     attention: AlignmentConfig = AlignmentConfig()
@@ -97,44 +97,44 @@ class RecurrentConfig(Configuration, group="model"):
 
     @property
     def encoded_size(self) -> int:
-        """Numbers of an encoded state: those of all directions."""
+        """Size of an encoded state: all directions together."""
         return (1 + self.bidirectional) * self.d_model
 
     @property
     def hidden_size(self) -> int:
-        """Numbers of a hidden state, of which logits are made."""
+        """Size of a hidden state, from which logits are computed."""
         if self.attention.query == "current":
             return self.d_model
         return self.head.maxout_size or self.embedding_size
 
     @property
     def width_beside(self) -> int:
-        """Numbers that the decoder's layers read beside an embedding."""
+        """Width of the input of the decoder's layers in addition to an embedding."""
         if self.attention.query == "previous":
             return self.encoded_size
         return self.d_model if self.attention.input_feeding else 0
 
     @property
     def places(self) -> int:
-        """Columns of the location score: the longest source, padded as batches are."""
+        """Columns of the location score: the longest source, padded like a batch."""
         return -(-self.max_length // 128) * 128
 
     def decoder(self) -> "RecurrentConfig":
-        """Configuration of the decoder: its own vocabulary, and tokens even of features."""
+        """Configuration of the decoder: its own vocabulary, and always tokens, never features."""
         vocab = self.decoder_vocab_size or self.vocab_size
         return dataclasses.replace(
             self, vocab_size=vocab, decoder_vocab_size=None, features=FeatureConfig()
         )
 
 
-ModelConfig: TypeAlias = TransformerConfig | RecurrentConfig  # of what is trained by gradients
+ModelConfig: TypeAlias = TransformerConfig | RecurrentConfig  # models trained by gradients
 
 
 def _check(config: RecurrentConfig) -> None:
     for name in ("scan_layers", "remat"):
         if getattr(config.compute, name):
             raise ConfigError(
-                f"model.compute.{name}: recurrent layers do not have it: leave it out"
+                f"model.compute.{name}: recurrent layers do not support it: leave it out"
             )
     _check_attention(config, config.attention)
     config.features.check(config.embedding.share_encoder_decoder_embeddings)
@@ -147,7 +147,7 @@ def _check(config: RecurrentConfig) -> None:
     tied, width = config.head.tie_word_embeddings, config.hidden_size
     if tied and width != config.embedding_size:
         raise ConfigError(
-            f"model.head.tie_word_embeddings: hidden states have {width} numbers and embeddings "
+            f"model.head.tie_word_embeddings: hidden states have size {width} and embeddings "
             f"{config.embedding_size}: make them equal, or set it to False"
         )
 
@@ -163,7 +163,7 @@ def _check_attention(config: RecurrentConfig, attention: AlignmentConfig) -> Non
         raise ConfigError("model.head.maxout_size is for model.attention.query previous")
     if attention.score in ("dot", "scaled_dot") and config.encoded_size != config.d_model:
         raise ConfigError(
-            f"model.attention.score {attention.score}: states have {config.d_model} numbers and "
+            f"model.attention.score {attention.score}: states have size {config.d_model} and "
             f"those of an encoder in both directions {config.encoded_size}: choose general or "
             f"concat, or set model.bidirectional to False"
         )

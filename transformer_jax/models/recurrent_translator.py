@@ -15,16 +15,16 @@ from transformer_jax.models.recurrent_config import RecurrentConfig
 
 __all__ = ["RecurrentEncoderDecoder"]
 
-_SPREAD = 0.1  # standard deviation of embeddings; with tied tables logits begin small
+_SPREAD = 0.1  # standard deviation of embeddings; keeps the initial logits of tied tables small
 
 
 class RecurrentEncoderDecoder(EncoderDecoder):
     """A translator of recurrent layers; see :class:`.RecurrentConfig`.
 
-    With ``attention.query`` current the decoder is a :class:`.RecurrentDecoder` (Sutskever et al.
-    2014 without a score, Luong et al. 2015 with one), with previous a :class:`.ContextDecoder` (Cho
-    et al. 2014, Bahdanau et al. 2015). Inputs are ``source`` and ``source_lengths``; with
-    ``config.features`` sources are stacked frames of features.
+    With ``attention.query`` current, the decoder is a :class:`.RecurrentDecoder` (Sutskever et al.
+    2014 without a score, Luong et al. 2015 with one); with previous, a :class:`.ContextDecoder`
+    (Cho et al. 2014, Bahdanau et al. 2015). Inputs are ``source`` and ``source_lengths``; with
+    ``config.features``, sources are stacked frames of features.
     """
 
     def __init__(self, config: RecurrentConfig, *, rngs: nnx.Rngs):
@@ -41,7 +41,7 @@ class RecurrentEncoderDecoder(EncoderDecoder):
         target: Int[Array, "B T"],
         source_lengths: Int[Array, " B"],
     ) -> Float32[Array, "B T V"]:
-        """Logits of the token that follows each of ``target``, which is already shifted right."""
+        """Returns logits of the token after each of ``target``, which is already shifted right."""
         inputs = {"source": source, "source_lengths": source_lengths}
         return self.logits(self.hidden(inputs, target))
 
@@ -51,7 +51,7 @@ class RecurrentEncoderDecoder(EncoderDecoder):
         target: Int[Array, "B T"],
         source_lengths: Int[Array, " B"],
     ) -> dict[str, Float32[Array, "L B N _ _"]]:
-        """The weights of the one layer and head that there is: ``cross``.
+        """The attention weights of the only layer and head: ``cross``.
 
         Raises:
             ConfigError: The decoder has no attention.

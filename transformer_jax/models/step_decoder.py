@@ -28,13 +28,13 @@ WIDTH = (None, "embed")  # axes of maps between vectors
 
 
 class RecurrentMemory(NamedTuple):
-    """The source as a recurrent decoder reads it.
+    """The source in the form that a recurrent decoder reads.
 
     Attributes:
         states: The encoded states.
-        keys: What the score needs of them, computed once; None without attention.
-        mask: How many states are real, or which; None is all.
-        summary: The last state of the encoder's last layer, of all its directions.
+        keys: The part of the score that depends only on them; None without attention.
+        mask: Number of non-padding states in each row, or a mask of them; None is all.
+        summary: The last state of the encoder's last layer, in all its directions.
     """
 
     states: Float[Array, "B S E"]
@@ -44,10 +44,10 @@ class RecurrentMemory(NamedTuple):
 
 
 class RecurrentCache(NamedTuple):
-    """A decoder's past: one state, whatever the number of tokens.
+    """A decoder's past: one state, independent of the number of tokens.
 
     Attributes:
-        states: Of every layer, ``[B M D]``.
+        states: The state of every layer, ``[B M D]``.
         hidden: The last hidden state, ``[B M D]``.
         memory: The source.
     """
@@ -60,16 +60,16 @@ class RecurrentCache(NamedTuple):
 class StepDecoder(Summarized):
     """Recurrent layers over target tokens: a ``Scorer`` and ``Decodable``.
 
-    Its inputs are :class:`.Encoded` states. It begins with the last states of the encoder: copied
-    from an encoder in one direction of the same sizes, else mapped by ``tanh(W s + b)``.
+    Its inputs are :class:`.Encoded` states. It starts from the encoder's last states: copied from a
+    unidirectional encoder of the same sizes, otherwise mapped by ``tanh(W s + b)``.
 
-    A subclass says what the layers read beside a token, :meth:`beside`, and how their output
-    becomes a hidden state, :meth:`output`.
+    A subclass defines what the layers read in addition to a token, :meth:`beside`, and how their
+    output becomes a hidden state, :meth:`output`.
 
     Attributes:
-        width_beside: Numbers that the layers read beside an embedding; with none of them all
-            tokens are read at once.
-        feeds: Whether hidden states are fed to the layers: :meth:`output` runs within the loop.
+        width_beside: Width of the layers' input in addition to an embedding; if it is 0, all tokens
+            are read at once.
+        feeds: Whether hidden states are fed to the layers, so that :meth:`output` runs in the loop.
     """
 
     feeds = False
@@ -86,7 +86,7 @@ class StepDecoder(Summarized):
         dropout: float,
         rngs: nnx.Rngs,
     ):
-        """Takes the layers, which read an embedding and ``beside`` more numbers.
+        """Takes the layers, which read an embedding and ``beside`` more values.
 
         Raises:
             ConfigError: Sizes that do not fit.
@@ -94,13 +94,13 @@ class StepDecoder(Summarized):
         wanted = embedding.table.shape[1] + beside
         states = [CELLS[one.cell].states for one in (layers, encoder)]
         for wrong, problem in (
-            (layers.backward is not None, "a decoder reads in one direction"),
-            (layers.depth != encoder.depth, f"{layers.depth} layers on an encoder of as many"),
+            (layers.backward is not None, "a decoder is unidirectional"),
+            (layers.depth != encoder.depth, f"{layers.depth} layers, not as many as the encoder"),
             (
                 states[0] != states[1],
                 f"{layers.cell} on an encoder of {encoder.cell}: as many states",
             ),
-            (layers.width != wanted, f"its layers read {layers.width} numbers, not {wanted}"),
+            (layers.width != wanted, f"its layers read width {layers.width}, not {wanted}"),
         ):
             if wrong:
                 raise ConfigError(f"{type(self).__name__}: {problem}")
@@ -114,11 +114,11 @@ class StepDecoder(Summarized):
     def beside(
         self, states: tuple[State, ...], hidden: Array, memory: RecurrentMemory
     ) -> Array | None:
-        """Returns the input of the layers next to the token, ``[B M C]``, or None.
+        """Returns the layers' input in addition to the token, ``[B M C]``, or None.
 
         Args:
-            states: Of every layer, ``[B M D]``.
-            hidden: The last hidden state, ``[B M D]``.
+            states: The state of every layer, ``[B M D]``.
+            hidden: The previous hidden state, ``[B M D]``.
             memory: The source.
         """
         raise NotImplementedError
@@ -128,7 +128,7 @@ class StepDecoder(Summarized):
 
         Args:
             s: Outputs of the last layer, ``[B T D]``.
-            beside: What the layers read beside the tokens.
+            beside: The layers' input in addition to the tokens.
             x: Embedded tokens.
             memory: The source.
         """
@@ -146,7 +146,7 @@ class StepDecoder(Summarized):
         Args:
             inputs: Encoded states.
             tokens: Target tokens, shifted right.
-            key: Dropout, if given.
+            key: Random key of dropout; None is no dropout.
         """
         keys: Any = [None] * 3 if key is None else jax.random.split(key, 3)
         x = dropout(self.embedding(tokens), self.dropout, keys[0])
@@ -154,7 +154,7 @@ class StepDecoder(Summarized):
         return dropout(found, self.dropout, keys[2])
 
     def _outputs(self, x: Array, inputs: Encoded, key: Any) -> tuple[Array, Array]:
-        """Outputs of the last layer and hidden states, of all embedded tokens."""
+        """Outputs of the last layer, and hidden states, for all embedded tokens."""
         memory, states = self.memory(inputs), self.first_states(inputs)
         if not self.width_beside:
             s, _ = self.layers(x, None, states, key=key)
@@ -181,7 +181,7 @@ class StepDecoder(Summarized):
     def _read(
         self, projected: Array, beside: Array | None, states: Any, key: Any = None
     ) -> tuple[Array, Any]:
-        """The output of the last layer after one token of each row, and the layers' states."""
+        """Returns the output of the last layer after one token per row, and the layers' states."""
         if beside is not None:
             first = self.embedding.table.shape[1]
             beside = beside.astype(projected.dtype)[:, None]
@@ -201,12 +201,12 @@ class StepDecoder(Summarized):
         return attention_weights(q, k, mask, score=score)[:, 0]
 
     def queries(self, s: Float[Array, "B T D"], inputs: Encoded) -> Float[Array, "B T D"]:
-        """The state of each token that attends, of the outputs of the last layer."""
+        """Returns the state of each token that attends, from the outputs of the last layer."""
         del inputs
         return s
 
     def attended(self, q: Float[Array, "B T D"], memory: RecurrentMemory) -> Float[Array, "B T E"]:
-        """Returns the attended source of each state."""
+        """Returns the attended source for each state."""
         q, k, mask, score = self._attended(q, memory)
         return attend(q, k, memory.states[:, :, None], mask, score=score)[:, :, 0]
 
@@ -219,7 +219,7 @@ class StepDecoder(Summarized):
         """Computes the keys and values of the encoded states, once for all tokens.
 
         Raises:
-            ConfigError: The encoder does not say its last states.
+            ConfigError: The encoder does not return its last states.
         """
         states, keys = inputs.states, None
         if self.score is not None:
@@ -228,10 +228,10 @@ class StepDecoder(Summarized):
         return RecurrentMemory(states, keys, inputs.mask, last)
 
     def first_states(self, inputs: Encoded) -> tuple[State, ...]:
-        """The states before the first token: those after the last of the source, mapped.
+        """The states before the first token: the encoder's last states, mapped.
 
         Raises:
-            ConfigError: The encoder does not say its last states.
+            ConfigError: The encoder does not return its last states.
         """
         joined = join_directions(_last(inputs), self.layers.depth)
         if self.bridge is None:
@@ -240,7 +240,7 @@ class StepDecoder(Summarized):
         return tuple(tuple(jnp.tanh(map_(one)) for one in layer) for map_, layer in pairs)
 
     def output_table(self) -> OutputTable:
-        """The output projection: a table of its own, or that of the embeddings."""
+        """The output projection: a separate table, or the embeddings'."""
         return output_table(self.table or self.embedding)
 
     def _no_hidden(self, memory: RecurrentMemory, beams: int) -> Array:
@@ -250,13 +250,13 @@ class StepDecoder(Summarized):
     def init_cache(
         self, inputs: Encoded, rows: int, size: int, *, beams: int = 1
     ) -> RecurrentCache:
-        """The past of no token.
+        """An empty past.
 
         Args:
             inputs: Encoded states.
             rows: B, the number of sequences.
-            size: Most target tokens, which the cache does not depend on.
-            beams: M, hypotheses of each sequence.
+            size: Largest number of target tokens; the cache does not depend on it.
+            beams: M, the beams of each sequence.
         """
         del size
         spread = lambda x: jnp.broadcast_to(x[:, None], (rows, beams, x.shape[-1]))
@@ -270,11 +270,11 @@ class StepDecoder(Summarized):
         cache: RecurrentCache,
         starts: Int[Array, " B"] | None = None,
     ) -> tuple[Float32[Array, "B V"], RecurrentCache]:
-        """Logits of the token after each prefix, and the empty cache with the prefixes in it.
+        """Returns logits of the token after each prefix, and the cache filled with the prefixes.
 
         Args:
             tokens: Prefixes, left-padded.
-            cache: Made by :meth:`init_cache`.
+            cache: Empty cache from :meth:`init_cache`.
             starts: Index of the first token of each prefix; earlier ones are padding.
         """
         beams = cache.hidden.shape[1]
@@ -296,12 +296,12 @@ class StepDecoder(Summarized):
     def step(
         self, tokens: Int[Array, " R"], cache: RecurrentCache
     ) -> tuple[Float32[Array, "R V"], RecurrentCache]:
-        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
+        """Returns logits of the token after ``tokens``, one per row, and the extended cache."""
         cache = self._after(tokens.reshape(cache.hidden.shape[:2]), cache)
         return self.output_table().logits(cache.hidden.reshape(len(tokens), -1)), cache
 
     def _after(self, tokens: Array, cache: RecurrentCache) -> RecurrentCache:
-        """The cache with tokens ``[B M]``; beams attend as so many queries of their sequence."""
+        """Extends the cache with tokens ``[B M]``; beams attend as queries of their sequence."""
         B, M, _ = cache.hidden.shape
         rows = lambda one: one.reshape(B * M, one.shape[-1])
         apart = lambda one: one.reshape(B, M, one.shape[-1])
@@ -314,18 +314,18 @@ class StepDecoder(Summarized):
         return RecurrentCache(jax.tree.map(apart, states), hidden, cache.memory)
 
     def reorder(self, cache: RecurrentCache, parents: Int[Array, "B M"]) -> RecurrentCache:
-        """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
+        """Returns the cache in which beam ``m`` of sequence ``b`` continues ``parents[b, m]``."""
         pick = lambda x: jnp.take_along_axis(x, parents[:, :, None], axis=1)
         return cache._replace(states=jax.tree.map(pick, cache.states), hidden=pick(cache.hidden))
 
     def take(self, cache: RecurrentCache, rows: Int[Array, " N"]) -> RecurrentCache:
-        """The cache of the sequences ``rows``, with all their beams."""
+        """Returns the cache of the sequences ``rows``, with all their beams."""
         taken: RecurrentCache = jax.tree.map(lambda x: x[rows], cache)
         return taken
 
 
 def join_directions(last: Sequence[State], depth: int) -> tuple[State, ...]:
-    """The last states of each layer, with those of its directions side by side.
+    """The last states of each layer, with both directions side by side.
 
     Example:
         >>> forward, backward = (jnp.ones((1, 2)),), (jnp.zeros((1, 2)),)
@@ -342,6 +342,6 @@ def join_directions(last: Sequence[State], depth: int) -> tuple[State, ...]:
 
 def _last(inputs: Encoded) -> Sequence[State]:
     if inputs.last is None:
-        raise ConfigError("a recurrent decoder: the encoder gives no last states: see Encoded")
+        raise ConfigError("a recurrent decoder: the encoder returns no last states: see Encoded")
     last: Sequence[State] = inputs.last
     return last

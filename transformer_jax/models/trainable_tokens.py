@@ -1,7 +1,7 @@
-"""Training of a few rows of frozen tables: a partition, and plain tables again.
+"""Training of a few rows of frozen tables: a partition, and the merge into plain tables.
 
-Like ``trainable_token_indices`` of Hugging Face's PEFT: tokens that a run adds to a vocabulary are
-trained beside adapters, and all other rows stay as they are.
+Like ``trainable_token_indices`` in Hugging Face's PEFT: tokens that a run adds to a vocabulary are
+trained together with adapters, and all other rows are frozen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,23 +19,23 @@ from transformer_jax.models.partition import Partition, overlay
 
 __all__ = ["put_in", "split_rows", "trainable_tokens"]
 
-_ROWS = "_rows"  # what the name of a table has behind it as the name of its trained rows
+_ROWS = "_rows"  # suffix of a table's name for its trained rows
 
 
 def trainable_tokens(partition: Partition, ids: Sequence[int]) -> Partition:
-    """``partition``, and beside it the rows of some tokens of the tables that it freezes.
+    """Extends a partition by the rows of some tokens in the tables that it freezes.
 
-    The rows lie beside their table: ``embedding/table_rows`` ``[A D]``, and of an output layer of
-    its own ``head/table_rows`` and ``head/bias_rows``. They begin as the table has them, so that
-    the model of step 0 computes what the frozen one computes, bit for bit.
+    The rows are next to their table: ``embedding/table_rows`` ``[A D]``, and for a separate output
+    layer ``head/table_rows`` and ``head/bias_rows``. They start as in the table, so at step 0 the
+    model computes exactly what the frozen one computes, bit for bit.
 
     Args:
-        partition: What else is trained, such as adapters; its model is one module.
-        ids: Tokens; of none the partition is as it was.
+        partition: All other training, such as adapters; its model is one module.
+        ids: Tokens; without any, the partition does not change.
 
     Raises:
-        ConfigError: A token is given twice; when split, no frozen parameter has a row a token, or
-            one has too few.
+        ConfigError: A token is given twice; or, when split, no frozen parameter has one row per
+            token, or one has too few rows.
 
     Source: Hugging Face PEFT, ``trainable_token_indices`` of ``LoraConfig``.
     """
@@ -51,7 +51,7 @@ def trainable_tokens(partition: Partition, ids: Sequence[int]) -> Partition:
         for name, param in _by_name(params).items():
             if name in kept and param.get_metadata("axes", (None,))[0] == "vocab":
                 _check_ids(tokens, name, len(param.get_value()))
-                # Of the parameter as it was: a frozen one may be kept in half of the bits.
+                # From the original parameter: a frozen one may be stored in half precision.
                 rows[name + _ROWS] = row_parameter(param, param.get_value()[np.array(tokens)])
         if not rows:
             raise ConfigError(
@@ -84,7 +84,7 @@ def _check_ids(ids: tuple[int, ...], name: str, size: int) -> None:
 
 
 def split_rows(trainable: PyTree, frozen: PyTree) -> tuple[dict[Any, Any], dict[str, Any]]:
-    """Splits trained parameters from trained token rows, the latter by the name of their table.
+    """Splits trained token rows, by the name of their table, from all other trained parameters.
 
     Example:
         >>> split_rows({"head": {"bias_rows": 1}, "up": {"lora_a": 2}}, {"head": {"bias": 3}})
@@ -99,7 +99,7 @@ def split_rows(trainable: PyTree, frozen: PyTree) -> tuple[dict[Any, Any], dict[
 def put_in(
     params: Mapping[Any, Any], rows: Mapping[str, Any], ids: Sequence[int]
 ) -> dict[Any, Any]:
-    """Parameters with rows of tokens in their tables, in NumPy; the dtypes of tables stay.
+    """Puts rows of tokens into their tables, in NumPy; the dtypes of tables do not change.
 
     Example:
         >>> put_in({"head": {"bias": np.zeros(3)}}, {"head/bias": np.ones(1)}, [2])

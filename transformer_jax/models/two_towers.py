@@ -1,4 +1,4 @@
-"""Images and texts as vectors of one space: a Vision Transformer and a Transformer of texts."""
+"""Images and texts as vectors in one space: a Vision Transformer and a text Transformer."""
 
 import math
 
@@ -26,18 +26,18 @@ _BIAS = -10.0
 
 
 class TextTower(Summarized):
-    """A vector for each text.
+    """Computes a vector for each text.
 
-    A configuration with ``decoder_layers`` reads from left to right (CLIP), one with
-    ``encoder_layers`` in both directions (SigLIP).
+    A configuration with ``decoder_layers`` reads left to right (CLIP), one with ``encoder_layers``
+    in both directions (SigLIP).
 
     Args:
-        config: Of the Transformer.
-        pooling: ``end`` or ``last``, see :class:`.ContrastConfig`.
+        config: Configuration of the Transformer.
+        pooling: ``end`` or ``last``: see :class:`.ContrastConfig`.
         rngs: Random streams of the parameters.
 
     Raises:
-        ConfigError: The configuration has layers of both kinds or of neither.
+        ConfigError: The configuration has layers of both kinds, or none.
     """
 
     def __init__(self, config: TransformerConfig, pooling: str = "end", *, rngs: nnx.Rngs):
@@ -46,7 +46,7 @@ class TextTower(Summarized):
                 f"model.encoder_layers is {config.encoder_layers} and model.decoder_layers "
                 f"{config.decoder_layers}: the model of texts has one of them above 0: decoder "
                 f"layers read from left to right, encoder layers in both directions; the model of "
-                f"images has settings of its own"
+                f"images has its own settings"
             )
         self.config, self.pooling = config, pooling
         E, causal = config.embedding_size, config.decoder_layers > 0
@@ -67,10 +67,10 @@ class TextTower(Summarized):
         """Returns the vector of each text.
 
         Args:
-            tokens: The texts; where the pooling is ``last``, each filled up to the positions of the
-                model with its token for padding.
-            lengths: How many tokens of each row are real.
-            key: Dropout, if given.
+            tokens: The texts; if the pooling is ``last``, each is filled up to the model's last
+                position with the padding token.
+            lengths: Number of non-padding tokens in each row.
+            key: Random key of dropout; None is no dropout.
         """
         check_tokens(tokens)
         ends, T = self.pooling == "end", tokens.shape[1]
@@ -81,18 +81,18 @@ class TextTower(Summarized):
 
 
 class TwoTowers(Summarized):
-    """Vectors of unit length of images and of texts, whose products say how well they match.
+    """Unit vectors of images and texts, whose products measure how well they match.
 
     Radford et al. 2021 (CLIP), figure 3; Zhai et al. 2023 (SigLIP).
 
     Args:
         encoder: Configuration of the Vision Transformer.
-        config: Configuration of the Transformer of texts.
-        contrast: What both have in common.
+        config: Configuration of the text Transformer.
+        contrast: Settings of the shared vectors.
         rngs: Random streams of the parameters.
 
     Raises:
-        ConfigError: The configurations do not fit each other.
+        ConfigError: The configurations do not fit together.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class TwoTowers(Summarized):
         """Returns the vector of each image, of length 1.
 
         Args:
-            images: Pixels, normalized as they were in training; channels last.
-            key: Dropout, if given.
+            images: Pixels, normalized as in training; channels last.
+            key: Random key of dropout; None is no dropout.
         """
         vectors = self.encoder.pooled(self.encoder(images, key=key))
         if self.image_projection is not None:
@@ -144,7 +144,7 @@ class TwoTowers(Summarized):
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B P"]:
-        """Returns the vector of each text, of length 1; arguments are those of the tower."""
+        """Returns the vector of each text, of length 1; arguments as for :class:`TextTower`."""
         return _unit(self.text_projection(self.text(tokens, lengths, key=key)))
 
     def similarities(
@@ -155,13 +155,13 @@ class TwoTowers(Summarized):
     ) -> Float32[Array, "B C"]:
         """Returns how well each image matches each text: ``exp(scale) i · t + bias``.
 
-        The softmax over texts is the probability of each to belong to an image (CLIP); with a bias,
-        the sigmoid of a number is the probability that the two are a pair (SigLIP).
+        The softmax over texts is the probability that each belongs to an image (CLIP); with a bias,
+        the sigmoid of an entry is the probability that the two are a pair (SigLIP).
 
         Args:
             images: Vectors of images.
             texts: Vectors of texts.
-            limit: The largest ``exp(scale)``; None is without.
+            limit: The largest ``exp(scale)``; None is no limit.
         """
         scale = jnp.exp(self.logit_scale[0])
         found = (scale if limit is None else jnp.minimum(scale, limit)) * (images @ texts.T)

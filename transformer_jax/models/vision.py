@@ -1,4 +1,4 @@
-"""The Vision Transformer: reads an image as a sequence of patches."""
+"""The Vision Transformer, which reads an image as a sequence of patches."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ __all__ = ["ImageClassifier", "VisionEncoder"]
 
 
 class AttentionPool(Summarized):
-    """The vector of a whole sequence: what a learned query attends to, ``y + FFN(norm(y))``.
+    """The vector of a sequence: a learned query attends to it, then ``y + FFN(norm(y))``.
 
     Zhai et al. 2022 (Scaling Vision Transformers), section 3.2; Zhai et al. 2023 (SigLIP).
     """
@@ -42,15 +42,16 @@ class AttentionPool(Summarized):
 
 
 class VisionEncoder(Summarized):
-    """A contextual vector for each patch of an image, and before them one for the whole of it.
+    """Computes a contextual vector for each patch of an image, after one for the complete image.
 
-    A linear map makes a vector of the pixels of each patch; a learned one, the same for all
-    images, goes first. From there on it is an encoder like that of words, except that nothing is
-    padding. Dosovitskiy et al. 2021, equations 1 to 4. A second learned one is that of DeiT
-    (Touvron et al. 2021, section 4).
+    A linear map turns the pixels of each patch into a vector; a learned vector, the same for all
+    images, comes first. The rest is an encoder as for words, except that nothing is padding.
+    Dosovitskiy et al. 2021, equations 1 to 4. A second learned vector is DeiT's (Touvron et al.
+    2021, section 4).
 
-    For small data the linear map may be convolutions, each halved by a maximum, and the vector of
-    the whole a weighted sum over patches (Hassani et al. 2021, section 3).
+    For small datasets the linear map may be convolutions, each followed by a max pooling that
+    halves the sides, and the image vector a weighted sum of the patches (Hassani et al. 2021,
+    section 3).
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -94,26 +95,26 @@ class VisionEncoder(Summarized):
         on_weights=None,
         on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
-        """A contextual vector for the whole of each image, and for each of its patches.
+        """Returns a contextual vector for each complete image, then one for each of its patches.
 
         Args:
-            images: Pixels, normalised as they were in training; channels last.
-            key: Dropout, if given.
+            images: Pixels, normalized as in training; channels last.
+            key: Random key of dropout; None is no dropout.
             on_weights: Called with the weights of each block's self-attention.
             on_hidden: Called with the first block's input and each block's output.
 
         Raises:
-            ConfigError: The images have another size than the model's.
+            ConfigError: The images do not have the model's size.
         """
         return self.encoder(self.embed(images), key=key, on_weights=on_weights, on_hidden=on_hidden)
 
     def embed(
         self, images: Float[Array, "B height width channels"]
     ) -> Float[Array, "B {self.config.image.sequence_length} D"]:
-        """The vectors that the first block sees, without positions.
+        """Returns the input of the first block, without positions.
 
         Raises:
-            ConfigError: The images have another size than the model's.
+            ConfigError: The images do not have the model's size.
         """
         image, compute = self.config.image, self.config.compute
         wanted = (image.image_size, image.image_size, image.num_channels)
@@ -138,7 +139,7 @@ class VisionEncoder(Summarized):
         return jnp.concatenate([*learned, x], axis=1) * self.config.embedding_scale
 
     def summary(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """Returns a vector for each image: ``h₁``, or what pooling makes of its patches."""
+        """Returns a vector for each image: ``h₁``, or the pooled patches."""
         if self.pool is None:
             return hidden[:, 0]
         if isinstance(self.pool, AttentionPool):
@@ -146,7 +147,7 @@ class VisionEncoder(Summarized):
         return sequence_pool(hidden, self.pool(hidden)[..., 0])
 
     def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """Returns what heads read of each image: ``act(W h + b)``, or ``h`` without a pooler.
+        """Returns the input of the heads: ``act(W h + b)`` per image, or ``h`` without a pooler.
 
         ``h`` is the :meth:`summary`.
         """
@@ -158,7 +159,7 @@ class VisionEncoder(Summarized):
     def attention_maps(
         self, images: Float[Array, "B height width channels"]
     ) -> Float32[Array, "L B N T T"]:
-        """The weights of every layer and head, exact whichever kernel runs."""
+        """The attention weights of every layer and head, exact with any kernel."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
         VisionEncoder.__call__(self, images, on_weights=(see, see))
@@ -166,9 +167,9 @@ class VisionEncoder(Summarized):
 
 
 class ImageClassifier(VisionEncoder):
-    """Scores of classes for each image: a linear map of what stands for the whole of it.
+    """Class scores of each image: a linear map of the image vector.
 
-    With a second head, on the vector of DeiT's second embedding, they are the mean of both.
+    With a second head, on the vector of DeiT's second embedding, they are the mean of both heads.
     """
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
@@ -186,7 +187,7 @@ class ImageClassifier(VisionEncoder):
         """``W h₁ + b`` for each image, in float32.
 
         Raises:
-            ConfigError: The images have another size than the model's.
+            ConfigError: The images do not have the model's size.
         """
         hidden = super().__call__(images, key=key)
         scores = self.labels(self.pooled(hidden)).astype(jnp.float32)

@@ -1,7 +1,7 @@
-"""Costs of a model, computed from its configuration: parameters, FLOPs and bytes, part by part.
+"""Costs of a model, from its configuration: parameters, FLOPs and bytes, part by part.
 
-A product of [m, k] by [k, n] is ``2 m k n`` FLOPs; work element by element is counted as XLA
-counts it, one for each operation and nothing for exp, log, tanh or rsqrt. Nothing is compiled.
+A product of [m, k] by [k, n] is ``2 m k n`` FLOPs. Elementwise work is counted as XLA counts it:
+one per operation, and nothing for exp, log, tanh or rsqrt. Nothing is compiled.
 """
 
 import dataclasses
@@ -30,20 +30,20 @@ __all__ = [
     "training_flops",
 ]
 
-LOSS = (6, 3)  # log-softmax and the target's share of it, of one logit
-OPTIMIZER = 14  # Adam with clipping, on one parameter
+LOSS = (6, 3)  # log-softmax and the target's part of it, per logit
+OPTIMIZER = 14  # Adam with clipping, per parameter
 
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Sums over all parts; ``training`` is forward, backward and update of one step."""
+    """Sums over all parts; ``training`` is forward pass, backward pass and update of one step."""
 
     parameters: int
     forward: int
     training: int
-    parameter_bytes: int  # parameters as they are stored, in float32
+    parameter_bytes: int  # parameters as stored, in float32
     training_bytes: int  # parameters, gradients and Adam's two averages
-    bytes: int  # moved at least by one forward pass
+    bytes: int  # minimum traffic of one forward pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Decoding:
     """Costs of one decoding step, with cached keys and values of earlier steps."""
 
     prefill: int  # FLOPs before the first token: the encoder, and cross-attention's keys and values
-    flops: float  # for one token of one sentence, the mean over the target's length
-    bytes: float  # moved at least by one step of the whole batch: parameters once, caches once
+    flops: float  # for one token of one sentence, averaged over the target's length
+    bytes: float  # minimum traffic of one step of the batch: parameters once, caches once
     cache_bytes: int  # one sentence's keys and values at full length
 
 
@@ -64,11 +64,11 @@ def components(
     target_length: int = 1,
     head: bool = True,
 ) -> tuple[Component, ...]:
-    """All parts of a model, in the order that data meets them.
+    """All parts of a model, in the order of computation.
 
-    A model without encoder layers has no cross-attention; one without decoder layers ends with
-    the encoder, since its head depends on the task, and so does a decoder without ``head`` over
-    the vocabulary. Images are as long as their size says.
+    A model without encoder layers has no cross-attention. One without decoder layers ends with the
+    encoder, since its head depends on the task; so does a decoder without ``head``, a head over
+    the vocabulary. The length of images follows from their size.
 
     Source: Bishop and Bishop 2024, section 12.1.8: projections are O(N D²), scores O(N² D).
 
@@ -105,10 +105,10 @@ def model_cost(
     target_length: int = 1,
     head: bool = True,
 ) -> Totals:
-    """The cost of a whole forward pass and of a whole training step.
+    """The cost of a complete forward pass and of a complete training step.
 
-    A training step is forward, loss, backward (twice the products of the forward pass; with
-    rematerialisation the blocks' forward once more) and the update.
+    A training step is forward pass, loss, backward pass (twice the products of the forward pass;
+    with rematerialization, the blocks' forward pass once more) and update.
 
     Example:
         >>> from transformer_jax.models.presets import PRESETS
@@ -137,14 +137,14 @@ def model_cost(
 
 
 def training_flops(config: ModelConfig, rows: int, *lengths: int) -> float:
-    """FLOPs of a training step that its model needs: forward, backward and update.
+    """FLOPs that a training step requires: forward pass, backward pass and update.
 
-    What rematerialisation computes again is not counted, padding is.
+    Recomputation by rematerialization is not counted; padding is.
 
     Args:
-        config: Of the model.
-        rows: Of the batch.
-        lengths: Of an encoder-decoder's sources and targets, or of the only texts.
+        config: Configuration of the model.
+        rows: Rows of the batch.
+        lengths: Lengths of an encoder-decoder's sources and targets, or of the only texts.
 
     Example:
         >>> from transformer_jax.models.presets import PRESETS
@@ -182,14 +182,14 @@ def decoding(
     steps = [p for p in once.values() if not _before_decoding(p.path)]
     decoder = config.decoder()
     sizes = head_sizes(decoder)
-    # Scores over a cache of t keys, t = 1 ... T, against the one key that `parts` counted.
+    # Scores over a cache of t keys, t = 1 ... T, minus the one key that `parts` counted.
     attends = config.mixer.kind == "attention"
     more = mixing_cost(decoder, B, 1, 1)[0] * config.decoder_layers * (T - 1) / 2 * attends
     item = itemsize(config)
     cross = S if config.encoder_layers else 0
     row = item * config.decoder_layers * sizes.kv_heads * (sizes.head_dim + sizes.value_dim)
     slot = row if attends else config.decoder_layers * slot_bytes(config)
-    # Of a table one row is read, unless its every row is an output as well.
+    # Only one row of a table is read, unless the table is also the output.
     weights = sum(p.parameters for p in steps if not p.path.endswith("embedding"))
     weights += decoder.vocab_size * config.d_model if config.head.tie_word_embeddings else 0
     return Decoding(
@@ -201,7 +201,7 @@ def decoding(
 
 
 def _recurrent_decoding(config: RecurrentConfig, B: int, S: int) -> Decoding:
-    """The cost of a token, which does not depend on those before it."""
+    """The cost of a token, which does not depend on earlier tokens."""
     listed = components(config, batch=B, source_length=S, target_length=1)
     once = ("encoder/", "decoder/bridge", "decoder/score/key")
     steps = [part for part in listed if not part.path.startswith(once)]
@@ -258,7 +258,7 @@ def iter_recurrent_components(
 def _recurrent_layers(
     config: RecurrentConfig, path: str, widths: tuple[int, int], tokens: int
 ) -> Iterator[Component]:
-    """The first layer, which reads ``widths[0]`` numbers, and the others."""
+    """The first layer, whose input widths are ``widths``, and the other layers."""
     D, (inputs, products, more) = config.d_model, RECURRENT_BLOCKS[config.cell]
     for number, width in enumerate(widths):
         copies = config.num_layers - 1 if number else 1
@@ -284,7 +284,7 @@ def _recurrent_attention(config: RecurrentConfig, B: int, S: int, T: int) -> Ite
 
 
 def cache_bytes(config: RecurrentConfig, S: int) -> int:
-    """Bytes that decoding keeps of one sentence: states, and what is attended to."""
+    """Bytes that decoding keeps per sentence: states, and the attended source."""
     D, states = config.d_model, 2 if config.cell == "lstm" else 1
     kept = 4 * config.num_layers * states * D + itemsize(config) * config.hidden_size
     score = config.attention.score
@@ -309,7 +309,7 @@ def _recurrent_part(
     *,
     products: int | None = None,
 ) -> Component:
-    """A component of ``products`` multiply-adds a token, by default those of its matrices."""
+    """A component of ``products`` multiply-adds per token, by default those of its matrices."""
     matrices = [one for one in shapes if len(one) == 2]
     if products is None:
         products = sum(rows * columns for rows, columns in matrices)

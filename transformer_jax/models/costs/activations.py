@@ -1,8 +1,8 @@
-"""Bytes of the activations of a model on one device, counted from the configuration.
+"""Bytes of a model's activations on one device, counted from the configuration.
 
-What a training step keeps of each block for its backward pass, and what it works with besides.
+Counts what a training step keeps of each block for its backward pass, and its working memory.
 Sizes are those of the arrays that reverse-mode differentiation saves, which the compilers of GPUs
-and TPUs keep; what they fuse away is left out.
+and TPUs keep; fused arrays are left out.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ class DeviceShare:
     """The part of a batch and of a model that one device computes at a time.
 
     Attributes:
-        rows: Rows of its part of a micro-batch.
-        tensor: Devices that share heads and feed-forward.
-        context: Devices that share the positions of a text.
-        lanes: Numbers to whose multiples a head is padded: 128 on TPUs.
-        gathers: Whether products gather their kernels as they go, which a TPU does not fuse with
-            the activation function that follows.
+        rows: Rows of the device's part of a micro-batch.
+        tensor: Number of devices that share heads and feed-forward.
+        context: Number of devices that share the positions of a text.
+        lanes: A head is padded to a multiple of this: 128 on TPUs.
+        gathers: Whether products gather their kernels as they run, which a TPU does not fuse with
+            the following activation function.
     """
 
     rows: float
@@ -52,11 +52,11 @@ class DeviceShare:
     gathers: bool = False
 
     def tokens(self, length: int) -> float:
-        """The tokens of its rows that lie on the device."""
+        """Tokens of the device's rows that are on the device."""
         return self.rows * length / self.context
 
     def padded(self, head_dim: int) -> int:
-        """The numbers of a head with their padding."""
+        """The size of a head with padding."""
         return -(-head_dim // self.lanes) * self.lanes
 
 
@@ -67,15 +67,15 @@ def block_bytes(
     kernels: Sequence[str],
     memory: int | None = None,
 ) -> float:
-    """Bytes that the backward pass of one block needs, kept since its forward pass.
+    """Bytes that the backward pass of one block needs from its forward pass.
 
     Args:
-        config: Of the block's stack: that of a decoder is ``config.decoder()``.
+        config: Configuration of the block's stack; for a decoder, ``config.decoder()``.
         local: The device's part.
         length: Tokens of a row.
-        kernels: Of self-attention, where that is the mixer, and of cross-attention, if there is a
-            memory.
-        memory: Tokens of a row that cross-attention reads; None without.
+        kernels: Kernels of self-attention, if that is the mixer, and of cross-attention, if there
+            is a memory.
+        memory: Tokens per row that cross-attention reads; None without cross-attention.
 
     Example:
         >>> from transformer_jax.models.presets import PRESETS
@@ -92,7 +92,7 @@ def block_bytes(
         _attention_bytes(config, local, length, S, kernel)
         for S, kernel in zip(keys, kernels, strict=True)
     )
-    # Input and result of the norm, and what the activation function needs.
+    # Input and result of the norm, and what the activation function saves.
     norms = 1 if config.norm.placement == "post" else 2
     around = n * D * (item * norms + _drops(config))
     if not attends:
@@ -101,12 +101,12 @@ def block_bytes(
 
 
 def _mixer_bytes(config: TransformerConfig, *, masked: bool) -> float:
-    """Bytes kept for each number of a vector by what takes the place of self-attention.
+    """Bytes saved per element of a vector by a mixer other than self-attention.
 
-    A convolution keeps the inputs of all places side by side, its halves and the gate. Where rows
-    hold several texts or padding (``masked``) it keeps these inputs apart too, and which of them
-    count; a translator's decoder has neither. The directions of an encoder's recurrence have half
-    of the numbers each.
+    A convolution saves the inputs of all taps side by side, its halves and the gate. If rows hold
+    several texts or padding (``masked``), it also saves these inputs separately, and which of them
+    count; a translator's decoder has neither. In an encoder, each direction of the recurrence has
+    half the width.
     """
     mixer, item = config.mixer, itemsize(config)
     if mixer.kind == "recurrent":
@@ -115,10 +115,10 @@ def _mixer_bytes(config: TransformerConfig, *, masked: bool) -> float:
 
 
 def _hidden_bytes(config: TransformerConfig, local: DeviceShare) -> int:
-    """Bytes kept for each number between the two products of feed-forward.
+    """Bytes saved per element between the two products of feed-forward.
 
     The result is the input of the second product. The slope of ReLU follows from the result;
-    others need their input, and the tanh form of GELU its tanh, which XLA keeps in float32.
+    other activations need their input, and the tanh GELU its tanh, which XLA keeps in float32.
     """
     item, name = itemsize(config), config.feed_forward.activation
     kept = item if name == "relu" and not local.gathers else 2 * item
@@ -127,14 +127,14 @@ def _hidden_bytes(config: TransformerConfig, local: DeviceShare) -> int:
 
 
 def _drops(config: TransformerConfig) -> float:
-    """Bytes of a dropout mask, for each number."""
+    """Bytes of a dropout mask, per element."""
     return 1.0 if config.norm.residual_dropout else 0.0
 
 
 def _attention_bytes(
     config: TransformerConfig, local: DeviceShare, T: int, S: int, kernel: str
 ) -> float:
-    """The norm's input and result; queries, keys, values; what they mix to; scores, if kept."""
+    """The norm's input and result; queries, keys, values; their mixture; and scores, if saved."""
     sizes, item, D = head_sizes(config), itemsize(config), config.d_model
     n, m = local.tokens(T), local.tokens(S)
     heads, kv = sizes.heads / local.tensor, max(1, sizes.kv_heads / local.tensor)
@@ -145,9 +145,9 @@ def _attention_bytes(
     total = item * (norms * n * D + queries + keys + mixed + merged) + n * D * _drops(config)
     if kernel == "xla":
         weights = local.rows * heads * (T / local.context) * S
-        # In the dtype of computation; XLA keeps them in float32 too.
+        # In the compute dtype; XLA keeps them in float32 too.
         total += weights * (4 if item == 4 else 4 + item)
-        # With dropout: what is kept, and which of them.
+        # With dropout: the kept weights and the mask.
         total += weights * (1 + item) * bool(config.attention.dropout)
     return total
 
@@ -163,8 +163,8 @@ def working_bytes(
         20
     """
     D, F, item = config.d_model, config.feed_forward.d_ff / local.tensor, itemsize(config)
-    # Of a recurrence the products of its inputs and their gradient, of a convolution those of its
-    # halves and its inputs side by side.
+    # For a recurrence: the products of its inputs and their gradient. For a convolution: its
+    # halves, and its inputs side by side.
     mixer = config.mixer
     columns = {
         "attention": 1,
@@ -179,11 +179,11 @@ def working_bytes(
 
 
 def residual_bytes(function: Callable[..., Any], *arguments: Any) -> int:
-    """Bytes that the backward pass of ``function`` needs besides its arguments and constants.
+    """Bytes that the backward pass of ``function`` needs in addition to arguments and constants.
 
     Args:
-        function: Of arrays, to arrays.
-        arguments: Shapes, all of which are differentiated by.
+        function: Function from arrays to arrays.
+        arguments: Shapes; the function is differentiated with respect to all of them.
 
     Example:
         >>> x = jax.ShapeDtypeStruct((100,), jnp.float32)
@@ -194,7 +194,7 @@ def residual_bytes(function: Callable[..., Any], *arguments: Any) -> int:
     traced = jax.make_jaxpr(kept)(*arguments).jaxpr
     known = {*traced.invars, *traced.constvars}
     found = {one for one in traced.outvars if not isinstance(one, Literal)} - known
-    # Random keys, which have no item size, are few.
+    # Random keys, which have no item size, are small.
     numeric = lambda dtype: not jnp.issubdtype(dtype, jax.dtypes.extended)
     shapes: list[Any] = [one.aval for one in found]
     return sum(math.prod(a.shape) * a.dtype.itemsize for a in shapes if numeric(a.dtype))
@@ -202,11 +202,11 @@ def residual_bytes(function: Callable[..., Any], *arguments: Any) -> int:
 
 @functools.lru_cache
 def recurrence_bytes(cell: CellName, dtype: str) -> int:
-    """Bytes that a cell keeps of each position for each number of its state.
+    """Bytes that a cell saves per position and per element of its state.
 
     Args:
         cell: One of :data:`.functional.recurrent.CELLS`.
-        dtype: Of computation; states and gates are in float32.
+        dtype: Compute dtype; states and gates are float32.
 
     Example:
         >>> recurrence_bytes("lstm", "float32"), recurrence_bytes("lstm", "bfloat16")
@@ -221,16 +221,16 @@ def recurrence_bytes(cell: CellName, dtype: str) -> int:
         run = lambda projected, kernel, state: recur(kind, projected, kernel, state)
         return residual_bytes(run, shape(1, length, 2 * kind.inputs), kernel, state)
 
-    return (of(3) - of(2)) // 2  # without what is kept once, of one of two numbers
+    return (of(3) - of(2)) // 2  # without what is saved once; for one of two elements
 
 
 def translator_bytes(config: RecurrentConfig, rows: float, length: int) -> float:
-    """Bytes that a recurrent translator keeps up to its hidden states, with dropout.
+    """Bytes that a recurrent translator saves up to its hidden states, with dropout.
 
     Args:
-        config: Of the model.
-        rows: Of a batch, on one device.
-        length: Tokens of sources, and of targets.
+        config: Configuration of the model.
+        rows: Rows of a batch on one device.
+        length: Tokens in sources, and in targets.
 
     Example:
         >>> config = RecurrentConfig(vocab_size=50, d_model=64)

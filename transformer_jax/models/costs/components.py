@@ -1,4 +1,4 @@
-"""Components of a Transformer: shapes, FLOPs and bytes of each, counted from the configuration."""
+"""Components of a Transformer: the shapes, FLOPs and bytes of each, from the configuration."""
 
 import dataclasses
 import math
@@ -19,15 +19,15 @@ __all__ = [
 ]
 
 
-# Operations on one element, by what XLA lists for them: (forward, backward).
+# Operations per element, as XLA counts them: (forward, backward).
 SOFTMAX = (5, 5)  # maximum, subtract, sum, divide, mask | two products, a sum, a difference, a mask
 
 
 NORMS = {"layer": (10, 13), "rms": (4, 9)}  # without gain and bias
 
 
-# Of a recurrent cell: blocks of D columns of the products of inputs, of those of states, and more
-# biases.
+# Of a recurrent cell: blocks of D columns in the products of inputs, in those of states, and
+# further biases.
 RECURRENT_BLOCKS = {
     "tanh": (1, 1, 0),
     "relu": (1, 1, 0),
@@ -37,7 +37,7 @@ RECURRENT_BLOCKS = {
 }
 
 
-ACTIVATIONS = {  # tanh, exp and erf count nothing, what surrounds them does
+ACTIVATIONS = {  # tanh, exp and erf count nothing; the surrounding operations do
     "relu": (1, 2),
     "gelu": (4, 6),
     "gelu_tanh": (8, 14),
@@ -49,10 +49,10 @@ ACTIVATIONS = {  # tanh, exp and erf count nothing, what surrounds them does
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """One kind of component, all its copies together.
+    """One kind of component, with all its copies.
 
-    ``forward`` and ``backward`` are FLOPs of one pass over ``tokens`` tokens; ``bytes`` is what a
-    forward pass moves at least: parameters, inputs and outputs once each.
+    ``forward`` and ``backward`` are FLOPs of one pass over ``tokens`` tokens; ``bytes`` is the
+    minimum traffic of a forward pass: parameters, inputs and outputs once each.
     """
 
     path: str  # "encoder/self_attention/query": parameter paths without the layer's number
@@ -61,21 +61,21 @@ class Component:
     forward: int
     backward: int
     bytes: int
-    tokens: int  # how many tokens pass: B·S or B·T
+    tokens: int  # number of tokens: B·S or B·T
 
     @property
     def parameters(self) -> int:
-        """Numbers to learn, all copies."""
+        """Number of parameters in all copies."""
         return self.copies * sum(math.prod(shape) for shape in self.shapes)
 
     @property
     def stack(self) -> str:
-        """The first word of the path: embedding, encoder, decoder, head."""
+        """The first part of the path: embedding, encoder, decoder or head."""
         return self.path.split("/")[0]
 
     @property
     def in_block(self) -> bool:
-        """Returns whether each of the stack's blocks has one."""
+        """Returns whether each block of the stack has one."""
         words = ("self_attention", "mixer", "cross_attention", "feed_forward")
         return self.path.partition("/")[2].startswith(words)
 
@@ -96,7 +96,7 @@ def head_sizes(config: TransformerConfig) -> HeadSizes:
 
 
 def itemsize(config: Any) -> int:
-    """Bytes of a number in the dtype of computation."""
+    """Bytes per element in the compute dtype."""
     return 2 if config.compute.dtype == "bfloat16" else 4
 
 
@@ -131,7 +131,7 @@ def _table(config: TransformerConfig, path: str, tokens: int) -> Component:
 
 
 def _patches(config: TransformerConfig, B: int) -> Iterator[Component]:
-    """Vectors of the patches of images, scaled, those that go before them, and a weighted sum."""
+    """Patch vectors of images, scaled, the embeddings before them, and a weighted sum."""
     D, item, image = config.d_model, itemsize(config), config.image
     inputs, scaled = image.patch_size**2 * image.num_channels, int(config.embedding_scale != 1.0)
     if image.stem == "linear":
@@ -166,7 +166,7 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Co
         tables.append(("positions", ((positions.max_length + positions.offset, D),)))
     elif positions.kind.startswith("sinusoidal"):
         tables.append(("positions", ()))
-    elif positions.kind == "concatenated":  # read and written beside the embeddings, not added
+    elif positions.kind == "concatenated":  # concatenated to the embeddings, not added
         yield Component(f"{stack}/positions", 1, (), 0, 0, item * 3 * elements, tokens)
     if config.embedding.type_vocab_size:
         tables.append(("segments", ((config.embedding.type_vocab_size, D),)))
@@ -184,7 +184,7 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Co
 def _norm_part(
     config: TransformerConfig, path: str, copies: int, tokens: int, size: int = 0, heads: int = 1
 ) -> Component:
-    """A norm of ``heads`` rows for each token, of the model's width unless ``size`` is given."""
+    """A norm of ``heads`` rows per token, of the model's width unless ``size`` is given."""
     size = size or config.d_model
     bias = config.norm.kind == "layer" and config.norm.bias
     shapes = ((size,),) * (1 + bias)
@@ -198,7 +198,7 @@ def _norm_part(
 def _stack(
     config: TransformerConfig, stack: str, B: int, T: int, memory: int | None
 ) -> Iterator[Component]:
-    """One stack's parts: T positions, and ``memory`` positions to cross-attend to."""
+    """One stack's parts, for T positions and ``memory`` positions of cross-attention."""
     L = config.encoder_layers if stack == "encoder" else config.decoder_layers
     tokens, item = B * T, itemsize(config)
     norm_part = lambda path, copies: _norm_part(config, f"{stack}/{path}", copies, tokens)
@@ -238,7 +238,7 @@ def _linear(
     item: int,
     extra: int | float = 0,
 ) -> Component:
-    """A product with a matrix; ``extra`` operations follow on each element of the result."""
+    """A matrix product; ``extra`` operations follow on each element of the result."""
     shapes: tuple[tuple[int, ...], ...] = ((width, out),) + (((out,),) if bias else ())
     products, more = 2 * tokens * width * out, round(extra * tokens * out)
     moved = item * (tokens * (width + out) + sum(math.prod(shape) for shape in shapes))
@@ -254,7 +254,7 @@ def _linear(
 
 
 def _mixer(config: TransformerConfig, path: str, L: int, tokens: int) -> Component:
-    """A mixer that is not attention: the products of its kernels alone."""
+    """A mixer other than attention: only the products of its kernels."""
     D, mixer, shapes = config.d_model, config.mixer, []
     if mixer.kind == "convolution":
         shapes = [(mixer.kernel_size, D, 2 * D), (2 * D,)]
@@ -271,7 +271,7 @@ def _mixer(config: TransformerConfig, path: str, L: int, tokens: int) -> Compone
 
 
 def slot_bytes(config: TransformerConfig) -> int:
-    """Bytes that a position of a mixer that is not attention leaves in the cache of a layer."""
+    """Bytes in a layer's cache per position, for a mixer other than attention."""
     if config.mixer.kind == "convolution":
         return itemsize(config) * config.d_model
     return 4 * config.d_model * (2 if config.mixer.cell == "lstm" else 1)

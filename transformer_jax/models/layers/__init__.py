@@ -1,1 +1,1 @@
-"""Flax NNX modules of which models consist: they hold parameters and call pure functions."""
+"""Flax NNX modules of which models are built: they hold parameters and call pure functions."""

@@ -32,12 +32,12 @@ from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Attention", "OnWeights", "Positions", "frequencies_of", "stack_weights"]
 
-# Called with the weights of each attention that runs, [B N T S].
+# Called with the weights of each attention layer as it runs, [B N T S].
 OnWeights = Callable[[Float[Array, "B N T S"]], None]
 
 
 def stack_weights(layers: Sequence[Array]) -> Float32[Array, "L B N T S"]:
-    """The weights of all layers of a model, one after another.
+    """Stacks the weights of all layers of a model.
 
     Raises:
         ConfigError: There are none: the blocks have another mixer.
@@ -56,7 +56,7 @@ class Positions(NamedTuple):
 
     ids: Int[Array, "#B T"] | None = None  # in the text, for rotary embeddings
     slots: int | Int[Array, ""] = 0  # in the cache: see LayerCache.extend
-    bias: Float[Array, "#B #N #T J"] | None = None  # what relative positions add to scores
+    bias: Float[Array, "#B #N #T J"] | None = None  # bias of relative positions
 
 
 class Attention(Summarized):
@@ -78,8 +78,8 @@ class Attention(Summarized):
         self.key = Linear(D, self.K * self.H, ("embed", "heads"), bias=att.bias, rngs=rngs)
         self.value = Linear(D, self.K * self.U, ("embed", "heads"), bias=att.bias, rngs=rngs)
         self.out = Linear(self.N * self.U, D, ("heads", "embed"), bias=att.out_bias, rngs=rngs)
-        self.fused_qkv: Linear | None = None  # the first three side by side, in place of them
-        self.fused_groups = 1  # of heads that lie together there
+        self.fused_qkv: Linear | None = None  # replaces the three maps, side by side
+        self.fused_groups = 1  # groups of adjacent query, key and value heads in it
         self.query_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
         self.key_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
 
@@ -97,17 +97,17 @@ class Attention(Summarized):
     ) -> tuple[Float[Array, "B _ D"], LayerCache | None]:
         """Returns the attended values of ``T`` queries, and the cache with their keys and values.
 
-        Queries are the tokens of a text, of a prompt, or one new token of each of ``T`` beams.
+        Queries are the tokens of a text or prompt, or one new token of each of ``T`` beams.
 
         Args:
-            x: Vectors of the queries, and without ``memory`` of the keys and values too.
+            x: Vectors of the queries; without ``memory`` also of the keys and values.
             mask: Which keys each query sees.
-            memory: What :meth:`project_memory` made: cross-attention. None is self-attention.
-            cache: Keys and values of earlier tokens, which the new ones join.
-            positions: Where the queries stand; None is without rotary embeddings and biases.
-            key: Dropout, if given.
+            memory: Result of :meth:`project_memory`, for cross-attention. None is self-attention.
+            cache: Keys and values of earlier tokens, which the new ones are added to.
+            positions: Positions of the queries; None is no rotary embeddings and no biases.
+            key: Random key of dropout; None is no dropout.
             on_weights: Called with the attention weights.
-            last_n: Only the last so many queries attend; all have keys and values.
+            last_n: Only this many last queries attend; all tokens have keys and values.
         """
         ids, slots, bias = positions or Positions()
         scores = Scores(mask, bias, self.score)
@@ -134,10 +134,10 @@ class Attention(Summarized):
         return (k if self.key_norm is None else self.key_norm(k)), v
 
     def attend(self, q, k, v, scores, key=None):
-        """Attention of heads-first arrays, by the kernel of the configuration.
+        """Computes attention of heads-first arrays, with the configured kernel.
 
-        A cache holds the heads of all sequences as the heads of a single one; queries then lie
-        alike.
+        A cache holds the heads of all sequences as the heads of a single one; queries are then
+        reshaped in the same way.
         """
         B, N, T, _ = q.shape
         if k.shape[0] != B:
@@ -149,7 +149,7 @@ class Attention(Summarized):
         return y.reshape(B, N, T, -1)
 
     def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
-        """Computes queries, keys and values side by side: one product where their maps are plain.
+        """Computes queries, keys and values side by side: in one product if their maps are plain.
 
         Adapters add to that product, which is the same with and without them.
         """
@@ -169,8 +169,8 @@ class Attention(Summarized):
     def _groups(self) -> int:
         """Returns the number of groups of heads in the fused projection.
 
-        On a mesh with a ``tensor`` axis query, key and value heads lie together by key head, so
-        that each device has its part of all three and none moves.
+        On a mesh with a ``tensor`` axis, query, key and value heads are grouped by key head, so
+        that each device has its part of all three and no data moves.
         """
         if self.fused_qkv is not None:
             return self.fused_groups
@@ -178,7 +178,7 @@ class Attention(Summarized):
         return self.K if tensor > 1 and self.K % tensor == 0 else 1
 
     def resolve_kernel(self, platform: str, capability: float) -> None:
-        """Chooses the kernel for a kind of device, see :func:`.resolve_implementation`.
+        """Chooses the kernel for a kind of device: see :func:`.resolve_implementation`.
 
         Args:
             platform: ``cpu``, ``gpu`` or ``tpu``.
@@ -190,10 +190,10 @@ class Attention(Summarized):
         self.attention = dataclasses.replace(self.attention, implementation=name)
 
     def with_fused_qkv(self) -> "Attention":
-        """The same self-attention with one map for queries, keys and values.
+        """Returns the same self-attention with one map for queries, keys and values.
 
-        Decoding would put the three together again for every token. Maps that are not plain, such
-        as those with an adapter, stay apart.
+        Otherwise decoding would concatenate the three for every token. Maps that are not plain,
+        such as those with an adapter, are not fused.
         """
         maps = self.query, self.key, self.value
         if not all(type(part) is Linear for part in maps):
@@ -211,7 +211,7 @@ class Attention(Summarized):
         return made
 
     def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
-        """Queries, keys and values, heads first, out of the fused projection."""
+        """Splits the output of the fused projection into queries, keys and values, heads first."""
         (B, T, _), ends = qkv.shape, (self.N * self.H, (self.N + self.K) * self.H)
         if (groups := self._groups()) > 1:
             sizes = (self.N // groups * self.H, self.H)
@@ -223,15 +223,15 @@ class Attention(Summarized):
         return self.split_heads(q, self.N), self.split_heads(k, self.K), self.split_heads(v, self.K)
 
     def split_heads(self, x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:
-        """``[B T N·H]`` as ``[B N T H]``."""
+        """Reshapes ``[B T N·H]`` to ``[B N T H]``."""
         return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)
 
     def merge_heads(self, x: Float[Array, "B N T U"]) -> Float[Array, "B T F"]:
-        """Heads side by side again."""
+        """Reshapes ``[B N T U]`` to ``[B T N·U]``."""
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
     def apply_rope(self, q, k, ids):
-        """Query and key heads rotated by their positions, if the model has rotary embeddings."""
+        """Rotates query and key heads by their positions, if the model has rotary embeddings."""
         if not self.rotate:
             return q, k
         how = frequencies_of(self.positions, self.H), self.positions.rope_attention_factor
@@ -241,14 +241,14 @@ class Attention(Summarized):
 
 
 def _fused(maps: tuple[Linear, ...], groups: int = 1) -> tuple[Array, Array | None]:
-    """Kernel and bias of linear maps of the same inputs, their outputs side by side."""
+    """Kernel and bias of several linear maps of the same inputs, with outputs side by side."""
     biases = [part.bias[...] for part in maps if part.bias is not None]
     kernel = _side_by_side([part.kernel[...] for part in maps], groups)
     return kernel, _side_by_side(biases, groups) if biases else None
 
 
 def _side_by_side(parts: list[Array], groups: int) -> Array:
-    """Arrays side by side along their last axis, or along each of its ``groups`` equal parts."""
+    """Concatenates arrays along their last axis, or along each of its ``groups`` equal parts."""
     if groups == 1:
         return jnp.concatenate(parts, axis=-1)
     rows = parts[0].shape[:-1]
@@ -257,7 +257,7 @@ def _side_by_side(parts: list[Array], groups: int) -> Array:
 
 
 def _apart(y: Array, widths: list[int], groups: int) -> list[Array]:
-    """The arrays that :func:`_side_by_side` put together."""
+    """Splits the result of :func:`_side_by_side` again."""
     rows = y.shape[:-1]
     grouped = y.reshape(*rows, groups, -1)
     ends = [sum(widths[:i]) // groups for i in range(1, len(widths))]
@@ -268,8 +268,8 @@ def frequencies_of(places: PositionConfig, head_dim: int) -> Float[np.ndarray, "
     """Angular frequency of each pair of rotary channels, in radians per position.
 
     The frequencies of dynamic NTK and LongRoPE (Ding et al. 2024, arXiv:2402.13753) depend on the
-    length of the text. Here every text has those of length ``places.max_length``, so the vector of
-    a token never depends on later tokens.
+    length of the text. Here every text uses the frequencies for length ``places.max_length``, so
+    the vector of a token never depends on later tokens.
 
     Example:
         >>> import dataclasses

@@ -1,4 +1,4 @@
-"""Layers that hold the parameters of single maps: linear, norm, feed-forward."""
+"""Layers that hold the parameters of one map each: linear, norm, feed-forward."""
 
 from typing import Any
 
@@ -26,9 +26,9 @@ Axes = tuple[str | None, str | None]
 
 
 class Linear(Summarized):
-    """``x W + b``, with Glorot-uniform ``W`` and ``b`` of zeros.
+    """``x W + b``, where ``W`` is initialized as Glorot-uniform and ``b`` as zeros.
 
-    ``axes`` are the logical axes of the kernel; the bias has the last of them.
+    ``axes`` are the logical axes of the kernel; the last is the axis of the bias.
     """
 
     def __init__(self, inputs: int, outputs: int, axes: Axes, *, bias: bool = True, rngs: nnx.Rngs):
@@ -44,7 +44,7 @@ class Linear(Summarized):
 
     @classmethod
     def of(cls, kernel: Any, bias: Any) -> "Linear":
-        """The map with these ``nnx.Param``; ``bias`` may be None."""
+        """Makes the map from these ``nnx.Param``; ``bias`` may be None."""
         make = lambda: cls(1, 1, (None, None), bias=bias is not None, rngs=nnx.Rngs(0))
         made: Any = nnx.eval_shape(make)
         made.kernel, made.bias = kernel, bias
@@ -52,7 +52,7 @@ class Linear(Summarized):
 
 
 class LinearTransposed(Summarized):
-    """The map of ``linear`` with its kernel as ``[F D]``: see :func:`linear_transposed`."""
+    """The map of a ``Linear`` with its kernel as ``[F D]``: see :func:`linear_transposed`."""
 
     def __init__(self, linear: Linear):
         axes = linear.kernel.get_metadata("axes")
@@ -66,17 +66,17 @@ class LinearTransposed(Summarized):
 
 
 class Norm(Summarized):
-    """The norm that ``config`` names, over the last axis."""
+    """The norm selected by ``config``, over the last axis."""
 
     def __init__(self, config: NormConfig, size: int, axis: str = "embed"):
         self.config = config
-        # A gain is the offset plus the parameter, and starts at one.
+        # The gain is the offset plus the parameter, and starts at one.
         self.gain = nnx.Param(jnp.full(size, 1.0 - config.gain_offset), axes=(axis,))
         has_bias = config.kind == "layer" and config.bias
         self.bias = nnx.Param(jnp.zeros(size), axes=(axis,)) if has_bias else None
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-        """``x`` normalised, times the gain, plus the bias if there is one."""
+        """Normalizes ``x``, multiplies by the gain and adds the bias, if there is one."""
         gain = self.gain[...]
         if self.config.gain_offset:
             gain = gain + self.config.gain_offset
@@ -86,7 +86,7 @@ class Norm(Summarized):
 
 
 class FeedForward(Summarized):
-    """``f(x W₁ + b₁) W₂ + b₂``, or gated ``(f(x W₁) ⊙ x V) W₂``, at every position alike.
+    """``f(x W₁ + b₁) W₂ + b₂``, or gated ``(f(x W₁) ⊙ x V) W₂``, applied to every position.
 
     Vaswani et al. 2017, equation 2; Shazeer 2020 for the gated form.
     """
@@ -102,7 +102,7 @@ class FeedForward(Summarized):
     def __call__(
         self, x: Float[Array, "*rows D"], key: Key[Array, ""] | None = None
     ) -> Float[Array, "*rows D"]:
-        """Returns the sub-layer's output; a ``key`` drops hidden units out."""
+        """Returns the sub-layer's output; with a ``key``, dropout applies to the hidden units."""
         hidden = ACTIVATIONS[self.config.activation](self.up(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)
@@ -110,10 +110,10 @@ class FeedForward(Summarized):
 
 
 def initial_key(rngs: Any) -> Any:
-    """Returns the random key of a fresh parameter.
+    """Returns the random key of a new parameter.
 
     Raises:
-        ArgumentError: ``rngs`` are no random streams, such as a seed.
+        ArgumentError: ``rngs`` is not random streams but, for example, a seed.
 
     Example:
         >>> initial_key(0)

@@ -27,11 +27,11 @@ class Memory(NamedTuple):
 
 
 class Block(Summarized):
-    """The sub-layers of one layer, each added to the residual stream as ``norm.placement`` defines.
+    """The sub-layers of one layer, each added to the residual stream at ``norm.placement``.
 
     ``post``: ``norm(x + f(x))``; ``pre``: ``x + f(norm(x))``; ``sandwich``:
-    ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1, is ``post``;
-    ``pre`` is compared with it by Xiong et al. 2020, and ``sandwich`` is by Ding et al. 2021.
+    ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1, uses ``post``; Xiong et al. 2020
+    compare it with ``pre``; ``sandwich`` is from Ding et al. 2021.
     """
 
     def __init__(
@@ -46,12 +46,11 @@ class Block(Summarized):
         """Makes the block.
 
         Args:
-            config: Of the model.
+            config: Configuration of the model.
             cross: Whether it attends to encoded states.
-            causal: Whether no position may read a later one, which a mixer has to know; attention
-                has masks.
-            layer: Its number, from 0.
-            rngs: For the parameters.
+            causal: Whether no position may read a later one; mixers need it, attention uses masks.
+            layer: Index of the layer, from 0.
+            rngs: Random streams of the parameters.
         """
         self.config = config.norm
         self.mixer = make_mixer(config, causal=causal, layer=layer, rngs=rngs)
@@ -79,7 +78,7 @@ class Block(Summarized):
         after: Norm | None,
         key: Key[Array, ""] | None = None,
     ) -> Float[Array, "*last D"]:
-        """Adds ``f`` to ``x`` and normalizes; at the last positions if ``f`` returns only those."""
+        """Adds ``f`` to ``x`` and normalizes; only at the last positions if ``f`` returns those."""
         assert norm is not None, "a sub-layer has a norm"
         rate = self.config.residual_dropout
         if self.config.placement == "post":
@@ -100,17 +99,17 @@ class Block(Summarized):
         on_weights: tuple[OnWeights, OnWeights] | None = None,
         last_n: int | None = None,
     ) -> tuple[Float[Array, "B _ D"], LayerCache | None]:
-        """The block's output, at the last ``last_n`` positions if given, and its cache.
+        """Returns the block's output, at the last ``last_n`` positions if given, and its cache.
 
         Args:
-            x: Vectors of tokens, or of one new token of each beam.
+            x: Vectors of tokens, or of one new token per beam.
             mask: Which keys each query of self-attention sees.
             memory: The input of cross-attention.
             cache: Keys and values of earlier tokens, and of the memory.
-            positions: Where the tokens stand.
-            key: Dropout, if given.
+            positions: Positions of the tokens.
+            key: Random key of dropout; None is no dropout.
             on_weights: Called with the weights of self- and of cross-attention.
-            last_n: How many positions are wanted; None is all.
+            last_n: Number of positions to return; None is all.
         """
         keys = (None,) * 6 if key is None else tuple(jax.random.split(key, 6))
         on_self, on_cross = (None, None) if on_weights is None else on_weights
@@ -153,5 +152,5 @@ class Block(Summarized):
 
 
 def _last(x: Array, like: Array) -> Array:
-    """The last positions of ``x``, as many as another array has."""
+    """The last positions of ``x``, as many as ``like`` has."""
     return x if x.shape == like.shape else x[:, -like.shape[1] :]

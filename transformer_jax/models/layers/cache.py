@@ -1,4 +1,4 @@
-"""Keys and values that a decoder keeps between tokens."""
+"""Keys and values that a decoder keeps between tokens (KV cache)."""
 
 import dataclasses
 from typing import Any
@@ -12,23 +12,23 @@ from transformer_jax.functional.partitioning import constrain, current_mesh
 __all__ = ["Cache", "KeysValues", "LayerCache"]
 
 
-# Of each sequence, or of all sequences as one with B·K heads (see LayerCache).
+# Per sequence, or of all sequences as one with B·K heads (see LayerCache).
 KeysValues = tuple[Float[Array, "_ _ S H"], Float[Array, "_ _ S U"]]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LayerCache:
-    """Keys and values of one block: step ``s`` of beam ``m`` has the slot ``s M + m`` of ``J``.
+    """Keys and values of one block: step ``s`` of beam ``m`` uses slot ``s M + m`` of ``J``.
 
-    Heads of all sequences lie, and are read, as those of a single one: otherwise XLA:CPU copies
-    the cache at every token. On a mesh sequences and heads keep axes of their own, ``[B K J H]``,
-    which different axes of the mesh split.
+    Heads of all sequences are stored and read as the heads of a single one: otherwise XLA:CPU
+    copies the cache at every token. On a mesh, sequences and heads keep separate axes,
+    ``[B K J H]``, which different mesh axes split.
     """
 
-    keys: Any  # [B·K J H], of its own past
+    keys: Any  # [B·K J H], of the past tokens
     values: Any  # [B·K J U]
-    memory_keys: Any  # [B·K S H] or None, of what was encoded, computed once
+    memory_keys: Any  # [B·K S H] or None: of the encoded states, computed once
     memory_values: Any  # [B·K S U] or None
     beams: int = dataclasses.field(default=1, metadata={"static": True})
 
@@ -41,16 +41,16 @@ class LayerCache:
         Args:
             rows: Sequences ``B`` and key heads ``K``.
             slots: Room for tokens, of all beams together.
-            sizes: Those of a key head and of a value head.
-            dtype: Of keys and values.
-            beams: M, the beams of each sequence.
+            sizes: Sizes of a key head and of a value head.
+            dtype: Dtype of keys and values.
+            beams: M, the number of beams per sequence.
         """
         lead = (rows[0] * rows[1],) if current_mesh() is None else rows
         keys, values = (_constrain(jnp.zeros((*lead, slots, size), dtype)) for size in sizes)
         return cls(keys, values, None, None, beams)
 
     def with_memory(self, memory: KeysValues) -> "LayerCache":
-        """The cache with what cross-attention reads."""
+        """Returns the cache with the keys and values for cross-attention."""
         keys, values = (_constrain(self._merge_heads(x)) for x in memory)
         return dataclasses.replace(self, memory_keys=keys, memory_values=values)
 
@@ -67,16 +67,16 @@ class LayerCache:
         values: Float[Array, "B K T U"],
         slots: int | Int[Array, ""],
     ) -> tuple["LayerCache", KeysValues]:
-        """The cache with new keys and values, and all those that queries may attend to.
+        """Adds keys and values; returns the cache, and all keys and values that queries may see.
 
-        The latter are ``[1 B·K J _]``, or for a prompt the new ones as they are.
+        The latter are ``[1 B·K J _]``, or for a prompt the new ones, unchanged.
 
         Args:
-            keys: Of new tokens: one of each beam, or successive tokens of a single beam.
-            values: Of the same.
-            slots: The first slot; the others follow. The Python number 0 means a prompt: the cache
-                is empty, new tokens attend to each other only, and all beams read the prompt from
-                the slots of the first.
+            keys: Keys of new tokens: one per beam, or successive tokens of a single beam.
+            values: Values of the same tokens.
+            slots: The first slot; more follow it. The Python number 0 means a prompt: the cache is
+                empty, new tokens attend only to each other, and all beams read the prompt from the
+                slots of the first.
         """
         flat = self._merge_heads
         if isinstance(slots, int):
@@ -92,8 +92,8 @@ class LayerCache:
         return cache, (_as_sequences(made[0]), _as_sequences(made[1]))
 
     def _merge_heads(self, x: Float[Array, "B K T H"]) -> Array:
-        """Heads of all sequences as the cache holds them."""
-        # No -1: a mixer's cache has values of size 0.
+        """Reshapes heads of all sequences to the layout of the cache."""
+        # No -1: the cache of other mixers has values of size 0.
         return x if self.keys.ndim == 4 else x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
     def _fill(self, slots: Float[Array, "*BK J H"], new: Float[Array, "*BK T H"]) -> Array:
@@ -103,7 +103,7 @@ class LayerCache:
         return _constrain(filled.reshape(slots.shape))
 
     def take(self, rows: Int[Array, " N"], count: int) -> "LayerCache":
-        """The cache of the sequences ``rows``, of ``count`` sequences."""
+        """Returns the cache of the sequences ``rows``, out of ``count`` sequences."""
 
         def pick(x: Any) -> Any:
             if x is None:
@@ -119,19 +119,19 @@ class LayerCache:
         return LayerCache(keys, values, *memory, self.beams)
 
     def resize(self, slots: int) -> "LayerCache":
-        """The same with room for ``slots`` more."""
+        """Returns the cache with room for ``slots`` more."""
         pad = [(0, 0)] * (self.keys.ndim - 2) + [(0, slots), (0, 0)]
         keys, values = (_constrain(jnp.pad(x, pad)) for x in (self.keys, self.values))
         return dataclasses.replace(self, keys=keys, values=values)
 
 
 def _constrain(x: Array) -> Array:
-    """Keys or values of a mesh where their sequences and heads belong."""
+    """Lays out keys or values on the mesh by sequences and heads."""
     return constrain(x, ("batch", "heads", None, None)) if x.ndim == 4 else x
 
 
 def _as_sequences(x: Array) -> Array:
-    """``[B·K J H]`` as the heads of a single sequence."""
+    """Reshapes ``[B·K J H]`` to the heads of a single sequence."""
     return x if x.ndim == 4 else x[None]
 
 
@@ -140,9 +140,9 @@ def _as_sequences(x: Array) -> Array:
 class Cache:
     """KV cache for ``B`` sequences of ``M`` beams each.
 
-    Prompts of any lengths end in the same slot (left padding); slots before ``starts`` are masked.
-    Keys and values never move: ``ancestry[b, m, s]`` names the beam whose slot holds step ``s`` of
-    beam ``m``; reordering permutes only these indices.
+    Prompts of different lengths end in the same slot (left padding); slots before ``starts`` are
+    masked. Keys and values never move: ``ancestry[b, m, s]`` is the beam whose slot holds step
+    ``s`` of beam ``m``, and reordering permutes only these indices.
     """
 
     layers: tuple[LayerCache, ...]
@@ -153,29 +153,29 @@ class Cache:
 
     @property
     def size(self) -> int:
-        """The number of tokens that fit."""
+        """The capacity in tokens."""
         return self.layers[0].keys.shape[-2] // self.beams
 
     def sequences(self, heads: int) -> int:
-        """B, the number of sequences, each of which has so many key heads."""
+        """B, the number of sequences, given the number of key heads per sequence."""
         keys = self.layers[0].keys
         found: int = keys.shape[0] if keys.ndim == 4 else keys.shape[0] // heads
         return found
 
     @property
     def beams(self) -> int:
-        """M, the beams of each sequence."""
+        """M, the number of beams per sequence."""
         return 1 if self.ancestry is None else self.ancestry.shape[1]
 
     def reorder(self, parents: Int[Array, "B M"]) -> "Cache":
-        """The cache in which beam ``m`` continues what was beam ``parents[b, m]``."""
+        """Returns the cache in which beam ``m`` continues the former beam ``parents[b, m]``."""
         if self.ancestry is None:
             return self
         ancestry = jnp.take_along_axis(self.ancestry, parents[:, :, None], axis=1)
         return dataclasses.replace(self, ancestry=ancestry)
 
     def take(self, rows: Int[Array, " N"], heads: int) -> "Cache":
-        """The cache of the sequences ``rows``, each of which has so many key heads."""
+        """Returns the cache of the sequences ``rows``, given the number of key heads of each."""
         count = self.sequences(heads)
         pick = lambda x: None if x is None else x[rows]
         return dataclasses.replace(
@@ -187,7 +187,7 @@ class Cache:
         )
 
     def claim_slots(self) -> "Cache":
-        """The cache in which each beam reads the next step from its own slot."""
+        """Returns the cache in which each beam reads the next step from its own slot."""
         if self.ancestry is None:
             return self
         B, M, _ = self.ancestry.shape
@@ -197,12 +197,12 @@ class Cache:
         return dataclasses.replace(self, ancestry=ancestry)
 
     def positions(self, tokens: int = 1) -> Int[Array, "#B T"]:
-        """Positions of the next ``tokens`` of each sequence, counted from its own first."""
+        """Positions of the next ``tokens`` tokens of each sequence, from its first token."""
         steps = (self.length + jnp.arange(tokens))[None]
         return steps if self.starts is None else steps - self.starts[:, None]
 
     def visible(self, window: int | None = None, tokens: int = 1) -> Bool[Array, "#B 1 #M J"]:
-        """Slots that each beam, or each of the next ``tokens``, sees, its own included."""
+        """Slots that each beam, or each of the next ``tokens``, sees, including its own."""
         steps = jnp.arange(self.size)[None, None]
         here = (self.length + jnp.arange(tokens))[None, :, None]
         seen = steps <= here
@@ -218,10 +218,10 @@ class Cache:
         return mine.reshape(B, 1, M, S * M)
 
     def truncate(self, length: Int[Array, ""]) -> "Cache":
-        """The cache after its first ``length`` tokens; later ones are overwritten."""
+        """Returns the cache after its first ``length`` tokens; later ones will be overwritten."""
         return dataclasses.replace(self, length=jnp.asarray(length, jnp.int32))
 
     def resize(self, size: int) -> "Cache":
-        """The cache with room for ``size`` tokens, for a single beam."""
+        """Returns the cache with room for ``size`` tokens, for a single beam."""
         more = size - self.size
         return dataclasses.replace(self, layers=tuple(one.resize(more) for one in self.layers))

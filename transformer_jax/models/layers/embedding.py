@@ -1,4 +1,4 @@
-"""Vectors of tokens and frames, the output head, and rows of tables that are trained alone."""
+"""Vectors of tokens and frames, the output head, and trained rows of frozen tables."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,13 +38,13 @@ Axes = tuple[str | None, str | None]
 def sinusoids(
     config: TransformerConfig, length: int | None = None
 ) -> Float[Array, "length {config.embedding_size}"]:
-    """Returns the vectors of positions from the first on, of a kind of sinusoids.
+    """Returns sinusoidal position vectors, from the first position on.
 
-    Those of a grid are zeros for embeddings before the patches.
+    For a grid, embeddings before the patches have zeros.
 
     Args:
-        config: Has the kind, its offset and the number of positions.
-        length: Another number of positions.
+        config: Configuration with the kind, offset and number of positions.
+        length: Number of positions, if it differs from the configuration's.
 
     Example:
         >>> from transformer_jax.models.config import AttentionConfig, PositionConfig
@@ -70,11 +70,12 @@ def sinusoids(
 
 
 class Embed(Summarized):
-    """A row for each index: tokens, positions, segments or distance buckets.
+    """A lookup table: of tokens, positions, segments or distance buckets.
 
     Attributes:
         table: ``[rows width]``.
-        trained: The rows that are trained where the table is a constant; None is all or none.
+        trained: The trained rows if the table is a constant; None if it is trained or frozen as
+            one.
     """
 
     def __init__(
@@ -96,10 +97,11 @@ class Embed(Summarized):
     def __call__(self, indices: Int[Array, "*where"]) -> Float[Array, "*where D"]:
         """Returns the rows at ``indices``.
 
-        Within ``jax.jit``, where no index is known, one beyond the table gives the last.
+        Within ``jax.jit``, where indices are unknown, an index beyond the table returns the last
+        row.
 
         Raises:
-            DataError: An index, known here, is below 0 or beyond the table.
+            DataError: A known index is below 0 or beyond the table.
         """
         check_indices(indices, self.table.shape[0])
         found = take_rows(self.table[...], indices, logical_axes(self.table), self.dtype)
@@ -109,7 +111,7 @@ class Embed(Summarized):
 
 
 class FeatureProjection(Summarized):
-    """``x W + b`` of each position, the frames of which are stacked: see ``stack_frames``."""
+    """``x W + b`` at each position, whose frames are stacked: see ``stack_frames``."""
 
     def __init__(self, config: FeatureConfig, width: int, *, dtype: str, rngs: nnx.Rngs):
         self.config = config
@@ -117,21 +119,21 @@ class FeatureProjection(Summarized):
         self.projection = Linear(config.width, width, (None, "embed"), rngs=rngs)
 
     def __call__(self, features: Float[Array, "B S W"]) -> Float[Array, "B S D"]:
-        """A vector for each position.
+        """Returns a vector for each position.
 
         Raises:
-            DataError: The positions have another width than the model reads.
+            DataError: The positions do not have the width that the model reads.
         """
         if features.shape[-1] != self.config.width:
             raise DataError(
-                f"positions of {features.shape[-1]} numbers: this model reads {self.config.width}, "
+                f"positions of width {features.shape[-1]}: this model reads {self.config.width}, "
                 f"{self.config.stacked_frames} frames of {self.config.num_features} each"
             )
         return self.projection(features.astype(self.dtype))
 
 
 class Head(Summarized):
-    """The parameters of the output: a table unless tied, and perhaps a bias."""
+    """The parameters of the output: a table unless tied, and optionally a bias."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.config = config.head
@@ -143,11 +145,11 @@ class Head(Summarized):
             if tied
             else nnx.Param(init(rngs.params(), (V, D), jnp.float32), axes=("vocab", "embed"))
         )
-        self.trained: TrainedRows | None = None  # rows, where the table is a constant
+        self.trained: TrainedRows | None = None  # trained rows, if the table is a constant
         self.bias = nnx.Param(jnp.zeros(V), axes=("vocab",)) if config.head.bias else None
 
     def output_table(self, embedding: Embed) -> OutputTable:
-        """Returns the map to logits; a tied head reads the table of ``embedding``."""
+        """Returns the map to logits; a tied head uses the table of ``embedding``."""
         source = embedding if self.table is None else self
         bias = None if self.bias is None else self.bias[...]
         return output_table(source, bias, self.config.scale, self.config.final_logit_softcapping)
@@ -156,13 +158,13 @@ class Head(Summarized):
 def output_table(
     source: Any, bias: Any = None, scale: float = 1.0, softcap: float | None = None
 ) -> OutputTable:
-    """Returns the map to logits by the table of a module; some of its rows may be trained alone.
+    """Returns the map to logits for a module's table, of which only some rows may be trained.
 
     Args:
         source: A module with a ``table`` and ``trained``, its :class:`TrainedRows` or None.
         bias: See :class:`OutputTable`.
-        scale: See there.
-        softcap: See there.
+        scale: See :class:`OutputTable`.
+        softcap: See :class:`OutputTable`.
     """
     trained = source.trained
     rows, ids = (None, ()) if trained is None else (trained.rows[...], trained.ids)
@@ -170,11 +172,11 @@ def output_table(
 
 
 class TrainedRows(Summarized):
-    """Rows of a table that are trained, while the table is a constant.
+    """Trained rows of a table that is otherwise a constant.
 
     Attributes:
         rows: ``[A D]``.
-        ids: The tokens that they are of.
+        ids: The tokens of the rows.
     """
 
     def __init__(self, rows: nnx.Param, ids: tuple[int, ...]):
@@ -183,12 +185,12 @@ class TrainedRows(Summarized):
     def replace(
         self, found: Float[Array, "*where D"], indices: Int[Array, "*where"], size: int, dtype: Any
     ) -> Float[Array, "*where D"]:
-        """Replaces rows of a table of ``size`` rows by these, where ``indices`` name them."""
+        """Replaces rows looked up in a table of ``size`` rows if their index is a trained token."""
         return replace_taken(found, self.rows[...], indices, self.ids, size, dtype)
 
 
 def row_parameter(param: nnx.Param, value: Any) -> nnx.Param:
-    """Rows of a table, or of a bias, with its depth and the axes of a few of its rows.
+    """A parameter for a few rows of a table or bias, with its depth and axes.
 
     Example:
         >>> table = nnx.Param(jax.numpy.zeros((5, 2)), axes=("vocab", "embed"), depth=0)
@@ -201,15 +203,15 @@ def row_parameter(param: nnx.Param, value: Any) -> nnx.Param:
 
 
 def with_trained_rows(model: Any, rows: Mapping[str, Any], ids: tuple[int, ...]) -> Any:
-    """The model with ``rows`` in its tables; the model that is given does not change.
+    """Returns the model with trained ``rows`` in its tables; ``model`` does not change.
 
-    It computes what the model with these rows in its tables computes, bit for bit. Gradients of
-    rows of embeddings and output layers take what few rows take. Of other tables, and of biases,
-    they take what those of the whole would.
+    It computes exactly what the model with these rows put into its tables computes, bit for bit.
+    For embeddings and output layers, gradients cost only as much as the rows; for other tables
+    and biases, as much as the complete table.
 
     Args:
         model: A module.
-        rows: By the path of a table or bias, one row for each of ``ids``.
+        rows: Rows by the path of a table or bias, one for each of ``ids``.
         ids: Tokens.
     """
     model = nnx.merge(*nnx.split(model))
@@ -228,12 +230,12 @@ def with_trained_rows(model: Any, rows: Mapping[str, Any], ids: tuple[int, ...])
 
 
 def check_indices(indices: Any, rows: int, what: str = "index") -> None:
-    """Refuses indices that a table of so many rows does not have, where they are known.
+    """Refuses indices that are out of range for a table of ``rows`` rows, if they are known.
 
-    Within ``jax.jit`` they are not, nor where other processes hold some of them.
+    They are unknown within ``jax.jit``, or if other processes hold some of them.
 
     Raises:
-        DataError: The first of them.
+        DataError: Names the first such index.
 
     Example:
         >>> check_indices(np.array([0, 5, 9]), 10)
@@ -251,10 +253,10 @@ def check_indices(indices: Any, rows: int, what: str = "index") -> None:
 
 
 def check_tokens(tokens: Any, name: str = "tokens") -> None:
-    """Refuses tokens that are not rows of texts.
+    """Refuses tokens that are not a batch of texts.
 
     Raises:
-        ArgumentError: They have another number of axes than two.
+        ArgumentError: The number of axes is not two.
 
     Example:
         >>> check_tokens(jnp.ones((3,), int))

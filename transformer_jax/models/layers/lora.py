@@ -22,22 +22,22 @@ __all__ = [
     "init_adapter",
 ]
 
-# The parameters of an adapter, which lie beside the kernel that they change.
+# The parameters of an adapter, stored next to the kernel that they change.
 LEAVES = ("lora_a", "lora_b", "lora_magnitude")
 
 
 def init_adapter(kernel: nnx.Param, rank: int, dora: bool, rngs: nnx.Rngs) -> dict[str, nnx.Param]:
-    """The parameters of an adapter of a kernel, or of the kernels of stacked layers.
+    """The parameters of a new adapter for a kernel, or for the kernels of stacked layers.
 
     ``A`` is uniform within ``±1/√D``, as in the authors' implementation; ``B`` and DoRA's change of
-    magnitude are zeros, so that a new adapter changes nothing. All are float32 and have the depth
-    and the axes of the kernel.
+    magnitude are zeros, so a new adapter changes nothing. All are float32 and have the depth and
+    the axes of the kernel.
 
     Args:
         kernel: ``[D F]``, or ``[L D F]``.
-        rank: Columns of ``A``.
+        rank: Number of columns of ``A``.
         dora: Whether magnitudes are trained.
-        rngs: For ``A``.
+        rngs: Random streams for ``A``.
 
     Example:
         >>> kernel = nnx.Param(jnp.zeros((6, 4)), axes=("embed", "heads"))
@@ -51,7 +51,7 @@ def init_adapter(kernel: nnx.Param, rank: int, dora: bool, rngs: nnx.Rngs) -> di
 
 
 def adapter_parameters(kernel: nnx.Param, a: Any, b: Any, magnitude: Any) -> dict[str, nnx.Param]:
-    """The arrays of an adapter as parameters with the depth and the axes of their kernel.
+    """Makes parameters from the arrays of an adapter, with the depth and axes of their kernel.
 
     Example:
         >>> kernel = nnx.Param(jnp.zeros((6, 4)), axes=("embed", "heads"))
@@ -71,19 +71,19 @@ def adapter_parameters(kernel: nnx.Param, a: Any, b: Any, magnitude: Any) -> dic
 
 
 class LoRALinear(Summarized):
-    """``x W + b + s drop(x) A B``: a linear map and what its adapter adds to it.
+    """``x W + b + s drop(x) A B``: a linear map plus its adapter.
 
-    With magnitudes (DoRA) ``x (W + s A B)`` is multiplied by :func:`.column_gain`, one number for
-    each output. The product ``A B`` of the other variants is never formed. Hu et al. 2021; Liu et
-    al. 2024. In bfloat16 the products are bfloat16 as those of the map are; gains are float32.
+    With magnitudes (DoRA), ``x (W + s A B)`` is multiplied by :func:`.column_gain`, one factor per
+    output. The other variants never form the product ``A B``. Hu et al. 2021; Liu et al. 2024. In
+    bfloat16, the products are bfloat16 like those of the map; gains are float32.
 
     Args:
         base: The map, ``Linear`` or ``LinearTransposed``.
-        adapter: Its ``lora_a``, ``lora_b`` and perhaps ``lora_magnitude``, as
-            :func:`adapter_parameters` makes them.
+        adapter: Its ``lora_a``, ``lora_b`` and optionally ``lora_magnitude``, from
+            :func:`adapter_parameters`.
         scale: ``s``.
-        rate: Share of the input that is dropped, for the adapter alone.
-        key: Of dropout, one for each of stacked layers; None is no dropout.
+        rate: Dropout rate of the adapter's input.
+        key: Random key of dropout, one per stacked layer; None is no dropout.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class LoRALinear(Summarized):
         self.key = nnx.data(key)
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
-        """The map of each row of ``x``."""
+        """Maps each row of ``x``."""
         return self.adapted(x, self.base(x))
 
     def adapted(
         self, x: Float[Array, "*rows D"], y: Float[Array, "*rows F"]
     ) -> Float[Array, "*rows F"]:
-        """``y``, which the map made of ``x``, as the adapter changes it."""
+        """Applies the adapter's change to ``y``, the output of the map for ``x``."""
         low = linear(
             dropout(x, self.rate, self.key), self.lora_a[...], None, logical_axes(self.lora_a)
         )
@@ -110,7 +110,7 @@ class LoRALinear(Summarized):
             return y + change
         plain = y if self.base.bias is None else y - _row(self.base.bias[...], y)
         gain = self._gain()
-        # At a gain of 1 this is the output of the map, bit for bit.
+        # With a gain of 1 this is the output of the map, bit for bit.
         return y + _row(gain - 1, y) * plain + _row(gain, y) * change
 
     def _gain(self) -> Float[Array, " F"]:
@@ -127,17 +127,17 @@ class LoRALinear(Summarized):
 
 
 class SelectedLoRA(Summarized):
-    """A linear map with one of several adapters for each row of a batch.
+    """A linear map that applies one of several adapters to each row of a batch.
 
-    ``x W + b + x A_i B_i``, and with DoRA ``(g_i - 1) x W`` more, where ``i`` is the number of the
-    adapter of a row. The products of number 0 are zeros: the map alone. For decoding: scales and
-    gains are within ``B`` and ``g``.
+    ``x W + b + x A_i B_i``, and with DoRA plus ``(g_i - 1) x W``, where ``i`` is the index of the
+    row's adapter. The products of index 0 are zeros: the map alone. For decoding: scales and gains
+    are included in ``B`` and ``g``.
 
     Args:
         base: The map.
-        a: ``[K D R]``, of K adapters.
+        a: ``[K D R]``, for K adapters.
         b: ``[K R F]``.
-        gain: ``[K F]``; None where no adapter has magnitudes.
+        gain: ``[K F]``; None if no adapter has magnitudes.
     """
 
     def __init__(self, base: Any, a: Array, b: Array, gain: Array | None):
@@ -151,7 +151,7 @@ class SelectedLoRA(Summarized):
         self.adapter_rows = nnx.Param(jnp.zeros(1, jnp.int32), axes=(None,))
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T F"]:
-        """The map of each row; ``adapter_rows`` holds the number of each row's adapter."""
+        """Maps each row; ``adapter_rows`` holds the index of each row's adapter."""
         y, rows = self.base(x), self.adapter_rows[...]
         a, b = (jnp.take(p[...], rows, axis=0) for p in (self.lora_a, self.lora_b))
         low = jnp.einsum("btd,bdr->btr", x, a.astype(x.dtype))
@@ -168,7 +168,7 @@ def _row(values: Float[Array, " F"], y: Float[Array, "*rows F"]) -> Array:
 
 
 def choose_rows(params: Any, numbers: Any) -> Any:
-    """Parameters of a model with :class:`SelectedLoRA`, for rows with these adapters.
+    """Assigns adapters to the rows of a model with :class:`SelectedLoRA`.
 
     Example:
         >>> params = {"query": {"adapter_rows": jnp.zeros(1, jnp.int32), "lora_a": 1.0}}

@@ -1,7 +1,7 @@
-"""Mixers of the positions of a block instead of attention: recurrence and convolution.
+"""Mixers of the positions of a block other than attention: recurrence and convolution.
 
-Both take the place of self-attention, with the same masks of texts and the same cache: each
-position leaves something in its slot, and the next ones read the slots that their beams see.
+Both replace self-attention, with the same masks of texts and the same cache: each position stores
+values in its slot, and later positions read the slots that their beams see.
 """
 
 from typing import Any, NamedTuple
@@ -26,10 +26,10 @@ __all__ = ["ConvolutionMixer", "RecurrentMixer", "make_mixer", "segments_of", "s
 
 
 class _Slots(NamedTuple):
-    """A cache of earlier positions, and who sees what of it.
+    """A cache of earlier positions, and its visible slots.
 
     Attributes:
-        cache: With a number of values in each slot.
+        cache: Holds the values of each slot.
         visible: Slots that each beam, or each of several next tokens, sees, ``[#B #Q J]``.
         first: The slot of the first new position.
     """
@@ -70,10 +70,10 @@ def _extended(cache: LayerCache, values: Float[Array, "B T H"], slots: Any) -> L
 
 
 def segments_of(mask: Mask | None, T: int) -> Int[Array, "B {T}"] | None:
-    """The text that each position of ``T`` belongs to, 0 being padding; None is one text a row.
+    """The text that each of ``T`` positions belongs to; 0 is padding, None is one text per row.
 
     Raises:
-        ArgumentError: The mask is of another kind: these mixers know texts and padding alone.
+        ArgumentError: The mask is of another kind: these mixers support only texts and padding.
 
     Example:
         >>> segments_of(Mask(kv_lengths=jnp.array([2])), 3)
@@ -97,15 +97,15 @@ def segments_of(mask: Mask | None, T: int) -> Int[Array, "B {T}"] | None:
 
 
 def _begins(segments: Int[Array, "B T"]) -> Bool[Array, "B T"]:
-    """Marks the beginnings of texts and of padding."""
+    """Marks the starts of texts and of padding."""
     first = jnp.ones((len(segments), 1), bool)
     return jnp.concatenate([first, segments[:, 1:] != segments[:, :-1]], axis=1)
 
 
 class RecurrentMixer(Summarized):
-    """A recurrent layer, of an encoder in both directions with half of the numbers each.
+    """A recurrent layer; in an encoder, both directions with half the width each.
 
-    What a position leaves for the next one is its state, in float32.
+    Each position stores its state for the next one, in float32.
     """
 
     def __init__(self, config: TransformerConfig, *, causal: bool, rngs: nnx.Rngs):
@@ -123,13 +123,13 @@ class RecurrentMixer(Summarized):
         cache: LayerCache | None = None,
         slots: int | Int[Array, ""] = 0,
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        """The outputs at every position, and the cache with their states.
+        """Returns the outputs at every position, and the cache with their states.
 
         Args:
-            x: Vectors of a text, or of one new token of each beam or several of one.
-            mask: Texts and padding; in a step of decoding which slots are seen.
+            x: Vectors of a text, or of one new token per beam, or of several tokens of one beam.
+            mask: Texts and padding; in a decoding step, the visible slots.
             cache: States of earlier positions.
-            slots: The slot of the first position; the Python number 0 is a prompt.
+            slots: Slot of the first position; the Python number 0 is a prompt.
         """
         if cache is not None and not isinstance(slots, int):
             return self._next(x, _slots(cache, mask, slots))
@@ -140,7 +140,7 @@ class RecurrentMixer(Summarized):
             back = self._run(self.backward, x[:, ::-1], turned)[0][:, ::-1]
             y = jnp.concatenate([y, back], axis=-1)
         if cache is not None:
-            # Nothing reads a prompt's earlier states: decoding goes on behind it.
+            # The earlier states of a prompt are never read: decoding continues after it.
             state = jnp.concatenate(last, axis=-1)[:, None]
             held = jnp.pad(state, [(0, 0), (x.shape[1] - 1, 0), (0, 0)])
             cache = _extended(cache, held, 0)
@@ -151,7 +151,7 @@ class RecurrentMixer(Summarized):
         return layer(x, truncate=self.truncate, begins=begins)
 
     def _next(self, x: Array, slots: _Slots) -> tuple[Array, LayerCache]:
-        """One new token of each beam at once, or several of one beam after each other."""
+        """Processes one new token of every beam at once, or several of one beam in turn."""
         B, T, _ = x.shape
         projected = self.forward.projected(x)
         beams = slots.cache.beams > 1
@@ -173,10 +173,10 @@ class RecurrentMixer(Summarized):
 
 
 class ConvolutionMixer(Summarized):
-    """A convolution to twice as many numbers, and their gated linear unit.
+    """A convolution to twice the width, followed by a gated linear unit.
 
-    ``y = a ⊙ σ(b)`` with ``[a; b]`` the convolution; a decoder's reads no later position. What a
-    position leaves for the next ones is its input. Gehring et al. 2017, Dauphin et al. 2017.
+    ``y = a ⊙ σ(b)`` where ``[a; b]`` is the convolution; in a decoder it reads no later position.
+    Each position stores its input for later ones. Gehring et al. 2017, Dauphin et al. 2017.
     """
 
     def __init__(
@@ -199,13 +199,13 @@ class ConvolutionMixer(Summarized):
         cache: LayerCache | None = None,
         slots: int | Int[Array, ""] = 0,
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        """The outputs at every position, and the cache with their inputs.
+        """Returns the outputs at every position, and the cache with their inputs.
 
         Args:
-            x: Vectors of a text, or of one new token of each beam or several of one.
-            mask: Texts and padding; in a step of decoding which slots are seen.
+            x: Vectors of a text, or of one new token per beam, or of several tokens of one beam.
+            mask: Texts and padding; in a decoding step, the visible slots.
             cache: Inputs of earlier positions.
-            slots: The slot of the first position; the Python number 0 is a prompt.
+            slots: Slot of the first position; the Python number 0 is a prompt.
         """
         kernel = unshard_fsdp(self.kernel[...], (None, "embed", None), x.dtype)
         bias, places = self.bias[...], kernel.shape[0]
@@ -233,13 +233,13 @@ class ConvolutionMixer(Summarized):
 
 
 def make_mixer(config: TransformerConfig, *, causal: bool, layer: int, rngs: nnx.Rngs) -> Any:
-    """The mixer of a block, or None where it is attention.
+    """The mixer of a block, or None if it is attention.
 
     Args:
-        config: Of the model.
-        causal: Whether no position reads a later one.
-        layer: Number of the block, from 0, on which dilations depend.
-        rngs: For the parameters.
+        config: Configuration of the model.
+        causal: Whether no position may read a later one.
+        layer: Index of the block, from 0, which selects its dilation.
+        rngs: Random streams of the parameters.
     """
     mixer = config.mixer
     if mixer.kind == "recurrent":
@@ -251,7 +251,7 @@ def make_mixer(config: TransformerConfig, *, causal: bool, layer: int, rngs: nnx
 
 
 def slot_size(config: TransformerConfig) -> tuple[int, str]:
-    """Numbers that a position of a mixer leaves in the cache, and their dtype.
+    """Number of values that a position of a mixer stores in the cache, and their dtype.
 
     Example:
         >>> import dataclasses

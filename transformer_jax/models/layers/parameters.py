@@ -1,8 +1,8 @@
-"""Parameters that declare their logical axes and their depth where they are created.
+"""Parameters that declare their logical axes and depth at creation.
 
 A parameter is created as ``nnx.Param(value, axes=("embed", "heads"))``: one logical axis name, or
-None, for each dimension. Sharding, weight decay, Muon and layer-wise learning rates read these
-declarations; none of them knows parameter paths. Whoever stacks modules declares their depth with
+None, per dimension. Sharding, weight decay, Muon and layer-wise learning rates read these
+declarations, and never parameter paths. Code that stacks modules declares their depth with
 :func:`at_depth`.
 """
 
@@ -32,17 +32,17 @@ __all__ = [
 ]
 
 # Nested dictionaries by path. Their leaves are `nnx.Param` with declarations; the same dictionaries
-# with arrays as leaves are what is trained and stored.
+# with arrays as leaves are trained and stored.
 Parameters = dict[Any, Any]
 
 LAYERS = "layers"  # the leading axis of parameters stacked for a scan
 
-# Axes that count things, such as tokens or classes; the others are components of vectors.
+# Axes that count things, such as tokens or classes; all other axes are vector components.
 INDEX_AXES = frozenset({"vocab", "trained_row", "position", "token_type", "bucket", "label"})
 
 
 def parameters(model: nnx.Module) -> Parameters:
-    """The parameters of a model, real or abstract, by path, with what they declare.
+    """The parameters of a model, real or abstract, by path, with their declarations.
 
     Example:
         >>> made = lambda: nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",)))
@@ -53,7 +53,7 @@ def parameters(model: nnx.Module) -> Parameters:
 
 
 def map_parameters(function: Callable[[nnx.Param], Any], params: Parameters) -> Any:
-    """A tree of the same paths with ``function(param)`` of each parameter.
+    """Applies ``function`` to each parameter of a tree.
 
     Example:
         >>> params = {"bias": nnx.Param(jax.numpy.zeros(3), axes=("mlp",))}
@@ -64,7 +64,7 @@ def map_parameters(function: Callable[[nnx.Param], Any], params: Parameters) -> 
 
 
 def values(params: Parameters) -> PyTree:
-    """The same nested dictionaries with arrays as leaves.
+    """The same nested dictionaries, with arrays as leaves.
 
     Example:
         >>> values({"bias": nnx.Param(jax.numpy.zeros(2), axes=("mlp",))})
@@ -74,7 +74,7 @@ def values(params: Parameters) -> PyTree:
 
 
 def logical_axes(param: nnx.Param) -> tuple[str | None, ...] | None:
-    """The axes that a parameter declares, without ``layers`` if it is one layer of a stack.
+    """The axes that a parameter declares, without ``layers`` for one layer of a stack.
 
     Example:
         >>> layer = nnx.Param(jax.numpy.zeros((4, 3)), axes=("layers", "embed", "mlp"))
@@ -88,7 +88,7 @@ def logical_axes(param: nnx.Param) -> tuple[str | None, ...] | None:
 
 
 def is_matrix(param: nnx.Param) -> bool:
-    """Returns whether a parameter has two or more axes besides ``layers``.
+    """Returns whether a parameter has at least two axes besides ``layers``.
 
     Example:
         >>> is_matrix(nnx.Param(jax.numpy.zeros((4, 3)), axes=("layers", "mlp")))  # stacked biases
@@ -98,9 +98,9 @@ def is_matrix(param: nnx.Param) -> bool:
 
 
 def is_projection(param: nnx.Param) -> bool:
-    """Returns whether a parameter is a matrix that maps vectors to vectors: Muon is for those.
+    """Returns whether a parameter is a matrix that maps vectors to vectors, as Muon requires.
 
-    Embedding tables and classification heads, whose axes count tokens or classes, are not.
+    Embedding tables and classification heads are not, since their axes count tokens or classes.
 
     Example:
         >>> is_projection(nnx.Param(jax.numpy.zeros((4, 3)), axes=("embed", "mlp")))
@@ -112,13 +112,13 @@ def is_projection(param: nnx.Param) -> bool:
 
 
 def at_depth(module: nnx.Module, depth: int | tuple[int, ...]) -> None:
-    """Declares how far a module's parameters are from the input: 0 embeddings, then block by block.
+    """Declares how far a module's parameters are from the input: 0 for embeddings, then blocks.
 
-    A parameter without a depth is above all blocks, as heads are.
+    A parameter without a depth counts as above all blocks, like a head.
 
     Args:
-        module: A module that was just made.
-        depth: The depth; a tuple has one for each layer of stacked parameters.
+        module: A newly created module.
+        depth: The depth, or a tuple with one depth per layer of stacked parameters.
 
     Example:
         >>> block = nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",)))
@@ -149,7 +149,7 @@ def raise_depth(module: nnx.Module, below: nnx.Module) -> None:
 
 
 def layer_depths(params: Parameters) -> PyTree:
-    """The depth of each parameter; those of stacked layers are an array along the first axis.
+    """The depth of each parameter; for stacked layers, an array along the first axis.
 
     Example:
         >>> table = nnx.Param(jax.numpy.ones((2, 3)), axes=("vocab", "embed"), depth=0)
@@ -176,9 +176,9 @@ def _highest(params: Parameters) -> int:
 
 
 def stacked(make: Callable[[nnx.Rngs], nnx.Module], layers: int, rngs: nnx.Rngs) -> Any:
-    """One module whose parameters are those of ``layers`` modules, along a leading axis.
+    """Makes one module with the parameters of ``layers`` modules along a leading axis.
 
-    They declare this axis as ``layers``.
+    The parameters declare this axis as ``layers``.
 
     Example:
         >>> make = lambda rngs: nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",)))
@@ -190,7 +190,7 @@ def stacked(make: Callable[[nnx.Rngs], nnx.Module], layers: int, rngs: nnx.Rngs)
 
 
 def unstacked(module: Any, layers: int) -> list[Any]:
-    """The modules that :func:`stacked` put together, with axes and depths of their own.
+    """Splits a module made by :func:`stacked` into modules with their own axes and depths.
 
     Example:
         >>> make = lambda rngs: nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",)))

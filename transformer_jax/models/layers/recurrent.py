@@ -17,20 +17,20 @@ from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Recurrent", "RecurrentLayer"]
 
-_AXES = ("embed", None)  # of the kernels: every device has all columns, for the gates meet
+_AXES = ("embed", None)  # of the kernels: every device has all columns, since gates combine them
 
 
 class RecurrentLayer(Summarized):
-    """A cell over the positions of texts, in one direction.
+    """A cell that runs over the positions of texts in one direction.
 
-    Recurrent kernels are orthogonal block by block (Saxe et al. 2013), those of inputs
-    Glorot-uniform, biases 0, but 1 for forget gates (Jozefowicz et al. 2015).
+    Recurrent kernels are orthogonal in each block (Saxe et al. 2013), input kernels Glorot-uniform,
+    and biases 0, except 1 for forget gates (Jozefowicz et al. 2015).
     """
 
     def __init__(self, inputs: int, size: int, cell: CellName = "lstm", *, rngs: nnx.Rngs):
         kind = CELLS[cell]
         self.cell, self.size = cell, size
-        # What the gate of gru_reset_after multiplies has a bias of its own and no input.
+        # The product that the gate of gru_reset_after multiplies has its own bias and no input.
         blocks = kind.inputs - (cell == "gru_reset_after")
         self.inputs = Linear(inputs, blocks * size, _AXES, rngs=rngs)
         if cell == "lstm" and self.inputs.bias is not None:
@@ -50,14 +50,14 @@ class RecurrentLayer(Summarized):
         truncate: int | None = None,
         begins: Bool[Array, "B T"] | None = None,
     ) -> tuple[Float[Array, "B T D"], State]:
-        """The outputs at every position, and the last state.
+        """Returns the outputs at every position, and the last state.
 
         Args:
             x: The inputs.
-            lengths: Tokens of each row; None is all. Beyond them outputs are 0.
-            state: The state before the first position; None is zeros.
+            lengths: Number of tokens in each row; None is all. Beyond them outputs are 0.
+            state: The state before the first position; None is zero.
             truncate: See :func:`.functional.recurrent.recur`.
-            begins: Where a text begins, of rows that hold several.
+            begins: True where a text begins, in rows that hold several.
         """
         kernel = unshard_fsdp(self.kernel[...], _AXES, x.dtype)
         state = self.init_state(x.shape[0]) if state is None else state
@@ -65,10 +65,10 @@ class RecurrentLayer(Summarized):
         return recur(CELLS[self.cell], projected, kernel, state, lengths, truncate, begins)
 
     def projected(self, x: Float[Array, "B T I"], first: int = 0) -> Float[Array, "B T X"]:
-        """The products of the inputs of all positions, as the cell takes them.
+        """Projects the inputs of all positions to the form that the cell reads.
 
-        Inputs may be given in parts, ``x`` from number ``first`` on: their products add up to that
-        of all, with the biases in the product of the first part.
+        Inputs may be given in parts, where ``x`` starts at channel ``first``: their products add up
+        to the product of all, with the biases in the product of the first part.
         """
         kernel, bias = self.inputs.kernel, self.inputs.bias
         rows = kernel[...][first : first + x.shape[-1]]
@@ -84,7 +84,7 @@ class RecurrentLayer(Summarized):
         return jnp.concatenate([gates, inserted, new], axis=-1)
 
     def next_state(self, projected: Float[Array, "B X"], state: State) -> State:
-        """The state after one more position, whose inputs are :meth:`projected`."""
+        """Returns the state after one more position, given its :meth:`projected` inputs."""
         kernel = unshard_fsdp(self.kernel[...], _AXES, projected.dtype)
         return recur(CELLS[self.cell], projected[:, None], kernel, state)[1]
 
@@ -94,11 +94,11 @@ class RecurrentLayer(Summarized):
 
 
 class Recurrent(Summarized):
-    """``depth`` layers of a cell, each of which reads the outputs of the one before it.
+    """``depth`` layers of a cell, each of which reads the outputs of the layer before it.
 
-    In both directions, the outputs of a layer are those of both, side by side; the backward one
-    begins at the last token of each text. Inputs have ``width`` numbers, a state of one direction
-    ``size``, and outputs ``outputs``.
+    If bidirectional, the outputs of a layer are those of both directions side by side; the backward
+    direction starts at the last token of each text. Inputs have size ``width``, a state of one
+    direction ``size``, and outputs ``outputs``.
     """
 
     def __init__(
@@ -116,16 +116,16 @@ class Recurrent(Summarized):
         """Makes the layers.
 
         Args:
-            inputs: Numbers of an input.
-            size: Numbers of a state, of each direction.
+            inputs: Size of an input.
+            size: Size of a state, per direction.
             cell: One of ``tanh``, ``relu``, ``lstm``, ``gru`` (Cho et al. 2014) and
                 ``gru_reset_after`` (cuDNN, PyTorch).
-            layers: How many.
-            bidirectional: Whether each layer reads the text backwards too.
-            dropout: Fraction of the outputs between layers that is dropped.
-            truncate: Positions that gradients go back through at most; None is all of them. See
+            layers: Number of layers.
+            bidirectional: Whether each layer also reads the text backwards.
+            dropout: Dropout rate of the outputs between layers.
+            truncate: Number of positions that gradients go back at most; None is no limit. See
                 :func:`.functional.recurrent.recur`.
-            rngs: For the parameters.
+            rngs: Random streams of the parameters.
         """
         self.truncate = truncate
         self.width, self.size, self.depth, self.dropout = inputs, size, layers, dropout
@@ -150,13 +150,13 @@ class Recurrent(Summarized):
         *,
         key: Key[Array, ""] | None = None,
     ) -> tuple[Float[Array, "B T O"], tuple[State, ...]]:
-        """The outputs of the last layer at every position, and the last state of every layer.
+        """Returns the outputs of the last layer at every position, and each layer's last state.
 
         Args:
             x: The inputs.
-            lengths: Tokens of each row; None is all. Padding changes nothing and gives 0.
-            states: States to begin with, as they are returned; None is zeros.
-            key: Random key of dropout; None drops nothing.
+            lengths: Number of tokens in each row; None is all. Padding changes nothing and gives 0.
+            states: Initial states, in the returned form; None is zero.
+            key: Random key of dropout; None is no dropout.
         """
         layers, truncate = self.depth, self.truncate
         keys: Any = [None] * layers if key is None else jax.random.split(key, layers)
@@ -181,12 +181,12 @@ class Recurrent(Summarized):
         states: tuple[State, ...],
         key: Key[Array, ""] | None = None,
     ) -> tuple[Float[Array, "B D"], tuple[State, ...]]:
-        """The output of the last layer after one more position, and the states of all layers.
+        """Returns the output of the last layer after one more position, and all layers' states.
 
         Args:
-            projected: The inputs as ``forward[0].projected`` gives them; one direction alone.
-            states: Of every layer, before the position.
-            key: Random key of dropout; None drops nothing.
+            projected: The inputs from ``forward[0].projected``; only for one direction.
+            states: The state of every layer before the position.
+            key: Random key of dropout; None is no dropout.
         """
         keys: Any = [None] * self.depth if key is None else jax.random.split(key, self.depth)
         found: list[State] = []

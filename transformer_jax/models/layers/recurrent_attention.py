@@ -1,4 +1,4 @@
-"""Attention scores that hold their parameters, by name."""
+"""Attention scores as modules with parameters, by name."""
 
 from typing import Any
 
@@ -39,17 +39,17 @@ class GeneralScore(Summarized):
     def __call__(
         self, q: Float[Array, "B N T H"], k: Float[Array, "B N S J"]
     ) -> Float[Array, "B N T S"]:
-        """The scores."""
+        """Returns the scores."""
         return general_scores(q, k, self.kernel[...].astype(q.dtype))
 
     def projected(self, k: Float[Array, "B N S J"]) -> Float[Array, "B N S H"]:
-        """``k Wᵀ``, whose dot products with queries are the scores."""
+        """Returns ``k Wᵀ``, whose dot products with queries are the scores."""
         return k @ self.kernel[...].astype(k.dtype).T
 
     def of_projected(
         self, q: Float[Array, "B N T H"], k: Float[Array, "B N S H"]
     ) -> Float[Array, "B N T S"]:
-        """The scores of :meth:`projected` keys."""
+        """Returns the scores of :meth:`projected` keys."""
         return dot(q, k)
 
 
@@ -65,24 +65,24 @@ class AdditiveScore(Summarized):
     def __call__(
         self, q: Float[Array, "B N T H"], k: Float[Array, "B N S J"]
     ) -> Float[Array, "B N T S"]:
-        """The scores."""
+        """Returns the scores."""
         learned = (one[...].astype(q.dtype) for one in (self.query, self.key, self.vector))
         return additive_scores(q, k, *learned)
 
     def projected(self, k: Float[Array, "B N S J"]) -> Float[Array, "B N S A"]:
-        """``W_k k``."""
+        """Returns ``W_k k``."""
         return k @ self.key[...].astype(k.dtype)
 
     def of_projected(
         self, q: Float[Array, "B N T H"], k: Float[Array, "B N S A"]
     ) -> Float[Array, "B N T S"]:
-        """The scores of :meth:`projected` keys."""
+        """Returns the scores of :meth:`projected` keys."""
         query, vector = (one[...].astype(q.dtype) for one in (self.query, self.vector))
         return projected_additive_scores(q @ query, k, vector)
 
 
 class LocationScore(Summarized):
-    """The score ``W q`` of each place; see :func:`.location_scores`."""
+    """The score ``W q`` of each source position; see :func:`.location_scores`."""
 
     def __init__(self, query_size: int, places: int, *, rngs: nnx.Rngs):
         self.kernel = _kernel(query_size, places, rngs)
@@ -90,10 +90,10 @@ class LocationScore(Summarized):
     def __call__(
         self, q: Float[Array, "B N T H"], k: Float[Array, "B N S J"]
     ) -> Float[Array, "B N T S"]:
-        """The scores.
+        """Returns the scores.
 
         Raises:
-            ArgumentError: There are more keys than places.
+            ArgumentError: There are more keys than ``places``.
         """
         return location_scores(q, k, self.kernel[...].astype(q.dtype))
 
@@ -101,17 +101,17 @@ class LocationScore(Summarized):
 def make_score(
     name: ScoreName, query_size: int, key_size: int, *, places: int = 256, rngs: nnx.Rngs
 ) -> Any:
-    """A score by its name: a function of queries and keys, or a module with parameters.
+    """Makes a score by name: a function of queries and keys, or a module with parameters.
 
     Args:
         name: One of ``dot``, ``scaled_dot``, ``general``, ``concat`` (additive) and ``location``.
-        query_size: Numbers of a query.
-        key_size: Numbers of a key.
-        places: Most keys of ``location``.
-        rngs: For the parameters.
+        query_size: Size of a query.
+        key_size: Size of a key.
+        places: Largest number of keys for ``location``.
+        rngs: Random streams of the parameters.
 
     Raises:
-        ConfigError: An unknown name, or a dot product of different sizes.
+        ConfigError: An unknown name, or different sizes for a dot product.
 
     Example:
         >>> make_score("dot", 4, 4, rngs=nnx.Rngs(0)) is dot
@@ -129,19 +129,19 @@ def make_score(
         raise ConfigError(f"score {name}: there are {', '.join((*products, *learned))}")
     if query_size != key_size:
         raise ConfigError(
-            f"score {name}: queries have {query_size} numbers and keys {key_size}: choose equal "
+            f"score {name}: queries have size {query_size} and keys {key_size}: choose equal "
             f"sizes, or the score general or concat"
         )
     return products[name]
 
 
 def projected_keys(score: Any, k: Float[Array, "B N S J"]) -> Float[Array, "B N S _"]:
-    """The part of keys in a score, which is computed once for all queries to come.
+    """The part of a score that depends only on the keys, computed once for all queries.
 
-    ``score(q, k)`` is ``score_of_projected(score)(q, projected_keys(score, k))``, but for rounding.
+    ``score(q, k)`` is ``score_of_projected(score)(q, projected_keys(score, k))``, up to rounding.
 
     Args:
-        score: Of :func:`make_score`.
+        score: A score from :func:`make_score`.
         k: Keys.
 
     Example:
@@ -156,7 +156,7 @@ def projected_keys(score: Any, k: Float[Array, "B N S J"]) -> Float[Array, "B N 
 
 
 def score_of_projected(score: Any) -> Score:
-    """The score of queries and :func:`projected_keys`.
+    """The score as a function of queries and :func:`projected_keys`.
 
     Example:
         >>> score_of_projected(dot) is dot

@@ -1,4 +1,4 @@
-"""Modules of any model in place of others: adapters, quantized weights, kernels of a device."""
+"""Replacement of modules in any model: adapters, quantized weights, kernels of a device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,17 +9,17 @@ __all__ = ["replaced", "with_attention_kernels"]
 
 
 def replaced(model: Any, make: Callable[[str, Any], Any]) -> Any:
-    """The model with ``make(path, module)`` in place of each of its modules.
+    """Returns the model with ``make(path, module)`` in place of each module.
 
     ``make`` gets a module and its path, such as ``"decoder/blocks/0/feed_forward/up"``, and returns
-    another module, or None to keep this one. Modules are visited from the model down; those inside
-    a new module are not visited. A module that is in several places is visited once and replaced in
-    all of them. The model that is given does not change; unchanged parameters are shared with it.
+    another module, or None to keep this one. Modules are visited from the model down, but not
+    inside new modules. A module that occurs in several places is visited once and replaced in all
+    of them. The given model does not change; unchanged parameters are shared with it.
 
     Args:
         model: A module, real or abstract.
         make: Function from path and module to a module or None. New modules declare the axes of
-            their parameters, so that they shard.
+            their parameters, so that they can be sharded.
 
     Example:
         >>> model = nnx.Dict(up=nnx.Linear(2, 3, rngs=nnx.Rngs(0)), down=nnx.Dict())
@@ -53,14 +53,14 @@ def _set(module: Any, name: Any, child: Any) -> None:
 
 
 def with_attention_kernels(model: Any, device: Any) -> Any:
-    """The model with the attention kernels of a device; the model that is given does not change.
+    """Returns the model with the attention kernels of a device; ``model`` does not change.
 
-    Modules with a method ``resolve_kernel``, such as :class:`.Attention`, choose theirs here, once,
-    since kernels depend on more than the platform that a program is lowered for.
+    Modules with a method ``resolve_kernel``, such as :class:`.Attention`, choose their kernel here,
+    once, since it depends on more than the platform that a program is lowered for.
 
     Args:
         model: A module, real or abstract.
-        device: Device that it will run on, such as the first of a mesh.
+        device: Device that the model will run on, such as the first of a mesh.
 
     Example:
         >>> import jax

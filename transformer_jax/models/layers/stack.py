@@ -33,9 +33,9 @@ OnHidden = Callable[[Float[Array, "B T D"]], object]
 class Stack(Summarized):
     """Positions, ``L`` blocks and a final norm.
 
-    Looped, each block keeps its own parameters: fastest to run on CPU. Scanned, their parameters
-    lie along a leading axis and XLA compiles a single block: fastest to compile. The two layouts
-    convert by :func:`stack_blocks` and :func:`unstack_blocks`.
+    Looped, each block keeps its own parameters, which runs fastest on CPU. Scanned, parameters are
+    stacked along a leading axis and XLA compiles a single block, which compiles fastest.
+    :func:`stack_blocks` and :func:`unstack_blocks` convert between the two layouts.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Stack(Summarized):
         on_weights: tuple[OnWeights, OnWeights] | None = None,
         on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
-        """Hidden states of the last layer.
+        """Returns the hidden states of the last layer.
 
         Args:
             x: Scaled token embeddings, without positions.
@@ -131,9 +131,9 @@ class Stack(Summarized):
     def position_ids(
         self, T: int, padding_mask: Int[Array, " B"] | Bool[Array, "B {T}"]
     ) -> Int[Array, "B {T}"] | None:
-        """Position of each token, or None for 0, 1, 2 and so on.
+        """Positions of tokens, or None for 0, 1, 2 and so on.
 
-        With ``skip_padding`` padding is not counted and has position -1. ``padding_mask`` is the
+        With ``skip_padding``, padding is not counted and has position -1. ``padding_mask`` is the
         length of each row, or True for tokens that are not padding.
         """
         if not self.config.positions.skip_padding:
@@ -149,7 +149,7 @@ class Stack(Summarized):
         segments: Int[Array, "B T"] | None = None,
         key: Key[Array, ""] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Input of the first block: token vectors with positions and segments.
+        """Returns the input of the first block: token vectors with positions and segments.
 
         Inputs of another width are projected to the width of the model.
         """
@@ -172,7 +172,7 @@ class Stack(Summarized):
         x = x.astype(self.config.compute.dtype)
         x = dropout(x, self.config.embedding.dropout, key)
         x = x if self.projection is None else self.projection(x)
-        # A mesh divides rows and positions; blocks keep them where they are.
+        # A mesh divides rows and positions; blocks keep this layout.
         return constrain(x, ("batch", "sequence", None))
 
     def bias(
@@ -190,11 +190,11 @@ class Stack(Summarized):
         return self.relative(buckets).transpose(2, 0, 1)[None]
 
     def window(self, layer: int) -> int | None:
-        """Sliding window of a layer, None for full attention."""
+        """Sliding window of a layer; None for full attention."""
         return self.config.scores.window_of(layer)
 
     def run(self, x, mask, context: dict[str, Any], key, on_hidden: OnHidden | None = None):
-        """Runs all blocks, as a scan unless there are callbacks."""
+        """Runs all blocks; as a scan, unless there are callbacks."""
         keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
         watched = "on_weights" in context or on_hidden is not None
         if self.config.compute.scan_layers and self.layers and not watched:
@@ -212,10 +212,11 @@ class Stack(Summarized):
         return x
 
     def scan(self, x, mask, context, keys):
-        """One block's code, run over stacked parameters."""
+        """Runs one block's code over stacked parameters."""
         scores, T = self.config.scores, x.shape[1]
         near = self.windowed_mask(mask, scores.sliding_window, T)
-        # Which layers are local is data here, so a mask that differs has to be an array.
+        # Which layers are local is data here, so a mask that differs between layers must be an
+        # array.
         reach = [self.window(i) is not None for i in range(self.layers)]
         local, mixed = jnp.array(reach), not all(reach) and near is not mask
         whole = lambda mask: self.mask_array(mask, T)
@@ -231,25 +232,25 @@ class Stack(Summarized):
 
     @staticmethod
     def mask_array(mask: Mask | None, T: int) -> Bool[Array, "#B #N T T"]:
-        """``mask`` as an array, also where everything is visible."""
+        """Returns ``mask`` as an array, even if everything is visible."""
         dense = None if mask is None else mask.array(T, T)
         return jnp.ones((1, 1, T, T), bool) if dense is None else dense
 
     @staticmethod
     def windowed_mask(mask: Mask | None, window: int | None, T: int) -> Mask | None:
-        """``mask`` with a sliding window, if the window is shorter than the text."""
+        """Adds a sliding window to ``mask``, if the window is shorter than the text."""
         if window is None or window >= T:
             return mask
         return Mask(window=window) if mask is None else mask & Mask(window=window)
 
     def iter_blocks(self) -> list[Block]:
-        """All blocks, also of a scanned stack."""
+        """Iterates over all blocks, also of a scanned stack."""
         if not self.config.compute.scan_layers or not self.layers:
             return list(self.blocks)
         return unstacked(self.blocks, self.layers)
 
     def unstacked(self) -> "Stack":
-        """The same stack with separate parameters for each block."""
+        """Returns the same stack with separate parameters for each block."""
         made = nnx.merge(*nnx.split(self))
         made.blocks = nnx.List(made.iter_blocks())
         compute = dataclasses.replace(self.config.compute, scan_layers=False)
@@ -266,7 +267,7 @@ class Stack(Summarized):
 
     @property
     def cache_heads(self) -> int:
-        """Heads of the cache: those of keys, or one of a mixer that is not attention."""
+        """Heads in the cache: the key heads, or one for a mixer other than attention."""
         if self.config.mixer.kind != "attention":
             return 1
         return self.config.attention.num_kv_heads or self.config.attention.num_heads
@@ -280,7 +281,7 @@ class Stack(Summarized):
         memory: Float[Array, "B S D"] | None = None,
         memory_mask: Bool[Array, "B 1 1 S"] | None = None,
     ) -> Cache:
-        """An empty cache with room for ``length`` tokens; cross-attention reads ``memory`` once."""
+        """An empty cache for ``length`` tokens; cross-attention projects ``memory`` once, here."""
         rows, (sizes, dtype) = (sentences, self.cache_heads), self._slot_sizes()
         layers = []
         for block in self.iter_blocks():
@@ -297,12 +298,12 @@ class Stack(Summarized):
         cache: Cache,
         starts: Int[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B D"], Cache]:
-        """Hidden states of the last tokens of prompts, and the cache filled with all tokens.
+        """Returns the hidden states of the prompts' last tokens, and the filled cache.
 
         Args:
             x: Scaled token embeddings, without positions.
             cache: Empty cache from :meth:`init_cache`.
-            starts: First slot of each prompt, for prompts padded on the left.
+            starts: First slot of each prompt, for left-padded prompts.
         """
         T, mask = x.shape[1], Mask(causal=True)
         positions = jnp.arange(T)[None]
@@ -314,7 +315,7 @@ class Stack(Summarized):
         where, memory = Positions(positions, slots=0, bias=self.bias(T, T)), _cached_memory(cache)
         x, layers = self.embed_inputs(x, positions), []
         for i, (block, layer) in enumerate(zip(self.iter_blocks(), cache.layers, strict=True)):
-            # Of the last block, only the last output is needed, and all keys and values.
+            # The last block needs only the last output, but all keys and values.
             last_n = 1 if i + 1 == self.layers else None
             near = self.windowed_mask(mask, self.window(i), T)
             how: dict[str, Any] = {"memory": memory, "positions": where, "last_n": last_n}
@@ -325,10 +326,9 @@ class Stack(Summarized):
         return x[:, -1], dataclasses.replace(cache, **done)
 
     def step(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
-        """Hidden states of the next tokens of each sequence, and the updated cache.
+        """Returns the hidden states of the next tokens of each sequence, and the extended cache.
 
-        The rows of a sequence are its beams, one token each, or successive tokens of its only
-        beam.
+        The rows of a sequence are its beams, one token each, or successive tokens of its only beam.
         """
         shape = x.shape
         B = cache.sequences(self.cache_heads)
@@ -353,13 +353,13 @@ class Stack(Summarized):
 
 
 def _cached_memory(cache: Cache) -> Memory:
-    """The memory of a cache, whose keys and values are already there."""
+    """The memory of a cache that already holds its keys and values."""
     mask = cache.memory_mask
     return Memory(None, None if mask is None else Mask(dense=mask))
 
 
 def stack_blocks(blocks: dict[int, Any]) -> Any:
-    """Stack the parameters of separate blocks, ``{0: …, 1: …}``, for a scan.
+    """Stacks the parameters of separate blocks, ``{0: …, 1: …}``, for a scan.
 
     Example:
         >>> stack_blocks({0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}})["gain"].shape
@@ -369,7 +369,7 @@ def stack_blocks(blocks: dict[int, Any]) -> Any:
 
 
 def unstack_blocks(stacked: Any) -> dict[int, Any]:
-    """Separate the parameters of a scanned stack, the inverse of :func:`stack_blocks`.
+    """Separates the parameters of a scanned stack: the inverse of :func:`stack_blocks`.
 
     Example:
         >>> blocks = {0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}}

@@ -1,4 +1,4 @@
-"""Models as short tables: their parts with classes, shapes and numbers of parameters."""
+"""Models printed as short tables: parts with classes, shapes and numbers of parameters."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from flax import nnx
 
 __all__ = ["Summarized", "summarize"]
 
-_DEEPEST = 3  # parts of parts that are shown
+_DEEPEST = 3  # depth of the parts shown
 
 
 class Summarized(nnx.Module):
@@ -24,7 +24,7 @@ class Summarized(nnx.Module):
 def summarize(module: nnx.Module) -> str:
     """Returns a table of the parts of a module: names, classes, shapes, parameters.
 
-    Of equal blocks the first is shown for all.
+    Of equal blocks, only the first is shown.
 
     Args:
         module: The module.
@@ -47,7 +47,7 @@ def summarize(module: nnx.Module) -> str:
 
 
 def _parts(module: Any, depth: int) -> Iterator[tuple[int, str, str, int]]:
-    """Depth, name, class or shape, and number of parameters of each part that has some."""
+    """Depth, name, class or shape, and number of parameters of each part that has any."""
     for name, part in vars(module).items():
         if isinstance(part, nnx.Param):
             yield depth, name, " x ".join(map(str, part.shape)) or "1", math.prod(part.shape)
@@ -60,7 +60,7 @@ def _parts(module: Any, depth: int) -> Iterator[tuple[int, str, str, int]]:
             inner = list(_parts(several[0], depth + 1))
             if len(several) > 1:
                 what = f"{len(several)} x {what}"
-            elif len(inner) == 1:  # a parameter alone
+            elif len(inner) == 1:  # a single parameter
                 what, inner = f"{what} {inner[0][2]}", []
             yield depth, name, what, total
             yield from inner if depth < _DEEPEST else ()
