@@ -112,7 +112,7 @@ def test_a_model_without_a_chat_template_is_refused(decoder_run, ngram_run, run_
         load(decoder_run).chat([{"role": "user", "content": "a"}])
     code, _, err = run_command("chat", decoder_run, "--template", "llama-3", text="a\n")
     assert code == 2
-    assert "llama-3 ends answers with no special token of the tokenizer" in err
+    assert "llama-3 does not end answers with a special token of the tokenizer" in err
     code, _, err = run_command("chat", ngram_run, text="a\n")
     assert code == 2
     assert "the run of an n-gram model, which this command does not use" in err

@@ -1,1 +1,1 @@
-"""Text to batches: sources, tokenizers, stores of ids, plans of batches, a loader. No JAX here."""
+"""Text to batches: sources, tokenizers, stores of ids, batch plans and a loader. No JAX here."""

@@ -1,4 +1,4 @@
-"""Tokens that are added to a tokenizer that was learnt before."""
+"""Tokens added to an existing tokenizer."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -16,18 +16,18 @@ Tags = Literal["source", "target", "none"]
 def add_tokens(
     tokenizer: Tokenizer, words: Sequence[str] = (), special: Sequence[str] = ()
 ) -> Tokenizer:
-    """The tokenizer with more tokens, whose ids follow those that it has.
+    """Returns the tokenizer with more tokens, whose ids follow the existing ones.
 
-    Tokens that it has already stay as they are, and so does the token of each role.
+    Existing tokens do not change, and neither does the token of each role.
 
     Args:
         tokenizer: Any tokenizer.
-        words: Tokens that text becomes wherever it has them.
-        special: Tokens that no text becomes, such as the roles of a chat; decoded text leaves them
-            out.
+        words: Tokens that replace their text wherever it occurs.
+        special: Tokens that text is never encoded as, such as the roles of a chat; decoded text
+            omits them.
 
     Raises:
-        ConfigError: A token is empty, or would be decoded as another text.
+        ConfigError: A token is empty, or would be decoded as different text.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -59,20 +59,20 @@ def add_tokens(
 def tag_languages(
     tokenizer: Tokenizer, directions: Iterable[Direction], tags: Tags | None = None
 ) -> Tokenizer:
-    """The tokenizer of a translator of several directions: it knows their languages.
+    """Returns a tokenizer that knows the languages of a translator of several directions.
 
-    Each language has a tag, a special token such as ``<2de>`` that no text becomes. Languages that
-    the tokenizer knows already keep theirs.
+    Each language has a tag, a special token such as ``<2de>`` that text is never encoded as.
+    Languages that the tokenizer already knows keep their tags.
 
     Args:
         tokenizer: Any tokenizer.
-        directions: The directions that are trained.
-        tags: The place of the tag of the target language: first in the source (Johnson et al.
-            2017), the first token of the target, or no place. None is that of the languages that
-            the tokenizer knows, or ``source``.
+        directions: The trained directions.
+        tags: Position of the tag of the target language: first in the source (Johnson et al. 2017),
+            the first token of the target, or no tag. None keeps the position of the languages that
+            the tokenizer knows, or is ``source``.
 
     Raises:
-        ConfigError: The tokenizer puts tags in another place.
+        ConfigError: The tokenizer puts tags elsewhere.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -108,7 +108,7 @@ def tag_languages(
 
 
 def _with_tokens(text: str, first: int, new: Sequence[tuple[str, bool]]) -> str:
-    """The file of a tokenizer with new tokens, of ids from ``first`` on."""
+    """The file of a tokenizer with new tokens, whose ids start at ``first``."""
     file = json.loads(text)
     rest = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     file["added_tokens"] = (file.get("added_tokens") or []) + [

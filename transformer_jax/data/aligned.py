@@ -1,4 +1,4 @@
-"""Aligned text files: each line translates that of the other file."""
+"""Aligned text files, in which each line translates the same line of the other file."""
 
 import math
 import pathlib
@@ -14,11 +14,11 @@ __all__ = ["find_misalignment", "read_aligned"]
 def read_aligned(
     source: str | pathlib.Path, target: str | pathlib.Path, where: str = "data"
 ) -> list[tuple[str, str]]:
-    """The lines of two files side by side.
+    """The lines of two files, side by side.
 
     Raises:
-        DataError: A file cannot be read or is empty, or the two differ in their number of lines;
-            the message has both numbers and the line from which the lengths no longer fit.
+        DataError: A file cannot be read or is empty, or the numbers of lines differ; the message
+            gives both numbers and the line from which the lengths no longer match.
     """
     sources = list(read_lines(source, f"{where}.source"))
     targets = list(read_lines(target, f"{where}.target"))
@@ -30,18 +30,18 @@ def read_aligned(
         raise DataError(
             f"{source} has {plural(len(sources), 'line')} and {target} has {len(targets)}: "
             f"aligned files "
-            f"must have equally many; by the lengths of the lines they part near line {line}"
+            f"must have equally many; judging by line lengths, they diverge near line {line}"
         )
     return list(zip(sources, targets, strict=True))
 
 
 def find_misalignment(source_lengths: list[int], target_lengths: list[int]) -> int:
-    """The line, from 1, at which lines are most likely missing from the shorter file.
+    """The most likely line, from 1, at which lines are missing from the shorter file.
 
-    The lengths of a sentence and its translation are alike. With ``d`` lines missing at line
-    ``k``, line ``i`` of the shorter file belongs to line ``i`` of the other before ``k`` and to
-    line ``i + d`` from there on. That ``k`` is returned at which the sum of
-    ``|log((a + 1) / (b + 1))`` over these pairs is least.
+    A sentence and its translation have similar lengths. If ``d`` lines are missing at line ``k``,
+    line ``i`` of the shorter file belongs to line ``i`` of the other file before ``k``, and to line
+    ``i + d`` from there on. The result is the ``k`` with the smallest sum of
+    ``|log((a + 1) / (b + 1))|`` over these pairs of lengths.
 
     Example:
         >>> source = [5, 40, 9, 70, 3, 50, 12]

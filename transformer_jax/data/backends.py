@@ -1,4 +1,4 @@
-"""The parts of each kind of tokenizer, as objects of Hugging Face ``tokenizers``."""
+"""Tokenizers of each kind, as objects of Hugging Face ``tokenizers``."""
 
 import collections
 import json
@@ -20,19 +20,19 @@ Learn = Callable[[Counts, int, Special], Vocabulary]
 _BLANK = "▁"  # stands for a blank, as in SentencePiece
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")
-"""The special tokens of a tokenizer trained here, with the ids 0, 1, 2, 3."""
+"""The special tokens of a tokenizer trained here; their ids are 0, 1, 2, 3."""
 
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Those of a tokenizer for encoders, in the same order, with the mask token."""
+"""The same for encoders, in the same order, with the mask token."""
 
 SENTINEL = "<extra_id_{}>"
-"""The names of sentinels, counted from 0 (T5)."""
+"""The names of sentinels, numbered from 0 (T5)."""
 
 
 def byte_alphabet() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary (Radford et al. 2019).
+    """The character that represents each byte in a byte-level vocabulary (Radford et al. 2019).
 
-    Bytes that print stand for themselves, the others for characters from U+0100 on.
+    Printable bytes represent themselves; the others map to characters from U+0100 on.
 
     Example:
         >>> alphabet = byte_alphabet()
@@ -79,8 +79,8 @@ def _unigram(texts: Iterable[str], vocab_size: int, special: Special) -> Backend
     )
     backend.train_from_iterator(texts, trainer)
     learnt = json.loads(backend.to_str())["model"]["vocab"][len(special) :]
-    # The trainer walks through hash tables: bytes that the text lacks get scores just above the
-    # lowest in random order, and sums differ in their last digits. Here neither is left.
+    # The trainer iterates over hash tables: bytes missing from the text get scores just above the
+    # lowest in random order, and sums differ in their last digits. Both effects are removed here.
     lowest = min(score for _, score in learnt)
     scores = {
         piece: round(lowest if len(piece) == 1 and score < lowest + 0.03 else score, 6)
@@ -113,17 +113,17 @@ def _words(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
 def _of_words(
     model: Any, learn: Learn, texts: Iterable[str], vocab_size: int, special: Special
 ) -> Backend:
-    """A tokenizer of words or their pieces.
+    """A tokenizer of words or subwords.
 
     Args:
         model: The class of its model.
-        learn: The vocabulary by the counts of the words, the vocabulary size and special tokens.
+        learn: Makes the vocabulary from word counts, vocabulary size and special tokens.
         texts: The training texts.
-        vocab_size: Most tokens.
+        vocab_size: Largest number of tokens.
         special: The special tokens.
     """
-    # What encoders read is never joined again: their pieces know nothing of blanks, so that a word
-    # is the same tokens in a text and in a list of words.
+    # Encoders never decode: their subwords do not mark blanks, so a word has the same tokens in a
+    # text and in a list of words.
     joined = special != BERT_SPECIAL
     words = _marked_words() if joined else pre_tokenizers.BertPreTokenizer()
     mark = (lambda text: _BLANK + text.replace(" ", _BLANK)) if joined else str
@@ -135,7 +135,7 @@ def _of_words(
     backend.pre_tokenizer = words
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     if joined:
-        # White space that the texts lack, such as a tab, is read as a blank, not as unknown.
+        # White space missing from the texts, such as a tab, is read as a blank, not as unknown.
         known = "".join(sorted(token for token in learnt if len(token) == 1 and token.isspace()))
         backend.normalizer = normalizers.Sequence(
             [
@@ -156,12 +156,12 @@ def _of_words(
 
 
 def _by_frequency(counts: Counts, vocab_size: int, special: Special) -> Vocabulary:
-    """The pieces of merges of the most frequent pairs."""
+    """A subword vocabulary by merging the most frequent pairs."""
     backend = Backend(models.WordPiece(unk_token=special[1]))
     backend.pre_tokenizer = pre_tokenizers.Split("\0", "removed")  # no text holds it
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        # The trainer would number these in the order of a hash table, and ties go by number.
+        # The trainer would number these in hash-table order, which would break ties at random.
         special_tokens=[*special, *_inside(counts)],
         continuing_subword_prefix="##",
         show_progress=False,
@@ -172,7 +172,7 @@ def _by_frequency(counts: Counts, vocab_size: int, special: Special) -> Vocabula
 
 
 def _by_likelihood(counts: Counts, vocab_size: int, special: Special) -> Vocabulary:
-    """The pieces of merges that raise the likelihood of the text most."""
+    """A subword vocabulary by merging the pairs that increase the likelihood of the text most."""
     letters = sorted({character for word in counts for character in word})
     vocab = _numbered([*special, *_inside(counts), *letters])
     for merge in likelihood_merges(counts):
@@ -183,13 +183,13 @@ def _by_likelihood(counts: Counts, vocab_size: int, special: Special) -> Vocabul
 
 
 def _most_common(counts: Counts, vocab_size: int, special: Special) -> Vocabulary:
-    """The most frequent words; of equally frequent ones the first in the order of code points."""
+    """The most frequent words; of equally frequent ones, the first by code points."""
     common = sorted(counts, key=lambda word: (-counts[word], word))
     return _numbered([*special, *common[: vocab_size - len(special)]])
 
 
 def _inside(counts: Counts) -> list[str]:
-    """The characters within words, each behind ``##``."""
+    """The characters within words, each prefixed with ``##``."""
     return sorted({f"##{character}" for word in counts for character in word[1:]})
 
 
@@ -198,7 +198,7 @@ def _numbered(tokens: Iterable[str]) -> Vocabulary:
 
 
 def _marked_words() -> pre_tokenizers.PreTokenizer:
-    """Words behind the mark of their blank, and punctuation, which has a mark where a blank was."""
+    """Splits words with a mark for the blank before them, and punctuation likewise."""
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(_BLANK, "merged_with_next"),

@@ -1,4 +1,4 @@
-"""Pairs of texts from documents with masked tokens, resampled for every epoch."""
+"""Pairs of texts with masked tokens from documents, resampled for every epoch."""
 
 import dataclasses
 import hashlib
@@ -18,24 +18,24 @@ __all__ = ["BertPretrainingPlan", "MaskingConfig", "PairBatch", "SentenceObjecti
 
 SentenceObjective = Literal["nsp", "sop", "none"]
 
-# Streams of random numbers; masks use those below, four to an epoch.
+# Random streams; masks use the streams below these, four per epoch.
 _LABELS, _DRAWS = 1 << 40, 1 << 41
-# Fingerprints of plans keep the names that earlier versions wrote; resume compares them.
+# Fingerprints of plans keep the names that earlier versions used; resuming compares them.
 _FINGERPRINT_NAMES = {"nsp": "next", "sop": "order", "none": "none"}
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig(Configuration, group="masking"):
-    """Settings of masking, and of predictions about sentence pairs."""
+    """Settings of masking, and of the sentence-pair objective."""
 
-    # Of the tokens of a text that are masked.
+    # Fraction of a text's tokens to mask.
     mlm_probability: Annotated[float, Range(above=0, below=1)] = 0.15
-    # Share of the masked tokens that become [MASK]; with the next two, the sum is 1.
+    # Fraction of the masked tokens that become [MASK]; the sum with the next two is 1.
     mask_replace_prob: Share = 0.8
-    random_replace_prob: Share = 0.1  # share of the masked tokens that become a random token
-    unchanged_prob: Share = 0.1  # share of the masked tokens that stay as they are
+    random_replace_prob: Share = 0.1  # fraction of the masked tokens that become a random token
+    unchanged_prob: Share = 0.1  # fraction of the masked tokens that do not change
     whole_word_mask: bool = False  # mask all tokens of a word together
-    sentence_objective: SentenceObjective = "nsp"  # the second one: NSP, SOP or none
+    sentence_objective: SentenceObjective = "nsp"  # second objective: NSP, SOP or none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +50,7 @@ class MaskingConfig(Configuration, group="masking"):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairBatch:
-    """The texts of a batch: indices in the plan, -1 for none, and their padded length."""
+    """The texts of a batch: indices into the plan (-1 for none), and their padded length."""
 
     indices: Int[np.ndarray, " B"]
     T: int
@@ -60,26 +60,26 @@ class PairBatch:
         return len(self.indices)
 
     def select(self, rows: Int[np.ndarray, " b"]) -> "PairBatch":
-        """Some of the rows, such as those that one process holds."""
+        """Selects rows, such as the rows of one process."""
         return PairBatch(self.indices[rows], self.T, self.epoch)
 
 
 class BertPretrainingPlan:
     """Texts of up to ``length`` tokens from documents, with pairs for a second objective.
 
-    A text is as many sentences of a document, one after the other, as fit; a sentence longer than
-    half a text is cut. Every sentence is part of one text, and texts come in buckets by length
-    (``BucketPlan``). The pairs are resampled for every epoch, from the seed, the epoch and the
-    index of the text alone:
+    A text is as many consecutive sentences of a document as fit; a sentence longer than half a
+    text is cut. Every sentence is part of one text, and texts are bucketed by length
+    (``BucketPlan``). The pairs are resampled for every epoch, from only the seed, the epoch and
+    the index of the text:
 
-    - ``nsp``: it is cut in two between sentences. In half of the texts the second part is then
-      replaced by sentences of another document, as many as fit (Devlin et al. 2019). A
-      text of a single sentence is always one of those.
-    - ``sop``: it is cut in two, and in half of the texts the parts change places (Lan et al.
-      2020). A text of a single sentence is cut within it.
-    - ``none``: it stays in one piece.
+    - ``nsp``: it is split in two between sentences. In half of the texts, the second part is then
+      replaced by sentences of another document, as many as fit (Devlin et al. 2019). A text of a
+      single sentence always has its second part replaced.
+    - ``sop``: it is split in two, and in half of the texts the parts are swapped (Lan et al.
+      2020). A text of a single sentence is split within it.
+    - ``none``: it is not split.
 
-    ``[CLS] first [SEP] second [SEP]``, and some of the tokens masked (``mask_tokens``). No
+    The result is ``[CLS] first [SEP] second [SEP]`` with some tokens masked (``mask_tokens``). No
     part is ever empty.
     """
 
@@ -98,20 +98,20 @@ class BertPretrainingPlan:
         sentence_objective: SentenceObjective = "nsp",
         shuffle: bool = True,
     ):
-        """Plans for the documents of ``store``.
+        """Makes a plan for the documents of ``store``.
 
         Args:
             store: The sentences.
             masking: Masking of tokens.
             special: The ids of [CLS], [SEP] and padding.
-            batching: Sizes of batches; its seed is that of all random choices.
-            length: Longest text in tokens, with the special ones.
+            batching: Sizes of batches; its seed determines all random choices.
+            length: Longest text in tokens, including special tokens.
             sentence_objective: ``nsp``, ``sop`` or ``none``.
-            shuffle: False takes the texts in order, and makes the same choices in every epoch.
+            shuffle: False keeps the order of the texts and makes the same choices in every epoch.
 
         Raises:
             ConfigError: A length below two tokens, or an unknown objective.
-            DataError: ``nsp`` with a single document: there is no other to take texts from.
+            DataError: ``nsp`` with a single document, which leaves no other to take sentences from.
         """
         if sentence_objective not in get_args(SentenceObjective):
             raise ConfigError(
@@ -142,7 +142,7 @@ class BertPretrainingPlan:
             masking.is_continuation is None,
             _FINGERPRINT_NAMES[sentence_objective],
             length,
-            *(() if shares == (0.8, 0.1) else shares),  # plans of BERT's shares do not name them
+            *(() if shares == (0.8, 0.1) else shares),  # plans with BERT's fractions omit them
         )
         self.fingerprint = hashlib.sha256(repr(said).encode()).hexdigest()[:16]
         self._cached: tuple[int, np.ndarray] = (0, self._labels(0))
@@ -160,7 +160,7 @@ class BertPretrainingPlan:
         return self._plan.needed(start if self._shuffle else 0)
 
     def padding(self, start: int = 0) -> list[PairBatch]:
-        """Batches of no text, one of every shape, in the order of :meth:`needed`."""
+        """Empty batches, one of every shape, in the order of :meth:`needed`."""
         return [PairBatch(np.full(rows, -1), T, 0) for rows, T, _ in self.needed(start)]
 
     def batch(self, step: int) -> PairBatch:
@@ -170,7 +170,7 @@ class BertPretrainingPlan:
         return PairBatch(planned.indices, planned.S, epoch)
 
     def make(self, batch: PairBatch) -> dict[str, np.ndarray]:
-        """The arrays of one batch.
+        """Returns the arrays of one batch.
 
         Returns:
             ``tokens`` and ``types`` int32 ``[B T]``, ``lengths`` int32 ``[B]``;
@@ -210,14 +210,14 @@ class BertPretrainingPlan:
         }
 
     def _epoch_labels(self, epoch: int) -> np.ndarray:
-        # One assignment of one tuple, so that threads never see a number without its labels.
+        # One assignment of one tuple, so that threads never see an epoch without its labels.
         cached = self._cached
         if cached[0] != epoch:
             self._cached = cached = (epoch, self._labels(epoch))
         return cached[1]
 
     def _labels(self, epoch: int) -> np.ndarray:
-        """1 for the texts whose second part is not the next one: half of them."""
+        """1 for the texts, half of them, whose second part is not the next one."""
         count = len(self)
         labels = np.zeros(count, np.int32)
         if self._objective == "none":
@@ -232,7 +232,7 @@ class BertPretrainingPlan:
         return labels
 
     def _natural(self, room: int) -> np.ndarray:
-        """The length of each text, with the second part of those that need one."""
+        """The length of each text, including a second part for those that need one."""
         sizes = self._texts.lengths
         if self._objective != "nsp":
             return np.maximum(sizes, 1 if self._objective == "none" else 2)
@@ -259,7 +259,7 @@ class BertPretrainingPlan:
         return [parts[0], self._foreign(start, other, room - len(parts[0]))] if changed else parts
 
     def _foreign(self, unit: int, draw: float, room: int) -> np.ndarray:
-        """Sentences of another document than that of ``unit``; a first that is too long is cut."""
+        """Sentences of a document other than that of ``unit``; the first is cut if too long."""
         begins, units = self._texts.begins, self._texts.units
         here = int(units[unit, 0])
         low, high = int(begins[here]), int(begins[here + 1])

@@ -1,4 +1,4 @@
-"""Sizes of texts in tokens: what a tokenizer saves, and what it loses."""
+"""Sizes of texts in tokens: the compression and the losses of a tokenizer."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ __all__ = ["Compression", "compression"]
 
 @dataclasses.dataclass(frozen=True)
 class Compression:
-    """Counts of the tokens of texts.
+    """Counts over the tokens of texts.
 
     Attributes:
-        vocab_size: Tokens of the vocabulary.
-        tokens: Tokens of the texts, without special ones.
-        unknown: The unknown ones of them.
-        words: Words between white space.
-        bytes: Bytes in UTF-8.
-        texts: Texts.
-        restored: Texts that their tokens give back, up to composed characters.
+        vocab_size: Size of the vocabulary.
+        tokens: Number of tokens, without special tokens.
+        unknown: Number of unknown tokens.
+        words: Number of words separated by white space.
+        bytes: Number of bytes in UTF-8.
+        texts: Number of texts.
+        restored: Number of texts that decode to themselves, up to composed characters.
     """
 
     vocab_size: int
@@ -33,12 +33,12 @@ class Compression:
 
     @property
     def tokens_per_byte(self) -> float:
-        """Returns the tokens of a byte of text."""
+        """Returns the number of tokens per byte of text."""
         return self.tokens / max(self.bytes, 1)
 
     @property
     def tokens_per_word(self) -> float:
-        """Returns the tokens of a word (also called fertility)."""
+        """Returns the number of tokens per word (fertility)."""
         return self.tokens / max(self.words, 1)
 
     @property
@@ -48,20 +48,20 @@ class Compression:
 
     @property
     def restored_rate(self) -> float:
-        """Returns the share of texts that their tokens give back."""
+        """Returns the share of texts that decode to themselves."""
         return self.restored / max(self.texts, 1)
 
 
 def compression(
     tokenizer: Tokenizer, texts: Sequence[str], originals: Sequence[str] | None = None
 ) -> Compression:
-    """Counts tokens, words and bytes of texts, and the texts that are decoded as they were.
+    """Counts tokens, words and bytes of texts, and texts that decode to themselves.
 
     Args:
-        tokenizer: Divides them.
-        texts: Such as lines of a file, as a model reads them.
-        originals: The same texts before they were prepared, in lower case for example, whose words
-            and bytes count; None is ``texts``.
+        tokenizer: The tokenizer to measure.
+        texts: Texts as a model reads them, such as lines of a file.
+        originals: The same texts before preparation, such as lower-casing, whose words and bytes
+            are counted; None is ``texts``.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer

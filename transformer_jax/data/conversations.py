@@ -33,19 +33,19 @@ class Conversation(NamedTuple):
 def read_conversations(
     path: str | Path, flag: str = "", *, prepare: Preparation = Preparation()
 ) -> Iterator[Conversation]:
-    """The conversations of a file with one JSON object per line; empty lines are skipped.
+    """Reads conversations from a file with one JSON object per line; empty lines are skipped.
 
-    A line holds ``messages``, or a ``prompt`` and its ``completion``, which are a message of the
-    user and its answer.
+    A line holds ``messages``, or a ``prompt`` and its ``completion``, which stand for a user
+    message and its answer.
 
     Args:
         path: The file; ``.gz`` is unpacked.
         flag: The setting of the file, for messages.
-        prepare: The preparation of messages.
+        prepare: Preparation of the messages.
 
     Raises:
-        DataError: The file cannot be read, or a line is no conversation with an answer; the message
-            begins with ``path:line``.
+        DataError: The file cannot be read, or a line is not a conversation with an answer; the
+            message begins with ``path:line``.
     """
     for number, line in enumerate(read_lines(path, flag), 1):
         if not line.strip():
@@ -76,10 +76,10 @@ def read_conversations(
 
 
 def check_asked(messages: Any) -> list[Message]:
-    """The messages of a conversation that can be answered: the last is not of the assistant.
+    """Returns the messages of a conversation that ends with a message to answer.
 
     Raises:
-        ConfigError: It is, or as :func:`check_messages`.
+        ConfigError: The last message is from the assistant, or :func:`check_messages` refuses one.
 
     Example:
         >>> check_asked([{"role": "assistant", "content": "Yes?"}])
@@ -94,10 +94,10 @@ def check_asked(messages: Any) -> list[Message]:
 
 
 def check_answered(messages: Any) -> list[Message]:
-    """The messages of a conversation that ends with an answer, which is not empty.
+    """Returns the messages of a conversation that ends with a non-empty answer.
 
     Raises:
-        ConfigError: It does not, or as :func:`check_messages`.
+        ConfigError: It does not, or :func:`check_messages` refuses a message.
 
     Example:
         >>> check_answered([{"role": "user", "content": "Why?"}])
@@ -116,10 +116,10 @@ def check_answered(messages: Any) -> list[Message]:
 
 
 def check_messages(messages: Any) -> list[Message]:
-    """The messages of a conversation, each with a known role and a text.
+    """Returns the messages of a conversation, each with a known role and text.
 
     Raises:
-        ConfigError: There are none, or one of them has no role, an unknown one, or no text.
+        ConfigError: There are none, or a message has no role, an unknown role, or no text.
 
     Example:
         >>> check_messages([{"role": "user", "content": "Hi"}])

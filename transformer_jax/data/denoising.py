@@ -20,17 +20,17 @@ __all__ = ["DenoisingPlan", "NoiseConfig", "NoisyBatch", "check_tokenizer", "num
 
 @dataclasses.dataclass(frozen=True)
 class NoiseConfig(Configuration, group="noise"):
-    """The changes that noise makes to a text, in this order; the target is the unchanged text."""
+    """The noise that corrupts a text, in this order; the target is the original text."""
 
-    sentence_permutation: Share = 1.0  # probability that the sentences are put in random order
-    document_rotation: Share = 0.0  # probability that the text begins at a random token
-    token_deletion: Share = 0.0  # fraction of the tokens that are deleted
-    token_masking: Share = 0.0  # fraction of the tokens that become the mask token
-    text_infilling: Share = 0.3  # fraction of the tokens in spans that become one mask token each
-    # T5, and none of the above: fraction of the tokens in spans that become sentinels. The target
-    # is these spans.
+    sentence_permutation: Share = 1.0  # probability of shuffling the sentences
+    document_rotation: Share = 0.0  # probability of rotating the text to begin at a random token
+    token_deletion: Share = 0.0  # fraction of the tokens to delete
+    token_masking: Share = 0.0  # fraction of the tokens to replace by the mask token
+    text_infilling: Share = 0.3  # fraction of the tokens in spans replaced by one mask token each
+    # T5, instead of all above: fraction of the tokens in spans replaced by sentinels. The target is
+    # these spans.
     span_corruption: Share = 0.0
-    # Of text infilling (Poisson) and span corruption.
+    # Mean length of spans, for text infilling (Poisson) and span corruption.
     mean_span_length: Annotated[float, Range(1, 1000)] = 3.0
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class NoiseConfig(Configuration, group="noise"):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoisyBatch:
-    """The texts of a batch: indices in the plan, -1 for none, the padded lengths, the epoch."""
+    """The texts of a batch: indices into the plan (-1 for none), padded lengths, and epoch."""
 
     indices: Int[np.ndarray, " B"]
     S: int
@@ -64,16 +64,16 @@ class NoisyBatch:
         return len(self.indices)
 
     def select(self, rows: Int[np.ndarray, " b"]) -> "NoisyBatch":
-        """Some of the rows, such as those that one process holds."""
+        """Selects rows, such as the rows of one process."""
         return NoisyBatch(self.indices[rows], self.S, self.T, self.epoch)
 
 
 class DenoisingPlan:
-    """Texts of up to ``length`` tokens from documents, noisy as sources and whole as targets.
+    """Texts of up to ``length`` tokens from documents: noisy sources, original targets.
 
-    A text is as many sentences of a document as fit (``SentenceTexts``), and texts come in buckets
-    by length (``BucketPlan``). The noise of a text is drawn from the seed, the epoch and the index
-    of the text alone, so that a batch is a pure function of the step.
+    A text is as many sentences of a document as fit (``SentenceTexts``), and texts are bucketed by
+    length (``BucketPlan``). The noise of a text depends only on the seed, the epoch and the index
+    of the text, so a batch is a pure function of the step.
     """
 
     shapes: list[BatchShape]
@@ -90,15 +90,15 @@ class DenoisingPlan:
         length: int,
         shuffle: bool = True,
     ):
-        """Plans for the documents of ``store``.
+        """Makes a plan for the documents of ``store``.
 
         Args:
             store: The sentences.
             tokenizer: The tokenizer that made them, with the tokens that the noise needs.
-            noise: What changes in a text.
-            batching: Sizes of batches; its seed is that of all random choices.
-            length: Most tokens of a source and of a target, special tokens included.
-            shuffle: False takes the texts in order, with the same noise in every epoch.
+            noise: The noise to apply.
+            batching: Sizes of batches; its seed determines all random choices.
+            length: Largest number of tokens in a source and in a target, including special tokens.
+            shuffle: False keeps the order of the texts, with the same noise in every epoch.
 
         Raises:
             ConfigError: The tokenizer lacks tokens, or the length has no room for a text.
@@ -133,7 +133,7 @@ class DenoisingPlan:
         return self._plan.needed(start if self._shuffle else 0)
 
     def padding(self, start: int = 0) -> list[NoisyBatch]:
-        """Batches of no text, one of every shape, in the order of :meth:`needed`."""
+        """Empty batches, one of every shape, in the order of :meth:`needed`."""
         return [NoisyBatch(np.full(rows, -1), S, T, 0) for rows, S, T in self.needed(start)]
 
     def batch(self, step: int) -> NoisyBatch:
@@ -143,7 +143,7 @@ class DenoisingPlan:
         return NoisyBatch(planned.indices, planned.S, planned.T, epoch)
 
     def make(self, batch: NoisyBatch) -> Batch:
-        """The arrays of one batch, as those of sentence pairs (``loader.make_batch``)."""
+        """Returns the arrays of one batch, as for sentence pairs (``loader.make_batch``)."""
         B, pad = len(batch.indices), self._tokenizer.pad
         source, target = (np.full((B, width), pad, np.int32) for width in (batch.S, batch.T))
         source_lengths, lengths = np.zeros((2, B), np.int32)
@@ -180,7 +180,7 @@ class DenoisingPlan:
     def _noisy(
         self, parts: list[Int[np.ndarray, " _"]], rng: np.random.Generator
     ) -> Int[np.ndarray, " m"]:
-        """The sentences of a text with BART's noise."""
+        """Applies BART's noise to the sentences of a text."""
         noise, mask = self._noise, self._tokenizer.mask or 0
         if rng.random() < noise.sentence_permutation:
             parts = noises.sentence_permutation(parts, rng)
@@ -203,7 +203,7 @@ class DenoisingPlan:
 
 
 def num_sentinels(noise: NoiseConfig, length: int) -> int:
-    """Returns the sentinels that texts of up to ``length`` tokens need; 0 without span corruption.
+    """Returns the number of sentinels for texts of up to ``length`` tokens; 0 if unused.
 
     Example:
         >>> t5 = NoiseConfig(0.0, text_infilling=0.0, span_corruption=0.15)
@@ -219,8 +219,9 @@ def check_tokenizer(tokenizer: Tokenizer, noise: NoiseConfig, length: int) -> No
     """Refuses a tokenizer without the tokens that the noise needs.
 
     Raises:
-        ConfigError: It has no mask token, or too few sentinels; or it splits targets otherwise
-            than sources, and here one text is both; or it has languages, and a text here has none.
+        ConfigError: It has no mask token, or too few sentinels; or it splits targets differently
+            from sources, although here one text is both; or it has languages, which texts here
+            lack.
     """
     if tokenizer.languages is not None:
         raise ConfigError(
@@ -255,9 +256,9 @@ def _num_spans(n: int, noise: NoiseConfig) -> tuple[int, int]:
 
 
 def _room(tokenizer: Tokenizer, noise: NoiseConfig, length: int) -> int:
-    """The most tokens of a text whose source and target have ``length`` tokens at most."""
+    """The largest number of tokens whose source and target have at most ``length`` tokens."""
     around = len(tokenizer.prefix_ids) + len(tokenizer.suffix_ids)
-    # A target of spans may have a sentinel more than it hides tokens, one at its end, and EOS.
+    # A target of spans may have one sentinel more than it hides tokens, one at its end, and EOS.
     own = len(tokenizer.target_prefix_ids)
     room = length - max(around, own + (3 if noise.span_corruption else 1))
     if room < 1:

@@ -16,7 +16,7 @@ from transformer_jax.data.text import open_bytes, read_lines
 
 __all__ = ["DocumentStream", "TextChunk", "ValidationSplit", "read_blocks"]
 
-_LIMIT = 1 << 16  # characters of the longest piece; many at a time occupy all cores
+_LIMIT = 1 << 16  # characters of the longest chunk; many at a time occupy all cores
 _BLOCK = 1 << 20  # bytes read at a time
 
 
@@ -29,18 +29,18 @@ class TextChunk(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DocumentStream:
-    r"""Documents that are read again at each iteration, chunk by chunk.
+    r"""Documents that are read again in each iteration, chunk by chunk.
 
-    The pieces of a document are a function of its text alone. They are cut after the end of a
-    line where there is one, so that a tokenizer that looks at words alone finds the tokens of the
-    whole. Blank documents are left out.
+    The chunks of a document depend only on its text. They are cut after a line end if there is one,
+    so that a tokenizer that works word by word finds the same tokens as in the complete text. Blank
+    documents are skipped.
 
     Attributes:
-        name: Name for messages.
+        name: Name of the source, for messages.
         identity: Checksum of the content, for names of caches.
-        read: The documents, in pieces of any size.
-        prepare: The preparation of every piece.
-        counts: Numbers of left-out documents by reason, once all has been read.
+        read: The documents, in chunks of any size.
+        prepare: Preparation of every chunk.
+        counts: Numbers of skipped documents by reason, once everything has been read.
 
     Example:
         >>> chunks = [TextChunk("One\n", False), TextChunk("two", True)]
@@ -56,7 +56,7 @@ class DocumentStream:
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def __iter__(self) -> Iterator[TextChunk]:
-        """The pieces of all documents.
+        """Yields the chunks of all documents.
 
         Raises:
             DataError: The text cannot be read, or there is none.
@@ -87,20 +87,20 @@ class DocumentStream:
 
 
 class ValidationSplit:
-    """Documents split in two streams, about a ``share`` of them for validation.
+    """Splits documents into two streams, with about a ``share`` for validation.
 
-    Of several documents those with the least hashes of their first piece are held out, at least
-    one and never all; those that begin alike stay together. Of a single document the end is held
-    out: of n characters all from ``int(n * (1 - share))`` on, as nanoGPT does.
+    Of several documents, those with the smallest hashes of their first chunk are held out: at least
+    one, never all, and all documents that begin alike together. Of a single document, the end is
+    held out: of n characters, everything from ``int(n * (1 - share))`` on, as in nanoGPT.
 
-    Both parts read the whole text once before they begin, for the hashes or the length.
+    Both parts first read the complete text once, for the hashes or the length.
     """
 
     train: DocumentStream
     valid: DocumentStream
 
     def __init__(self, whole: DocumentStream, share: float):
-        """Split ``whole``; it is read when a part is read."""
+        """Splits ``whole``, which is read only when a part is read."""
         self._whole, self._share = whole, share
         identity = f"{whole.identity} holdout={share}"
         self.train = DocumentStream(
@@ -112,7 +112,7 @@ class ValidationSplit:
 
     @functools.cached_property
     def _bounds(self) -> tuple[int | None, int]:
-        """The greatest hash that is held out, or None and the character to cut at."""
+        """The largest hash that is held out (or None), and the character to cut at."""
         keys, characters, first = array.array("Q"), 0, True
         for text, last in self._whole:
             if first:
@@ -150,14 +150,14 @@ class ValidationSplit:
 
 
 def read_blocks(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
-    r"""The text of a file in blocks of about 1 MiB, without its byte order mark, CRLF as ``\n``.
+    r"""The text of a file in blocks of about 1 MiB, without byte order mark, CRLF as ``\n``.
 
     Args:
-        path: The file; it is unpacked on the way if its name ends in ``.gz``.
+        path: The file; decompressed on the fly if its name ends in ``.gz``.
         flag: The setting of the file, for messages.
 
     Raises:
-        DataError: As ``read_lines`` has it.
+        DataError: As for ``read_lines``.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     held = ""  # a carriage return that may be the first half of CRLF
@@ -174,17 +174,17 @@ def read_blocks(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
                 return
         except (UnicodeError, EOFError, OSError, zlib.error):
             pass
-    # An error: reading by lines finds its position.
+    # An error: reading line by line finds its position.
     for _ in read_lines(path, flag):
         pass
     raise DataError(f"{path}: changed while it was read")
 
 
 def _cut(text: str, start: int) -> int:
-    """Returns the place to cut text from ``start`` on, within the longest piece.
+    """Returns where to cut text from ``start`` on, within the longest chunk.
 
-    Best is a line end followed by one that ends the white space, or one between visible
-    characters: the words of GPT-2 (Radford et al. 2019) are the same on both sides.
+    Prefers a line end that ends the white space, then one between visible characters: the
+    words of GPT-2 (Radford et al. 2019) are the same on both sides.
     """
     least, found = start + _LIMIT // 2, 0
     at = start + _LIMIT - 1
@@ -200,7 +200,7 @@ def _cut(text: str, start: int) -> int:
             return at + 1
     if found:
         return found
-    at = text.rfind(" ", least, start + _LIMIT)  # a blank belongs to the word that it precedes
+    at = text.rfind(" ", least, start + _LIMIT)  # a blank belongs to the word after it
     return at if at > 0 else start + _LIMIT
 
 

@@ -1,4 +1,4 @@
-"""Documents of text files and folders, JSONL, TFDS or a built-in corpus."""
+"""Documents from text files and folders, JSONL, TFDS or a built-in corpus."""
 
 import dataclasses
 import hashlib
@@ -41,26 +41,26 @@ _ENDINGS = (".txt", ".txt.gz", ".md")
 class TextOptions(Configuration, group="data.read"):
     """Options of reading documents."""
 
-    documents: Literal["file", "blank", "line"] = "file"  # a text file, or what blank lines part
+    documents: Literal["file", "blank", "line"] = "file"  # a file, a blank-line block, or a line
     field: str = "text"  # the JSONL key or TFDS feature that holds the text
-    lowercase: bool = False  # lower-case everything
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
-    # Share taken for validation where none is given, 0 to 0.5.
+    lowercase: bool = False  # lower-case all text
+    normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
+    # Fraction of training held out if no validation text is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
-    corpus_size: Count = 20_000  # documents of the corpus in-context
+    corpus_size: Count = 20_000  # number of documents of the corpus in-context
 
 
 @dataclasses.dataclass(frozen=True)
 class TextData(Configuration, group="data"):
-    """The source of documents; give one of corpus, text, jsonl, tfds."""
+    """The source of documents; set one of corpus, text, jsonl, tfds."""
 
     corpus: Literal["python-docs", "python-library", "in-context"] | None = None  # built-in
     text: str | None = None  # a text file (.gz is unpacked), or a folder of .txt, .txt.gz, .md
-    jsonl: str | None = None  # a file that holds a JSON object a line (.gz is unpacked)
+    jsonl: str | None = None  # a file with one JSON object per line (.gz is unpacked)
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. lm1b
-    tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
+    tfds_dir: str | None = None  # its folder; None is TFDS_DATA_DIR or ~/tensorflow_datasets
     valid: str | None = None  # validation text: a file, a folder or .jsonl
-    test: str | None = None  # test text, likewise
+    test: str | None = None  # test text: a file, a folder or .jsonl
     read: TextOptions = TextOptions()
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class TextData(Configuration, group="data"):
 
 @dataclasses.dataclass(frozen=True)
 class TextSplits:
-    """All documents of a run; ``tests`` by name."""
+    """All documents of a run; ``tests`` are by name."""
 
     train: DocumentStream
     valid: DocumentStream | None
@@ -78,14 +78,14 @@ class TextSplits:
 
     @property
     def scored(self) -> dict[str, DocumentStream]:
-        """Returns the texts that score a finished run, by name: test or else validation texts."""
+        """Returns the texts for scoring a finished run, by name: test texts, or validation text."""
         if self.tests or self.valid is None:
             return dict(self.tests)
         return {"valid": self.valid}
 
 
 def check(data: TextData) -> None:
-    """Refuses settings with two sources of data, or out of range.
+    """Refuses several sources of data, and settings out of range.
 
     Raises:
         ConfigError: The settings are invalid; the message names them.
@@ -104,10 +104,10 @@ def check(data: TextData) -> None:
 
 
 def open_texts(data: TextData) -> TextSplits:
-    """Training, validation and test documents of the settings; nothing is read yet.
+    """Opens training, validation and test documents; nothing is read yet.
 
-    Validation text comes from ``data.valid``; or from the corpus' or data set's own validation
-    split; or a part of training is held out (``ValidationSplit``).
+    Validation text comes from ``data.valid``, or from the validation split of the corpus or data
+    set, or is held out from training (``ValidationSplit``).
 
     Raises:
         ConfigError: The settings name no data.
@@ -139,12 +139,12 @@ def open_texts(data: TextData) -> TextSplits:
 def read_texts(
     path: str, read: TextOptions = TextOptions(), where: str = "data.text"
 ) -> DocumentStream:
-    """The documents of a text file or folder, or of a JSONL file, by its extension.
+    """The documents of a text file or folder, or of a JSONL file, depending on the extension.
 
     Args:
         path: The file or folder.
-        read: Splitting of a text file into documents; the key of JSONL; lower-casing.
-        where: The setting that holds ``path``, for messages.
+        read: How to split a text file into documents, the JSONL key, and lower-casing.
+        where: Name of the setting with ``path``, for messages.
 
     Raises:
         DataError: It is missing or empty.
@@ -202,7 +202,7 @@ def _lines(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
 
 
 def _paragraphs(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
-    """The documents between blank lines, without the end of the last line."""
+    """The documents between blank lines, without the last line end of each."""
     begun = False
     for line in read_lines(path, where):
         if line and not line.isspace():
@@ -216,7 +216,7 @@ def _paragraphs(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
 
 
 def file_identity(files: list[pathlib.Path], where: str, *options: object) -> str:
-    """The identity of files that are too long to hash: sizes and times."""
+    """The identity, by size and time, of files that are too large to hash."""
     seen = []
     for file in files:
         try:
@@ -231,7 +231,7 @@ def file_identity(files: list[pathlib.Path], where: str, *options: object) -> st
             raise DataError(f"{where} {file}: this is a folder, and a file is needed")
         if not stat.S_ISREG(said.st_mode):
             raise DataError(
-                f"{where} {file}: a pipe or a device, and this is read more than once: write it to "
+                f"{where} {file}: a pipe or a device, and this is read more than once: copy it to "
                 f"a file first"
             )
         seen.append((str(file.resolve()), said.st_size, said.st_mtime_ns))
@@ -241,7 +241,7 @@ def file_identity(files: list[pathlib.Path], where: str, *options: object) -> st
 
 
 def _identity(read: TextOptions) -> list[object]:
-    """The options of preparation in a checksum; earlier versions did not normalize."""
+    """The preparation options for a checksum; earlier versions did not normalize."""
     return [read.lowercase, *[read.normalization] * (read.normalization != "none")]
 
 

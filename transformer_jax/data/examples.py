@@ -22,18 +22,18 @@ __all__ = [
     "encode_texts",
 ]
 
-# Special tokens that decoders get when they are fine-tuned, see decoder_template.
+# Special tokens that decoders get in fine-tuning: see decoder_template.
 DECODER_TOKENS = ("<|start|>", "<|delimiter|>", "<|extract|>")
 TEXTS_AT_ONCE = 8192  # texts encoded at a time, which bounds the memory of Python lists
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedExamples:
-    """Rows of ids: number ``i`` is ``[CLS] first [SEP]``, or ``[CLS] first [SEP] second [SEP]``.
+    """Rows of ids: row ``i`` is ``[CLS] first [SEP]``, or ``[CLS] first [SEP] second [SEP]``.
 
     Attributes:
         store: The rows.
-        pair_starts: Start of the second text in each row; the length of the row if there is none.
+        pair_starts: Start of the second text in each row; the row's length if there is none.
     """
 
     store: TokenStore
@@ -44,7 +44,7 @@ class EncodedExamples:
 
 
 def default_template(tokenizer: Tokenizer) -> SpecialTokensTemplate:
-    """The special-tokens template of encoders trained here: ``[CLS]`` and ``[SEP]``.
+    """The special-tokens template of encoders trained here, with ``[CLS]`` and ``[SEP]``.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -57,10 +57,10 @@ def default_template(tokenizer: Tokenizer) -> SpecialTokensTemplate:
 
 
 def decoder_template(tokenizer: Tokenizer) -> SpecialTokensTemplate:
-    """The special-tokens template of decoders that are fine-tuned here.
+    """The special-tokens template of decoders fine-tuned here.
 
-    A text is between start and extract, from whose state its class is read; a delimiter is between
-    the texts of a pair (Radford et al. 2018, section 3.3).
+    A text is between start and extract, whose state is classified; a delimiter separates the texts
+    of a pair (Radford et al. 2018, section 3.3).
 
     Raises:
         DataError: The tokenizer lacks one of :data:`DECODER_TOKENS`.
@@ -83,20 +83,20 @@ def encode_sentences(
     max_length: int,
     template: SpecialTokensTemplate | None = None,
 ) -> tuple[EncodedExamples, int]:
-    """The ids of sentences or of pairs, and the number of truncated ones.
+    """Encodes sentences or pairs; returns the examples and the number of truncated ones.
 
-    Sentences are truncated at the end. The longer text of a pair loses its last token until both
-    fit, the second if they are equal (Devlin et al. 2019).
+    Sentences are truncated at the end. Pairs lose the last token of the longer text, or of the
+    second if both are equally long, until they fit (Devlin et al. 2019).
 
     Args:
         texts: The sentences.
         text_pairs: As many second sentences, or None.
-        tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
-        max_length: Longest example in tokens, ``[CLS]`` and ``[SEP]`` among them.
-        template: Special tokens around and between texts, instead of these.
+        tokenizer: Tokenizer whose ``bos`` is ``[CLS]`` and ``eos`` is ``[SEP]``.
+        max_length: Longest example in tokens, including ``[CLS]`` and ``[SEP]``.
+        template: Special tokens to use instead of these.
 
     Raises:
-        ConfigError: ``max_length`` is too small for a token of each text.
+        ConfigError: ``max_length`` is too small for one token of each text.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -123,7 +123,7 @@ def encode_sentences(
             np.sum(first.lengths > room)
         )
     second = encode_texts(text_pairs, tokenizer)
-    # A text is truncated to half of the space, or to more if the other is shorter.
+    # A text is truncated to half of the room, or to more if the other text is shorter.
     half = room // 2
     a = np.minimum(first.lengths, np.maximum(room - half, room - second.lengths))
     b = np.minimum(second.lengths, np.maximum(half, room - first.lengths))
@@ -134,13 +134,13 @@ def encode_sentences(
 def collate(
     examples: EncodedExamples, indices: Int[np.ndarray, " B"], T: int, pad: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of one batch, padded to ``T``, which no row may be longer than.
+    """Returns the arrays of one batch, padded to ``T``, the largest allowed row length.
 
-    A row of index -1 holds nothing but padding and has length 0.
+    A row of index -1 is only padding and has length 0.
 
     Returns:
         ``tokens`` int32 ``[B T]``; ``lengths`` int32 ``[B]``; ``types`` int32 ``[B T]``, 1 for the
-        second part with its ``[SEP]`` and 0 elsewhere.
+        second text with its ``[SEP]`` and 0 elsewhere.
 
     Example:
         >>> store = TokenStore(np.array([2, 7, 3, 2, 8, 3, 9, 3]), np.array([0, 3, 8]))
@@ -173,7 +173,7 @@ def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> Slices:
 def add_special_tokens(
     first: Slices, second: Slices | None, template: SpecialTokensTemplate
 ) -> EncodedExamples:
-    """Texts, or pairs of texts, with the special tokens of ``template`` around and between."""
+    """Adds the special tokens of ``template`` to texts, or pairs of texts."""
     before, between, after = template
     lengths = len(before) + first.lengths
     seconds = lengths + (len(after) if second is None else len(between))

@@ -1,4 +1,4 @@
-"""Opens files; devices and pipes without a writer, which never end, are refused."""
+"""Opening of files; devices, and pipes without a writer, are refused since they never end."""
 
 import errno
 import io
@@ -12,17 +12,17 @@ from transformer_jax.core.storage.copies import local_file
 
 __all__ = ["open_file", "read_file"]
 
-_PATIENCE = 2.0  # seconds for whoever writes to a pipe to open it
+_PATIENCE = 2.0  # seconds to wait for a pipe's writer
 
 
 def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """A file, or a pipe with a writer, opened for reading bytes; of a URL its local copy.
+    """Opens a file, a pipe with a writer, or the local copy of a URL, for reading bytes.
 
     Reading a pipe without a writer would block, and devices such as ``/dev/zero`` never end.
 
     Raises:
         OSError: It is missing, not readable, a folder, a device, or a pipe without a writer;
-            ``strerror`` has the reason.
+            ``strerror`` gives the reason.
 
     Example:
         >>> open_file("/dev/zero")
@@ -52,14 +52,14 @@ def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
-    """All bytes of a file that is not a pipe.
+    """Reads all bytes of a file that is not a pipe.
 
     Args:
         path: The file.
         most: Maximum number of bytes; None is unlimited.
 
     Raises:
-        OSError: As :func:`open_file`; or it is a pipe, or larger; ``strerror`` has the reason.
+        OSError: As for :func:`open_file`; or it is a pipe, or larger than ``most``.
     """
     path = local_file(path)
     if stat.S_ISFIFO(path.stat().st_mode):
@@ -74,7 +74,7 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
 
 
 def _first_bytes(handle: int, path: str) -> bytes:
-    """The first bytes of a pipe; empty if its writer has written nothing yet."""
+    """The first bytes of a pipe; empty if its writer has not written anything yet."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -94,7 +94,7 @@ def _first_bytes(handle: int, path: str) -> bytes:
 
 
 class _Begun(io.RawIOBase):
-    """A pipe whose first bytes have been read."""
+    """A pipe whose first bytes have already been read."""
 
     def __init__(self, begun: bytes, handle: int):
         self._begun, self._handle = begun, handle

@@ -1,4 +1,4 @@
-"""Labeled examples for fine-tuning, of files or TFDS."""
+"""Labeled examples for fine-tuning, from files or TFDS."""
 
 import dataclasses
 import hashlib
@@ -44,13 +44,13 @@ _HELD_OUT = " (held out)"
 
 @dataclasses.dataclass(frozen=True)
 class LabeledData(Configuration, group="data"):
-    """The source of examples and their labels; give train or tfds."""
+    """The source of labeled examples; set train or tfds."""
 
     train: str | None = None  # training file: .tsv, .jsonl, .conllu or .json (SQuAD); .gz too
-    valid: str | None = None  # validation file; without it a part of training is held out
+    valid: str | None = None  # validation file; without it, a part of training is held out
     test: str | None = None  # test file
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. glue/sst2
-    tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
+    tfds_dir: str | None = None  # its folder; None is TFDS_DATA_DIR or ~/tensorflow_datasets
     read: LabeledOptions = LabeledOptions()
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class LabeledData(Configuration, group="data"):
 
 @dataclasses.dataclass(frozen=True)
 class LabeledSplits:
-    """All examples of a run; ``tests`` by name, and a line about each given file that overlaps."""
+    """All examples of a run; ``tests`` are by name, and warnings name given files that overlap."""
 
     train: Labeled
     valid: Labeled | None
@@ -69,7 +69,7 @@ class LabeledSplits:
 
 
 def check(data: LabeledData) -> None:
-    """Refuses settings with two sources of data, or out of range.
+    """Refuses several sources of data, and settings out of range.
 
     Raises:
         ConfigError: The settings are invalid; the message names them.
@@ -88,11 +88,11 @@ def check(data: LabeledData) -> None:
 
 
 def open_labeled(data: LabeledData, task: LabeledTask) -> LabeledSplits:
-    """Training, validation and test examples of the settings.
+    """Loads training, validation and test examples.
 
-    Validation examples come from ``data.valid``; or from the data set's own validation split; or a
-    part of training is held out, chosen by a hash of the text, whatever the order of the lines.
-    All examples of one text (first sentence, paragraph) stay together.
+    Validation examples come from ``data.valid``, or from the data set's own validation split, or
+    are held out from training, chosen by a hash of the text, independent of the order of lines. All
+    examples of one text (first sentence, paragraph) stay together.
 
     Raises:
         ConfigError: The settings name no data, or its format does not suit the task.
@@ -121,13 +121,13 @@ def open_labeled(data: LabeledData, task: LabeledTask) -> LabeledSplits:
 def read_labeled(
     path: str, task: LabeledTask, read: LabeledOptions, where: str = "data.train"
 ) -> Labeled:
-    """The examples of one file.
+    """Reads the examples of one file.
 
     Args:
         path: The file.
         task: The task.
         read: Format, and columns or keys.
-        where: The setting that holds ``path``, for messages.
+        where: Name of the setting with ``path``, for messages.
 
     Raises:
         ConfigError: The format of the file does not suit the task.
@@ -142,7 +142,7 @@ def read_labeled(
 
 
 def label_names(splits: LabeledSplits, task: LabeledTask) -> tuple[str, ...]:
-    """The classes or tags of the training examples: sorted, numbers by their size.
+    """Returns the classes or tags of the training examples: sorted, numbers by value.
 
     Regression and answers have none.
 
@@ -178,7 +178,7 @@ def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]
     file = part.name.removesuffix(_HELD_OUT)
     place = f"{file}:{lines[i]}" if lines else f"{file}: example {i + 1}"
     shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-    do = "mend the label, or add such examples to the training file"
+    do = "correct the label, or add such examples to the training file"
     if file != part.name:
         do = "it was held out, so add more such examples, give data.valid, or set " \
              "data.read.validation_size to 0"  # fmt: skip
@@ -186,7 +186,7 @@ def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]
 
 
 def _labels(part: Labeled) -> list[tuple[int, str]]:
-    """The labels of examples, each with the number of its example."""
+    """The labels of examples, each with the index of its example."""
     if isinstance(part, Sentences):
         return list(enumerate(part.labels))
     if isinstance(part, Tagged):
@@ -202,14 +202,14 @@ def _sorted(names: set[str]) -> tuple[str, ...]:
 
 
 def _overlap(train: Labeled, held: Labeled) -> str:
-    """Returns a line about the texts of ``held`` that are in the training examples too."""
+    """Returns a line about the texts of ``held`` that also occur in the training examples."""
     known, texts = set(_texts(train)), _texts(held)
     shared = sum(text in known for text in texts)
     return f"{held.name}: {shared:,} of {plural(len(texts), 'text')} are also in the training data"
 
 
 def _texts(part: Labeled) -> list[str]:
-    """The text of each example, which no other split should have."""
+    """The text of each example, by which splits are kept disjoint."""
     if isinstance(part, Sentences):
         seconds = part.text_pairs or [""] * len(part)
         return ["\t".join(both) for both in zip(part.texts, seconds, strict=True)]
@@ -219,7 +219,7 @@ def _texts(part: Labeled) -> list[str]:
 
 
 def _hold_out(whole: Labeled, share: float) -> tuple[Labeled, Labeled]:
-    """Training and validation examples: about ``share`` of the texts go to validation."""
+    """Splits examples into training and validation, about ``share`` of the texts."""
     texts = whole.texts if isinstance(whole, Sentences) else _texts(whole)
     keys = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
     ordered = sorted(set(keys))
@@ -234,7 +234,7 @@ def _hold_out(whole: Labeled, share: float) -> tuple[Labeled, Labeled]:
 
 
 def _part(whole: Labeled, keep: Sequence[bool], mark: str) -> Labeled:
-    """The examples to keep, of every list that has as many."""
+    """Selects the examples to keep, in every list of the same length."""
     changes: dict[str, Any] = {"name": whole.name + mark}
     for field in dataclasses.fields(whole):
         items = getattr(whole, field.name)
@@ -254,7 +254,7 @@ def _tfds(name: str, folder: str | None, task: LabeledTask, read: LabeledOptions
         raise DataError(f"{name}: no split is called train, only {', '.join(reader.splits)}")
 
     def make(split: str) -> Sentences | None:
-        """The split, or None if its labels are withheld (-1)."""
+        """Reads a split; None if its labels are withheld (-1)."""
         rows = list(enumerate(reader.rows(split)))
         if {row[-1] for _, row in rows} in ({""}, {"-1"}, {"-1.0"}):
             return None

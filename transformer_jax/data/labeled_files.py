@@ -1,4 +1,4 @@
-"""Examples with labels from files: tab-separated columns, JSONL, CoNLL-U."""
+"""Labeled examples from files: tab-separated columns, JSONL, CoNLL-U."""
 
 import dataclasses
 import math
@@ -43,35 +43,35 @@ _ENDINGS = {
     ".conllu": "conllu",
     ".json": "squad",
 }
-_COLUMNS = {"form": 1, "upos": 3, "xpos": 4}  # of CoNLL-U, from 0
+_COLUMNS = {"form": 1, "upos": 3, "xpos": 4}  # CoNLL-U columns, from 0
 
 
 @dataclasses.dataclass(frozen=True)
 class LabeledOptions(Configuration, group="data.read"):
-    """Options of reading examples and their labels."""
+    """Options for reading labeled examples."""
 
-    text: str = "text"  # TSV column, by its name or its number from 1; JSONL key; TFDS feature
-    text_pair: str = "second"  # likewise the second sentence, where there are two
-    label: str = "label"  # likewise the class, or the number of a regression
-    pair: bool = False  # regression reads two sentences (the task pair always does)
-    header: bool | None = None  # TSV begins with names; None is yes if a column is given by name
-    format: Literal["auto", "tsv", "jsonl", "conllu", "squad"] = "auto"  # auto goes by the name
-    tag: str = "upos"  # tags: the CoNLL-U column, upos or xpos; the JSONL key of a list
+    text: str = "text"  # TSV column, by name or number from 1; JSONL key; TFDS feature
+    text_pair: str = "second"  # the same for the second sentence, if there are two
+    label: str = "label"  # the same for the class, or the number of a regression
+    pair: bool = False  # regression on two sentences (task pair always has two)
+    header: bool | None = None  # TSV has a line of names; None: if a column is given by name
+    format: Literal["auto", "tsv", "jsonl", "conllu", "squad"] = "auto"  # auto: by the extension
+    tag: str = "upos"  # CoNLL-U column of tags, upos or xpos; or JSONL key of a list
     lowercase: bool = False  # lower-case the text, not the labels
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
-    # Share of training for validation where none is given, 0 to 0.5.
+    normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
+    # Fraction of training held out if no validation file is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-    """Sentences or pairs, each with a label as text, even if it is a number."""
+    """Sentences or pairs, each with a label as text, even for numbers."""
 
     name: str
     texts: list[str]
     text_pairs: list[str] | None
     labels: list[str]
-    lines: list[int] = dataclasses.field(default_factory=list)  # source, for messages
+    lines: list[int] = dataclasses.field(default_factory=list)  # line numbers, for messages
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -79,22 +79,22 @@ class Sentences:
 
 @dataclasses.dataclass(frozen=True)
 class Tagged:
-    """Sentences as words, each with a tag."""
+    """Sentences as lists of words, with a tag per word."""
 
     name: str
     words: list[list[str]]
     tags: list[list[str]]
-    lines: list[int] = dataclasses.field(default_factory=list)  # at which the sentences begin
+    lines: list[int] = dataclasses.field(default_factory=list)  # first line of each sentence
 
     def __len__(self) -> int:
         return len(self.words)
 
 
 def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, flag: str = "") -> str:
-    """The format of a file, by its extension if ``format`` is ``auto``.
+    """Returns the format of a file, by its extension if ``format`` is ``auto``.
 
     Raises:
-        ConfigError: The extension is unknown, or the task needs another format.
+        ConfigError: The extension is unknown, or the task needs a different format.
 
     Example:
         >>> labeled_format("train.tsv.gz", "pair", "auto"), labeled_format("a", "tag", "conllu")
@@ -132,15 +132,15 @@ def has_second(task: LabeledTask, read: LabeledOptions) -> bool:
 def read_sentences(
     path: str, task: LabeledTask, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
 ) -> Sentences:
-    """The sentences of a TSV or JSONL file with their labels. Empty lines are skipped.
+    """Reads the labeled sentences of a TSV or JSONL file. Empty lines are skipped.
 
-    In TSV nothing is quoted or escaped, and more columns than needed are fine.
+    TSV has no quoting or escaping, and may have more columns than needed.
 
     Args:
         path: The file.
         task: classify, pair or regress.
         read: Format, and columns or keys.
-        where: The setting that holds ``path``, for messages.
+        where: Name of the setting with ``path``, for messages.
 
     Raises:
         ConfigError: A column is unknown.
@@ -162,7 +162,7 @@ def collect_sentences(
     second: bool,
     prepare: Preparation,
 ) -> Sentences:
-    """Sentences from rows of (line, [text, optional second text, label]), each checked.
+    """Checks rows of (line, [text, optional second text, label]) and collects them.
 
     Raises:
         DataError: A text or label is empty, a number is invalid, or there are no rows.
@@ -189,12 +189,12 @@ def collect_sentences(
 
 
 def _label(label: str, prepare: Preparation) -> str:
-    """A class or a tag as it is compared: labels keep their case."""
+    """Prepares a class or a tag for comparison: labels keep their case."""
     return dataclasses.replace(prepare, lowercase=False).line(label)
 
 
 def check_number(label: str, place: str) -> float:
-    """The label of a regression as a number.
+    """Converts the label of a regression to a number.
 
     Raises:
         DataError: It is not a finite number.
@@ -210,7 +210,7 @@ def check_number(label: str, place: str) -> float:
     if not math.isfinite(number):
         raise DataError(
             f"{place}: the label {label[:40]!r} is no finite number, which a regression needs (as "
-            f"in 3.25): mend it, or name another column with data.read.label"
+            f"in 3.25): correct it, or name another column with data.read.label"
         )
     return number
 
@@ -235,14 +235,14 @@ def _tsv(
             if place >= len(cells):
                 raise DataError(
                     f"{path}:{number}: {len(cells)} column{'s' * (len(cells) > 1)}, and "
-                    f"data.read.{option} {column!r} is number {place + 1}: mend the line, or "
+                    f"data.read.{option} {column!r} is number {place + 1}: correct the line, or "
                     f"choose another column; columns are parted by tabs"
                 )
         yield number, [cells[i] for i in places]
 
 
 def _numbers(column: str) -> bool:
-    """Returns whether a column is a number: "²" is a digit, but not a number."""
+    """Returns whether a column is given as a number: "²" is a digit, but not a number."""
     return column.isdecimal() and len(column) < 10
 
 
@@ -284,15 +284,15 @@ def _jsonl(
 def read_tagged(
     path: str, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
 ) -> Tagged:
-    """The words and tags of a CoNLL-U or JSONL file.
+    """Reads the words and tags of a CoNLL-U or JSONL file.
 
-    Of CoNLL-U, comments, ranges of a multi-word token (``1-2``) and empty nodes (``1.1``) are
-    skipped. Of JSONL, ``read.text`` is the key of a list of words and ``read.tag`` of as many tags.
+    In CoNLL-U, comments, multi-word ranges (``1-2``) and empty nodes (``1.1``) are skipped. In
+    JSONL, ``read.text`` is the key of a list of words and ``read.tag`` of a list of as many tags.
 
     Raises:
         ConfigError: The column of tags is unknown.
-        DataError: A word has no tag, there are more tags than words, or no sentences. The message
-            has ``path:line``.
+        DataError: A word has no tag, there are more tags than words, or there are no sentences. The
+            message has ``path:line``.
     """
     kind = labeled_format(path, "tag", read.format, where)
     rows = (_conllu if kind == "conllu" else _word_lists)(path, read, where)

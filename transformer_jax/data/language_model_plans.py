@@ -20,15 +20,15 @@ __all__ = ["ContiguousPlan", "PackingPlan", "RowBatch", "make_rows"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowBatch:
-    """The rows of one batch, each made of at most ``P`` segments of the store.
+    """The rows of one batch, each with at most ``P`` segments of the store.
 
     Attributes:
-        indices: Index of each row in the plan, -1 for none.
-        begins: Start of the targets of each segment in the store.
+        indices: Index of each row in the plan; -1 for none.
+        begins: Index in the store of the first target of each segment.
         lengths: Number of targets of each segment; 0 for none.
-        context_only: Number of leading targets without weight: they are context.
+        context_only: Number of leading targets without weight, which serve as context.
         starts_document: Whether a segment begins a document: its first input is then BOS, otherwise
-            the token before.
+            the token before it.
         packed: Whether the segments of a row must not see each other.
     """
 
@@ -43,12 +43,12 @@ class RowBatch:
         return len(self.indices)
 
     def select(self, rows: Int[np.ndarray, " b"]) -> "RowBatch":
-        """Some of the rows, such as those that one process holds."""
+        """Selects rows, such as the rows of one process."""
         begins, lengths, context_only, starts = (part[rows] for part in self.segments())
         return RowBatch(self.indices[rows], begins, lengths, context_only, starts, self.packed)
 
     def segments(self) -> tuple[np.ndarray, ...]:
-        """The arrays with one number for each segment."""
+        """The arrays with one value per segment."""
         return self.begins, self.lengths, self.context_only, self.starts_document
 
 
@@ -74,14 +74,14 @@ class _Plan(abc.ABC):
 
     @property
     def non_padding_fraction(self) -> float:
-        """The fraction of an epoch's positions whose targets have weight."""
+        """The fraction of positions whose targets have weight, over an epoch."""
         rows, _, length = self.shapes[0]
         return self._weight() / (self.steps_per_epoch * rows * length)
 
     def batch(self, step: int) -> RowBatch:
         """The rows of batch ``step``, counted from 0 over all epochs."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        # One assignment of one tuple, so that threads never see a number with another order.
+        # One assignment of one tuple, so that threads never see an epoch with another one's order.
         cached = self._cached
         if cached[0] != epoch:
             self._cached = cached = (epoch, self._order(epoch))
@@ -92,7 +92,7 @@ class _Plan(abc.ABC):
         return self._rows(indices, epoch)
 
     def padding(self, start: int = 0) -> list[RowBatch]:
-        """A batch of the one shape that batches have."""
+        """An empty batch of the only shape."""
         del start
         return [self.batch(0)]
 
@@ -103,25 +103,25 @@ class _Plan(abc.ABC):
 
     @abc.abstractmethod
     def _weight(self) -> int:
-        """Targets with weight in an epoch."""
+        """Number of targets with weight in an epoch."""
 
     @abc.abstractmethod
     def _rows(self, indices: np.ndarray, epoch: int) -> RowBatch:
-        """Returns the rows of an epoch by the windows that they hold."""
+        """Returns the rows of an epoch by their indices."""
 
 
 class ContiguousPlan(_Plan):
     """Contiguous blocks of one stream of tokens, as in nanoGPT: targets are inputs shifted by one.
 
-    With ``shuffle`` block i of an epoch reads ``length`` tokens from ``phase + i * length`` on and
-    predicts the next of each. The phase and the order of blocks are random in every epoch, so the
-    boundaries differ; fewer than ``2 * length`` tokens at the two ends of the stream are left out
-    of an epoch.
+    With ``shuffle``, block i of an epoch reads ``length`` tokens from ``phase + i * length`` on and
+    predicts the next token of each. The phase and the order of blocks are random in every epoch, so
+    the boundaries differ; fewer than ``2 * length`` tokens at both ends of the stream are omitted
+    from an epoch.
 
-    Without, the blocks come in order and every token but the first is a target exactly once; the
-    last block may be partly padding. With a ``stride`` below ``length`` blocks overlap and only
-    the last ``stride`` targets of each have weight, so that every one of these has the
-    ``length - stride`` tokens before it and its own input as context, or all there are.
+    Without it, the blocks are in order and every token but the first is a target exactly once; the
+    last block may be partly padding. With a ``stride`` below ``length``, blocks overlap and only
+    the last ``stride`` targets of each have weight, so each of these has at least ``length -
+    stride`` tokens of context before it, or all there are.
 
     Example:
         >>> plan = ContiguousPlan(10, length=4, rows=2, shuffle=False)
@@ -139,18 +139,18 @@ class ContiguousPlan(_Plan):
         shuffle: bool = True,
         stride: int | None = None,
     ):
-        """Plans for a stream of ``total_tokens``.
+        """Makes a plan for a stream of ``total_tokens`` tokens.
 
         Args:
-            total_tokens: Tokens of the store.
-            length: Inputs of a block, and as many targets.
-            rows: Blocks of a batch.
+            total_tokens: Number of tokens in the store.
+            length: Number of inputs, and of targets, in a block.
+            rows: Number of blocks in a batch.
             seed: Random seed of phases and order.
-            shuffle: False takes the blocks in order, and all of the stream.
-            stride: How far apart blocks begin, for evaluation; None is ``length``.
+            shuffle: False keeps the order of blocks, and covers all of the stream.
+            stride: Distance between the starts of blocks, for evaluation; None is ``length``.
 
         Raises:
-            ConfigError: A number is out of range, or a stride for shuffled blocks.
+            ConfigError: A value is out of range, or a stride is given for shuffled blocks.
             DataError: There are too few tokens for one block.
         """
         _check(length, rows)
@@ -168,7 +168,7 @@ class ContiguousPlan(_Plan):
             )
         self._targets = total_tokens - 1
         if shuffle:
-            count = max(1, total_tokens // length - 1)  # so many, whatever the phase
+            count = max(1, total_tokens // length - 1)  # the same, whatever the phase
         else:
             count = 1 + -(-max(0, self._targets - length) // self._stride)
         super().__init__(count, length, rows, seed, shuffle)
@@ -194,12 +194,12 @@ class ContiguousPlan(_Plan):
 
 
 class PackingPlan(_Plan):
-    """Documents packed into rows, several to a row where they fit, which must not see each other.
+    """Documents packed into rows, several per row if they fit, which do not see each other.
 
-    A document longer than a row is split into segments; each later one begins with the token before
-    it as its first input. Segments go, longest first, to the fullest row that has room for them
-    (best fit decreasing, Ding et al. 2024). They are packed once; the order of rows is reshuffled
-    for every epoch. Every token is a target exactly once in an epoch.
+    A document longer than a row is split into segments; each later segment has the token before it
+    as its first input. Segments are placed, longest first, in the fullest row with room for them
+    (best fit decreasing, Ding et al. 2024). Packing happens once; the order of rows is reshuffled
+    for every epoch. Every token is a target exactly once per epoch.
 
     Example:
         >>> plan = PackingPlan(np.array([3, 9, 4, 5]), length=8, rows=2, shuffle=False)
@@ -216,17 +216,17 @@ class PackingPlan(_Plan):
         seed: int = 0,
         shuffle: bool = True,
     ):
-        """Plans for documents of these lengths.
+        """Makes a plan for documents of these lengths.
 
         Args:
-            document_lengths: Tokens of each document, with its end token.
-            length: Tokens of a row.
-            rows: Rows of a batch.
+            document_lengths: Number of tokens of each document, including its end token.
+            length: Number of tokens in a row.
+            rows: Number of rows in a batch.
             seed: Random seed of packing and of the order of rows.
-            shuffle: False takes the rows in the order in which they were made.
+            shuffle: False keeps the order in which rows were packed.
 
         Raises:
-            ConfigError: A number is out of range.
+            ConfigError: A value is out of range.
             DataError: There are no tokens.
         """
         _check(length, rows)
@@ -265,7 +265,7 @@ class PackingPlan(_Plan):
 def make_rows(
     store: TokenStore, batch: RowBatch, T: int, bos: int, pad: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of one batch. Position t reads the token before the one it predicts.
+    """Returns the arrays of one batch, in which position t reads the token before its target.
 
     Args:
         store: The tokens.
@@ -292,7 +292,7 @@ def make_rows(
     row, column = np.nonzero(batch.lengths)
     begins, lengths, skips, fresh = (field[row, column] for field in batch.segments())
     ends = np.cumsum(batch.lengths, axis=1)
-    firsts = row * T + ends[row, column] - lengths  # places in the flat batch
+    firsts = row * T + ends[row, column] - lengths  # indices in the flat batch
     before = np.cumsum(lengths) - lengths
     count = np.arange(lengths.sum())
     within = count - np.repeat(before, lengths)
@@ -355,16 +355,16 @@ def _segments(
 def _best_fit(
     sizes: Int[np.ndarray, " P"], limit: int, draw: Callable[[int, int], np.ndarray]
 ) -> Int[np.ndarray, " P"]:
-    """The row of each segment: the fullest that has room, the longest segment first.
+    """Assigns segments to rows, longest first, each to the fullest row with room.
 
-    Pieces of a size are alike, and so are rows with the same room, so both move in groups: a row
-    with room r takes r // size segments one after the other, because after each it is the fullest.
-    ``draw(count, size)`` orders the segments of a size.
+    Segments of equal size are interchangeable, and so are rows with equal room, so both move in
+    groups: a row with room r takes r // size segments in turn, because it remains the fullest after
+    each. ``draw(count, size)`` orders the segments of a size.
     """
     row = np.empty(len(sizes), np.int64)
     by_size = np.argsort(sizes, kind="stable")
     bounds = np.searchsorted(sizes[by_size], np.arange(limit + 2))
-    rooms: list[int] = []  # of rows begun, ascending
+    rooms: list[int] = []  # of the open rows, ascending
     waiting: dict[int, list[np.ndarray]] = {}  # the rows with that room, in groups
     begun = 0
 

@@ -1,4 +1,4 @@
-"""Languages of a translator: directions, and the tokens that they put around both sides."""
+"""Languages of a translator: directions, and the special tokens around both sides."""
 
 import dataclasses
 import re
@@ -13,7 +13,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class Direction(NamedTuple):
-    """A source language and a target language; None is the default of the translator.
+    """A source language and a target language; None is the translator's default.
 
     Example:
         >>> Direction.parse("de-en"), str(Direction("eng_Latn", "deu_Latn"))
@@ -28,11 +28,11 @@ class Direction(NamedTuple):
 
     @classmethod
     def parse(cls, name: str, where: str = "") -> "Direction":
-        """Returns the direction of a name such as ``de-en``.
+        """Parses a direction such as ``de-en``.
 
         Args:
             name: Two different languages, each of letters, digits and underscores.
-            where: What names it, for messages.
+            where: Name of the setting, for messages.
 
         Raises:
             ConfigError: The name is malformed.
@@ -55,8 +55,8 @@ class Frame(NamedTuple):
 
     Attributes:
         before: Ids before the text of a source.
-        after: Ids after it, EOS included.
-        begins: Ids that the target begins with, behind the start token of the decoder.
+        after: Ids after it, including EOS.
+        begins: First ids of the target, after the decoder's start token.
     """
 
     before: tuple[int, ...]
@@ -66,10 +66,10 @@ class Frame(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageTags:
-    """The languages that a translator knows, and which tokens stand where for a direction.
+    """The languages of a translator, and the special tokens of each direction.
 
     The three templates hold ids; ``"from"`` stands for the tag of the source language and ``"to"``
-    for that of the target language:
+    for the tag of the target language:
 
     ============================  ==============  =================  ==========
     translator                    ``before``      ``after``          ``begins``
@@ -82,15 +82,15 @@ class LanguageTags:
     ============================  ==============  =================  ==========
 
     Attributes:
-        tags: The id of the tag of each language, in the order of messages.
+        tags: The id of each language's tag, in the order used in messages.
         before: Template of the tokens before a source.
         after: Template of the tokens after a source.
         begins: Template of the first tokens of a target.
-        sources: Languages of sources; None is all of them.
-        targets: Languages of targets; None is all of them.
-        directions: The directions that were trained; None if this is not known.
-        default: The languages of a call that names none.
-        form: The name of the token of a language, ``<2de>`` for ``de``.
+        sources: Source languages; None is all of them.
+        targets: Target languages; None is all of them.
+        directions: The trained directions; None if unknown.
+        default: The languages to use if a call names none.
+        form: The pattern of the tokens of languages, such as ``<2de>`` for ``de``.
 
     Sources: Johnson et al. 2017 (the tag on the source), Fan et al. 2021 (M2M100).
 
@@ -117,12 +117,12 @@ class LanguageTags:
 
     @property
     def ids(self) -> frozenset[int]:
-        """The ids of all tags, which no text holds."""
+        """The ids of all tags, which never occur in encoded text."""
         return frozenset(self.tags.values())
 
     @property
     def size_of_begins(self) -> int:
-        """The number of first tokens of a target, the same for all directions."""
+        """The number of first ids of a target, the same for all directions."""
         return len(self.begins)
 
     @property
@@ -140,8 +140,8 @@ class LanguageTags:
         """Returns the languages after training on further directions.
 
         Args:
-            directions: The directions. One from a language to itself, of copies, makes it a
-                language of both sides, and is no direction of translation.
+            directions: The directions. One from a language to itself, for copies, makes it a
+                language of both sides, but is not a direction of translation.
             tags: The ids of the tags of all languages.
 
         Example:
@@ -162,12 +162,12 @@ class LanguageTags:
         )
 
     def complete(self, direction: Direction) -> Direction:
-        """Returns a direction with its defaults; a language that needs no name may stay None.
+        """Fills in the defaults of a direction; a language that is not needed may stay None.
 
-        A language has a default where the translator names one, or knows only one.
+        A side has a default if the translator names one, or knows only one language.
 
         Raises:
-            ConfigError: A language is unknown, or missing where a tag needs it.
+            ConfigError: A language is unknown, or is missing but needed for a tag.
         """
         templates = (*self.before, *self.after, *self.begins)
         return Direction(
@@ -179,16 +179,16 @@ class LanguageTags:
         """Returns the tokens of a direction.
 
         Raises:
-            ConfigError: A language is unknown, or missing where a tag needs it.
+            ConfigError: A language is unknown, or is missing but needed for a tag.
         """
         direction = self.complete(direction)
         return Frame(*(self._filled(t, direction) for t in (self.before, self.after, self.begins)))
 
     def sides(self, direction: Direction) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the tokens around a source; no language is needed for targets alone.
+        """Returns the tokens around a source; languages needed only for targets may be missing.
 
         Raises:
-            ConfigError: A language is unknown, or missing where a source needs it.
+            ConfigError: A language is unknown, or is missing but needed in a source.
 
         Example:
             >>> tags = LanguageTags({"de": 7, "en": 8}, ("from",), (2,), ("to",))
@@ -199,16 +199,16 @@ class LanguageTags:
         return before, after
 
     def is_trained(self, direction: Direction) -> bool:
-        """Returns whether a direction was trained, as far as is known; False is zero-shot."""
+        """Returns whether a direction was trained, as far as known; False means zero-shot."""
         if self.directions is None or None in direction:
             return True
         return direction in self.directions
 
     def to_dict(self, name: Callable[[int], str]) -> dict[str, Any]:
-        """Returns the stored form, in which ids are names of tokens.
+        """Returns the form to store, in which ids are replaced by token names.
 
         Args:
-            name: The name of an id.
+            name: Function from an id to its name.
         """
 
         def named(item: str | int) -> str | dict[str, str]:
@@ -229,11 +229,11 @@ class LanguageTags:
 
     @classmethod
     def of(cls, fields: Any, token_id: Callable[[str], int]) -> "LanguageTags":
-        """Returns the tags of their stored form.
+        """Restores the tags from their stored form.
 
         Args:
             fields: The result of :meth:`to_dict`.
-            token_id: The id of a name; raises DataError if there is none.
+            token_id: Function from a name to its id; raises DataError if there is none.
 
         Raises:
             DataError: The form is damaged, or names a token that does not exist.
@@ -291,7 +291,7 @@ _MOST_LISTED = 30
 
 
 def listed(languages: Iterable[str]) -> str:
-    """Returns languages for a message, at most some of them.
+    """Returns languages for a message, limited in number.
 
     Example:
         >>> listed(["de", "en"]), listed(map(str, range(200)))[-21:]

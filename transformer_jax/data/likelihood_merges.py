@@ -1,4 +1,4 @@
-"""Merges of WordPiece by the likelihood that they gain."""
+"""WordPiece merges by the gain in likelihood."""
 
 import collections
 import itertools
@@ -8,20 +8,20 @@ import numpy as np
 
 __all__ = ["join_subwords", "likelihood_merges"]
 
-# Times that a merged pair occurs: of subwords that occur once, every pair has the highest score.
+# Fewest occurrences of a merged pair: any pair of subwords that occur once has the highest score.
 _LEAST = 2
 
 
 def likelihood_merges(words: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yields merges of WordPiece, each the pair with the highest ``f(ab) / (f(a) f(b))``.
+    """Yields WordPiece merges, each of the pair with the highest ``f(ab) / (f(a) f(b))``.
 
     ``f`` counts subwords, and pairs of neighbours within words. The score compares how often a pair
     occurs with how often it would by chance, which is what each of its occurrences adds to the
-    likelihood of the text. Of equal scores the more frequent pair comes first, then the first in
-    the order of code points. Pairs that occur once are not merged. Schuster and Nakajima 2012.
+    likelihood of the text. Ties go to the more frequent pair, then to the first by code points.
+    Pairs that occur once are not merged. Schuster and Nakajima 2012.
 
     Args:
-        words: How often each word occurs.
+        words: Number of occurrences of each word.
 
     Example:
         >>> words = {"aa": 4, "ab": 2, "cd": 2}
@@ -35,7 +35,7 @@ def likelihood_merges(words: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 
 
 def join_subwords(left: str, right: str) -> str:
-    """Returns the subword of two neighbours.
+    """Returns the subword that joins two neighbours.
 
     Example:
         >>> join_subwords("un", "##able"), join_subwords("##a", "##b")
@@ -55,7 +55,7 @@ class _Text:
 
     def __init__(self, words: Mapping[str, int]):
         self.names, self._ids = [], dict[str, int]()
-        self._frequency = np.zeros(1024, np.int64)  # how often each occurs
+        self._frequency = np.zeros(1024, np.int64)  # occurrences of each word
         self._pairs: dict[tuple[int, int], int] = {}  # their columns
         self._left, self._right, self._counts = np.zeros((3, 1024), np.int64)
         self._places: dict[tuple[int, int], set[int]] = collections.defaultdict(set)
@@ -75,7 +75,7 @@ class _Text:
         enough = counts >= _LEAST
         if not enough.any():
             return None
-        # Pairs that are gone may be of subwords that are gone.
+        # A pair that no longer occurs may contain subwords that no longer occur.
         by_chance = np.where(enough, self._frequency[left] * self._frequency[right], 1)
         scores = np.where(enough, counts / by_chance, 0.0)
         places = np.flatnonzero(scores == scores.max())
@@ -84,7 +84,7 @@ class _Text:
         return min(pairs, key=lambda pair: (self.names[pair[0]], self.names[pair[1]]))
 
     def merge(self, pair: tuple[int, int]) -> None:
-        """Joins a pair wherever it occurs."""
+        """Merges a pair wherever it occurs."""
         subword = self._id(join_subwords(*(self.names[part] for part in pair)))
         for number in tuple(self._places[pair]):
             self._count(number, -1)
@@ -100,7 +100,7 @@ class _Text:
         return self._ids[name]
 
     def _count(self, number: int, sign: int) -> None:
-        """Adds a word to the counts, or takes it away."""
+        """Adds a word to the counts, or removes it."""
         word, times = self._words[number], sign * self._times[number]
         for subword in word:
             self._frequency[subword] += times

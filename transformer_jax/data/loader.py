@@ -11,7 +11,7 @@ from transformer_jax.data.store import PairStore, TokenStore
 
 __all__ = ["Batch", "BatchSource", "Rows", "batches", "make_batch", "pad_rows", "prefetched"]
 
-Batch = dict[str, Any]  # of arrays, nested
+Batch = dict[str, Any]  # of arrays, may be nested
 Made = TypeVar("Made")
 Rows = Callable[[int], np.ndarray]
 """A function from the number of rows of the global batch to the indices of this process's rows."""
@@ -19,21 +19,21 @@ Rows = Callable[[int], np.ndarray]
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """The examples of batch ``step``, as a pure function of the step."""
+    """A source of examples for each batch, as a pure function of the step."""
 
     def batch(self, step: int) -> Any:
-        """The input of ``make`` for batch ``step``."""
+        """Returns the input of ``make`` for batch ``step``."""
 
 
 def make_batch(
     store: PairStore, indices: Int[np.ndarray, " B"], S: int, T: int, pad: int = 0
 ) -> Batch:
-    """The arrays of one batch: both sides padded to ``S`` and ``T``, with their lengths.
+    """Returns the arrays of one batch: both sides padded to ``S`` and ``T``, and their lengths.
 
-    A row of index -1 holds nothing but padding and has length 0.
+    A row of index -1 is only padding and has length 0.
 
     Returns:
-        ``inputs``, which are ``source`` int32 ``[B S]`` and ``source_lengths`` int32 ``[B]``;
+        ``inputs``, a dictionary of ``source`` int32 ``[B S]`` and ``source_lengths`` int32 ``[B]``;
         ``target`` int32 ``[B T]`` and its ``lengths`` int32 ``[B]``.
 
     Example:
@@ -60,18 +60,18 @@ def batches(
     pad: int = 0,
     prefetch: int = 8,
 ) -> Iterator[Batch]:
-    """The batches of steps ``start`` to ``stop``, or without end, made in a background thread.
+    """Yields the batches of steps ``start`` to ``stop``, made in a background thread.
 
-    The step is the only state: ``batches(..., start=n)`` continues exactly where another
-    iterator was before step ``n``.
+    The step is the only state: ``batches(..., start=n)`` continues exactly where another iterator
+    stopped before step ``n``.
 
     Args:
         store: The sentences.
         plan: The sentences of each batch.
         start: The first step.
-        stop: Step before which to end; None never ends.
-        rows: Rows of each global batch in this process; None is all. The rows of all processes
-            must partition the batch.
+        stop: Step before which to stop; None never stops.
+        rows: Selects the rows of each global batch for this process; None is all. The rows of all
+            processes must partition the batch.
         pad: The id of padding.
         prefetch: Number of batches to make ahead; 0 makes each on demand.
     """
@@ -92,15 +92,15 @@ def prefetched(
     prefetch: int = 8,
     threads: int = 1,
 ) -> Iterator[Made]:
-    """``make(plan.batch(step))`` for steps ``start`` to ``stop``, made in background threads.
+    """Yields ``make(plan.batch(step))`` for steps ``start`` to ``stop``, in background threads.
 
     Args:
         plan: Any plan.
-        make: Function from the plan's batch to its arrays and further information.
+        make: Function from the plan's batch to its arrays and any further values.
         start: The first step.
-        stop: Step before which to end; None never ends.
+        stop: Step before which to stop; None never stops.
         prefetch: Number of batches to make ahead; 0 makes each on demand.
-        threads: Number of batches that are made at once; their order stays.
+        threads: Number of batches to make concurrently; their order does not change.
     """
     if prefetch == 0:
         step = start
@@ -110,7 +110,7 @@ def prefetched(
         return
     if stop is not None and start >= stop:
         return  # grain refuses a position beyond the end
-    import grain  # late: it takes a second to import
+    import grain  # late: the import takes a second
 
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
     data = grain.MapDataset.source(_Steps(plan, stop)).map(make).to_iter_dataset(options)
@@ -139,7 +139,7 @@ class _Steps:
 def pad_rows(
     store: TokenStore, indices: Int[np.ndarray, " B"], width: int, pad: int
 ) -> tuple[Int[np.ndarray, "B width"], Int[np.ndarray, " B"]]:
-    """Some texts of a store as rows of one array, and their lengths; index -1 is an empty row."""
+    """Pads texts of a store to rows of one array; returns their lengths too. -1 is an empty row."""
     rows = np.maximum(indices, 0)
     begins = store.offsets[rows]
     lengths = np.where(indices < 0, 0, store.offsets[rows + 1] - begins)

@@ -1,4 +1,4 @@
-"""Random masks of masked-language modelling."""
+"""Random masks for masked-language modelling."""
 
 import dataclasses
 from typing import NamedTuple
@@ -14,13 +14,13 @@ __all__ = ["MLMMasking", "MaskedTokens", "mask_tokens"]
 
 
 class MaskedTokens(NamedTuple):
-    """Rows with masked tokens, and the tokens that the model predicts.
+    """Rows with masked tokens, and the tokens to predict.
 
     Attributes:
         tokens: The input tokens.
-        masked_positions: Positions of the masked tokens, in order; 0 beyond their number.
+        masked_positions: Positions of the masked tokens, in order; 0 beyond the last.
         targets: The original tokens.
-        weights: 1 for a masked token, 0 where there is none.
+        weights: 1 for a masked token, 0 beyond the last.
     """
 
     tokens: Int32[np.ndarray, "B T"]
@@ -35,13 +35,13 @@ class MLMMasking:
 
     Attributes:
         mask: The id of ``[MASK]``.
-        plain: The ids of text, which random replacements are drawn from.
-        is_continuation: Whether each id continues a word, for whole-word masking. None masks
-            single tokens.
-        mlm_probability: Fraction of the tokens of a row that are masked.
+        plain: The ids of text tokens, from which random replacements are drawn.
+        is_continuation: Whether each id continues a word, for whole-word masking. None masks single
+            tokens.
+        mlm_probability: Fraction of the tokens of a row to mask.
         mask_replace_prob: Fraction of these that become ``mask``.
-        random_replace_prob: Fraction of these that become a random id of ``plain``; the others
-            stay as they are.
+        random_replace_prob: Fraction of these that become a random id of ``plain``; the rest do not
+            change.
     """
 
     mask: int
@@ -55,16 +55,16 @@ class MLMMasking:
     def of(
         cls, tokenizer: Tokenizer, *, whole_word_mask: bool = False, **shares: float
     ) -> "MLMMasking":
-        """The masking of BERT with the ids of a tokenizer.
+        """BERT's masking with the ids of a tokenizer.
 
         Args:
-            tokenizer: Has a mask token.
+            tokenizer: Tokenizer with a mask token.
             whole_word_mask: Mask all tokens of a word together.
-            **shares: ``mlm_probability``, ``mask_replace_prob`` and ``random_replace_prob``, where
-                they are not BERT's.
+            **shares: ``mlm_probability``, ``mask_replace_prob`` and ``random_replace_prob``, if
+                they differ from BERT's.
 
         Raises:
-            ConfigError: The tokenizer has no mask token, or ``whole_word_mask`` is set and its ids
+            ConfigError: The tokenizer has no mask token, or ``whole_word_mask`` is set but its ids
                 do not show where words begin.
         """
         if tokenizer.mask is None:
@@ -87,7 +87,7 @@ class MLMMasking:
         )
 
     def room(self, T: int) -> int:
-        """``P``: the most tokens that are masked in a row of ``T``."""
+        """``P``: the largest number of masked tokens in a row of ``T``."""
         return max(1, round(self.mlm_probability * T))
 
 
@@ -99,18 +99,18 @@ def mask_tokens(
     seed: int,
     epoch: int,
 ) -> MaskedTokens:
-    """Rows with masked tokens, drawn from the seed, the epoch and the number of the row alone.
+    """Masks tokens at random; the choice depends only on seed, epoch and row number.
 
-    Of ``n`` allowed tokens ``round(mlm_probability · n)`` are masked, at least one; whole words
+    Of ``n`` allowed tokens, ``round(mlm_probability · n)`` are masked, at least one; whole words
     are taken in random order as long as they fit into that number.
 
     Args:
         tokens: The rows.
-        allowed: Which tokens may be masked: neither special tokens nor padding.
+        allowed: Which tokens may be masked: no special tokens and no padding.
         masking: Probabilities and replacements.
-        numbers: The number of each row in its data set.
+        numbers: The index of each row in its data set.
         seed: Random seed.
-        epoch: Number of the epoch; each masks other tokens.
+        epoch: Index of the epoch; each epoch masks different tokens.
 
     Example:
         >>> masking = MLMMasking(
@@ -135,7 +135,7 @@ def mask_tokens(
         picked = np.arange(P) < wanted[:, None]
     else:
         first, picked = _whole_words(order, allowed, masking.is_continuation[tokens], wanted, P)
-    # In order of position, unmasked tokens last.
+    # In order of position, with unmasked tokens last.
     places = np.sort(np.where(picked, first, T), axis=1)
     picked = places < T
     places = np.where(picked, places, 0)
@@ -165,10 +165,10 @@ def _whole_words(
     first = np.zeros((len(order), P), int)
     picked = np.zeros((len(order), P), bool)
     before = np.pad(allowed, ((0, 0), (1, 0)))[:, :-1]
-    begins = allowed & ~(inside & before)  # a word that was cut begins with what is left of it
+    begins = allowed & ~(inside & before)  # a truncated word begins with its first remaining token
     for row, (starts, keys) in enumerate(zip(begins, order, strict=True)):
         at = np.flatnonzero(starts)
-        # What may be chosen of a word follows its first token without a gap.
+        # The candidate tokens of a word follow its first token without a gap.
         sizes = np.add.reduceat(allowed[row].astype(int), at) if len(at) else at
         chosen: list[int] = []
         for word in np.argsort(keys[at], kind="stable"):

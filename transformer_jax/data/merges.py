@@ -15,8 +15,8 @@ class MergeStep(NamedTuple):
 
     Attributes:
         pair: The merged pair; None before the first merge.
-        times: How often the pair occurred.
-        words: The pieces of each word.
+        times: Number of occurrences of the pair.
+        words: The subwords of each word.
     """
 
     pair: tuple[str, str] | None
@@ -25,16 +25,16 @@ class MergeStep(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Returns the text, with a blank between pieces and two between words."""
+        """Returns the text, with one blank between subwords and two between words."""
         return "  ".join(map(" ".join, self.words))
 
 
 def bpe_merges(text: str, count: int) -> list[tuple[str, str]]:
-    """The first ``count`` merges of byte-pair encoding: each joins the most frequent pair.
+    """The first ``count`` merges of byte-pair encoding, each joining the most frequent pair.
 
-    Words are separated by whitespace, and no pair crosses them. Of equally frequent pairs, the
-    first in the order of code points is merged, so the result depends on the text alone (Sennrich
-    et al. 2016). Stops early when no pair is left.
+    Words are separated by whitespace, and no pair crosses them. Ties go to the first pair by code
+    points, so the result depends only on the text (Sennrich et al. 2016). Stops early when no pair
+    is left.
 
     Example:
         >>> bpe_merges("Peter Piper picked a peck of pickled peppers", 5)
@@ -54,7 +54,7 @@ def merge_steps(text: str, count: int) -> list[MergeStep]:
 
 
 def merge_lines(text: str, count: int) -> list[str]:
-    """The text after 0, 1, ... ``count`` BPE merges, the subwords of a word separated by spaces.
+    """The text after 0, 1, ... ``count`` BPE merges, with subwords separated by spaces.
 
     Example:
         >>> merge_lines("peck of peppers", 1)
@@ -85,7 +85,7 @@ def _pair_counts(words: Words) -> dict[tuple[str, str], int]:
 def _join(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
     out: list[str] = []
     for piece in word:
-        # A merged subword cannot be the left half again: it is longer.
+        # A merged subword cannot be the left half again, since it is longer.
         if out and (out[-1], piece) == pair:
             out[-1] += piece
         else:

@@ -1,4 +1,4 @@
-"""Batches of several groups of examples, of which small ones are repeated within an epoch."""
+"""Batches from several groups of examples, in which small groups are repeated."""
 
 import functools
 import hashlib
@@ -13,11 +13,11 @@ __all__ = ["MixedPlan", "repeats"]
 
 
 class MixedPlan(BucketPlan):
-    """A :class:`.BucketPlan` whose groups occur in proportion to ``n^(1/T)``, ``n`` their examples.
+    """A :class:`.BucketPlan` whose groups of ``n`` examples occur in proportion to ``n^(1/T)``.
 
-    Each example occurs at least once in every epoch. Examples of one group and shape take turns to
-    occur once more than others. The batches are a pure function of the lengths, the groups, the
-    temperature, the seed and the step.
+    Each example occurs at least once in every epoch. Examples of one group and shape take turns in
+    occurring once more. The batches are a pure function of lengths, groups, temperature, seed and
+    step.
 
     Source: Arivazhagan et al. 2019, "Massively Multilingual Neural Machine Translation in the
     Wild", section 4 (temperature-based sampling).
@@ -38,16 +38,17 @@ class MixedPlan(BucketPlan):
         temperature: float,
         **settings: Any,
     ):
-        """Plans for examples of these lengths and groups.
+        """Makes a plan for examples of these lengths and groups.
 
         Args:
-            source_lengths: Tokens of each source.
-            target_lengths: Tokens of each target.
-            groups: The number of the group of each example, from 0.
+            source_lengths: Number of tokens in each source.
+            target_lengths: Number of tokens in each target.
+            groups: Index of each example's group, from 0.
             temperature: ``T``; 1 takes every example once.
-            **settings: Of :class:`.BucketPlan`.
+            **settings: Arguments of :class:`.BucketPlan`.
         """
-        # A place in the epoch belongs to a group and a shape; epochs fill it with other examples.
+        # A place in the epoch belongs to a group and a shape; each epoch fills it with other
+        # examples.
         times = repeats(np.bincount(groups), temperature)
         members = [np.flatnonzero(groups == group) for group in range(len(times))]
         order = [one[shuffled(len(one), settings.get("seed", 0), 0)] for one in members]
@@ -81,13 +82,13 @@ class MixedPlan(BucketPlan):
 
 
 def repeats(counts: Int[np.ndarray, " G"], temperature: float) -> Float[np.ndarray, " G"]:
-    """Returns the number of times that an example of each group occurs in an epoch, at least 1.
+    """Returns how often an example of each group occurs in an epoch, at least once.
 
-    The groups occur in proportion to ``n^(1/T)``; an example of the one that is repeated least
-    occurs once.
+    The groups occur in proportion to ``n^(1/T)``, scaled so that the least repeated examples occur
+    once.
 
     Args:
-        counts: Examples of each group, ``n``.
+        counts: Number of examples in each group, ``n``.
         temperature: ``T``, at least 1.
 
     Example:

@@ -1,4 +1,4 @@
-"""Noise of denoising pre-training: functions of tokens and a generator (Lewis et al. 2020)."""
+"""Noise for denoising pre-training: functions of tokens and a generator (Lewis et al. 2020)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,11 +24,11 @@ Tokens = Int[np.ndarray, " n"]
 
 
 class SpanCorruption(NamedTuple):
-    """A text without some of its spans, and these spans.
+    """A text without some of its spans, and the spans.
 
     Attributes:
         source: The text with one sentinel in place of each span.
-        target: Every sentinel with its span, and one sentinel more at the end.
+        target: Each sentinel with its span, and one more sentinel at the end.
     """
 
     source: Int[np.ndarray, " s"]
@@ -38,7 +38,7 @@ class SpanCorruption(NamedTuple):
 def token_masking(
     tokens: Tokens, rng: np.random.Generator, *, mask: int, probability: float
 ) -> Tokens:
-    """The tokens with ``round(probability · n)`` of them, drawn at random, replaced by ``mask``.
+    """Replaces ``round(probability · n)`` random tokens by ``mask``.
 
     Lewis et al. 2020, section 2.2.
 
@@ -64,9 +64,9 @@ def token_masking(
 def token_deletion(
     tokens: Tokens, rng: np.random.Generator, *, probability: float
 ) -> Int[np.ndarray, " kept"]:
-    """The tokens without ``round(probability · n)`` of them, drawn at random.
+    """Deletes ``round(probability · n)`` random tokens.
 
-    Nothing shows where a token is missing. Lewis et al. 2020, section 2.2.
+    Nothing marks the deleted positions. Lewis et al. 2020, section 2.2.
 
     Args:
         tokens: A text.
@@ -91,19 +91,19 @@ def text_infilling(
     probability: float,
     mean_length: float = 3.0,
 ) -> Int[np.ndarray, " m"]:
-    """The tokens with spans of them replaced by one ``mask`` each.
+    """Replaces random spans of tokens by one ``mask`` each.
 
-    Lengths of spans are drawn from a Poisson distribution until ``round(probability · n)`` tokens
-    are hidden; the last span is cut to hide exactly so many. A span of length 0 inserts a mask.
-    Every order of spans and other tokens is equally likely. Of the spans of length 0, those are
-    left out that would make more masks than hidden tokens, so that the result is never longer than
-    the text. Lewis et al. 2020, section 2.2.
+    Span lengths are drawn from a Poisson distribution until ``round(probability · n)`` tokens are
+    hidden; the last span is cut to match exactly. A span of length 0 inserts a mask. Every order of
+    spans and remaining tokens is equally likely. Spans of length 0 that would make more masks than
+    hidden tokens are dropped, so the result is never longer than the text. Lewis et al. 2020,
+    section 2.2.
 
     Args:
         tokens: A text.
         rng: The source of randomness.
         mask: The id of the mask token.
-        probability: Fraction of the tokens that are hidden, from 0 to 1.
+        probability: Fraction of the tokens to hide, from 0 to 1.
         mean_length: Mean of the Poisson distribution, at least 1.
 
     Raises:
@@ -130,7 +130,7 @@ def text_infilling(
 def sentence_permutation(
     sentences: Sequence[Int[np.ndarray, " _"]], rng: np.random.Generator
 ) -> list[Int[np.ndarray, " _"]]:
-    """The sentences in random order, every order being equally likely.
+    """Shuffles the sentences; every order is equally likely.
 
     Lewis et al. 2020, section 2.2.
 
@@ -143,7 +143,7 @@ def sentence_permutation(
 
 
 def document_rotation(tokens: Tokens, rng: np.random.Generator) -> Tokens:
-    """The tokens from a random one on, and then those before it.
+    """Rotates the tokens to begin at a random one.
 
     Every token is equally likely to be the first. Lewis et al. 2020, section 2.2.
 
@@ -162,19 +162,19 @@ def span_corruption(
     probability: float = 0.15,
     mean_length: float = 3.0,
 ) -> SpanCorruption:
-    """The tokens with a sentinel in place of each of some spans, and the spans as the target.
+    """Replaces random spans of tokens by sentinels; the target is the spans.
 
-    ``round(probability · n)`` tokens are hidden, at least one and never all, in
-    :func:`num_spans` spans. Every division of the hidden tokens into spans, and every choice of
-    places with a token between two spans, is equally likely. (T5's own code always hides the last
-    token and never the first.) Of a text of one token, or with a probability of 0, nothing is
-    hidden. Raffel et al. 2020, section 3.1.4 and figure 2.
+    ``round(probability · n)`` tokens are hidden, at least one and never all, in :func:`num_spans`
+    spans. Every division of the hidden tokens into spans is equally likely, and so is every
+    placement with at least one token between two spans. (T5's own code always hides the last token
+    and never the first.) Nothing is hidden in a text of one token, or if ``probability`` is 0.
+    Raffel et al. 2020, section 3.1.4 and figure 2.
 
     Args:
         tokens: A text.
         rng: The source of randomness.
-        sentinels: Ids of the sentinels, in order: one more than there are spans, or more.
-        probability: Fraction of the tokens that are hidden, from 0 to 1.
+        sentinels: Ids of the sentinels, in order; at least one more than there are spans.
+        probability: Fraction of the tokens to hide, from 0 to 1.
         mean_length: Mean length of a span, at least 1.
 
     Raises:
@@ -198,7 +198,7 @@ def span_corruption(
         )
     cuts = np.sort(rng.choice(max(hidden - 1, 0), max(spans - 1, 0), replace=False)) + 1
     lengths = np.diff(np.concatenate([[0], cuts, [hidden]]))[:spans]
-    # Each span is before one of the tokens that stay, or after the last, no two at one place.
+    # Each span precedes a different remaining token, or is at the end.
     places = np.sort(rng.choice(n - hidden + 1, spans, replace=False))
     begins = places + np.cumsum(lengths) - lengths
     source = np.insert(np.delete(tokens, _inside(begins, lengths)), places, sentinels[:spans])
@@ -208,7 +208,7 @@ def span_corruption(
 
 
 def num_spans(n: int, *, probability: float = 0.15, mean_length: float = 3.0) -> tuple[int, int]:
-    """The numbers of spans and of hidden tokens of :func:`span_corruption` for ``n`` tokens.
+    """The numbers of spans and hidden tokens in :func:`span_corruption` of ``n`` tokens.
 
     ``round(hidden / mean_length)`` spans, at least one, and no more than fit with a token between
     two of them. The source has ``n - hidden + spans`` tokens, the target ``hidden + spans + 1``.
@@ -229,10 +229,10 @@ def num_spans(n: int, *, probability: float = 0.15, mean_length: float = 3.0) ->
 def restore_spans(
     source: Int[np.ndarray, " s"], target: Int[np.ndarray, " t"], sentinels: Int[np.ndarray, " k"]
 ) -> Int[np.ndarray, " n"]:
-    """The text that a :class:`SpanCorruption` came from.
+    """Restores the text from a :class:`SpanCorruption`.
 
-    What follows a sentinel in the target takes its place in the source; a sentinel that the target
-    lacks leaves nothing.
+    Each sentinel in the source is replaced by the tokens that follow it in the target; a sentinel
+    missing from the target is removed.
 
     Example:
         >>> restore_spans(np.array([5, 90, 8]), np.array([90, 6, 7, 91]), np.array([90, 91]))
@@ -282,7 +282,7 @@ def _poisson_lengths(
     lengths = lengths[: last + 1]
     lengths[last] -= int(lengths.sum()) - hidden
     kept = np.delete(lengths, np.flatnonzero(lengths == 0)[: max(len(lengths) - hidden, 0)])
-    return rng.permutation(kept)  # the one that was cut is anywhere
+    return rng.permutation(kept)  # the cut span may be anywhere
 
 
 def _inside(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Files of several pairs of languages, each named ``de-en=FILE``, and tables of them."""
+"""Files of several language pairs, each named ``de-en=FILE``, and tables of them."""
 
 import itertools
 import json
@@ -21,14 +21,14 @@ _SPLITS = ("train", "valid", "test")
 
 
 def one_or_several(pairs: str | Sequence[str] | None, where: str) -> str | tuple[str, ...] | None:
-    """Returns a single file without the name of a pair as it is, and named pairs as a tuple.
+    """Returns a single unnamed file unchanged, and named pairs as a tuple.
 
     Args:
         pairs: The value of a setting.
-        where: The setting, for messages.
+        where: Name of the setting, for messages.
 
     Raises:
-        ConfigError: A name is malformed or comes twice, or files of several pairs have no name.
+        ConfigError: A name is malformed or repeated, or files of several pairs have no name.
 
     Example:
         >>> one_or_several(["all.tsv"], "data.pairs")
@@ -48,10 +48,10 @@ def named_files(pairs: Sequence[str], where: str) -> dict[Direction, str]:
 
     Args:
         pairs: Each ``de-en=FILE``, or ``de-en=FILE,FILE`` for two aligned files.
-        where: The setting, for messages.
+        where: Name of the setting, for messages.
 
     Raises:
-        ConfigError: A name is malformed or comes twice, or a file has no name.
+        ConfigError: A name is malformed or repeated, or a file has no name.
 
     Example:
         >>> named_files(["de-en=a.tsv"], "data.pairs")
@@ -87,18 +87,18 @@ def is_table(pairs: Any) -> bool:
 
 
 def read_table(path: str, where: str) -> dict[str, tuple[str, ...]]:
-    """Returns the named pairs of each split of a table, a JSON file.
+    """Returns the named pairs of each split from a table, a JSON file.
 
-    It is an object of files by pair, ``{"de-en": "train.tsv"}``, or of such objects by split,
-    ``train``, ``valid`` and ``test``. Two aligned files are a list, or have a comma between them;
-    relative paths begin at the table.
+    It is an object of files by pair, ``{"de-en": "train.tsv"}``, or of such objects by split:
+    ``train``, ``valid`` and ``test``. Two aligned files are a list, or separated by a comma; paths
+    are relative to the table.
 
     Args:
         path: The file.
-        where: The setting that names it, for messages.
+        where: Name of the setting, for messages.
 
     Raises:
-        DataError: It cannot be read, or is no such object.
+        DataError: It cannot be read, or is not such an object.
     """
     try:
         table = json.loads(read_file(path).decode("utf-8"))
@@ -113,15 +113,15 @@ def read_table(path: str, where: str) -> dict[str, tuple[str, ...]]:
 def read_named(files: Named, read: Any, where: str, *, every: bool = False) -> Pairs:
     """Returns the pairs of several directions, one direction after another.
 
-    A file holds the sides in the order of the first pair that names it. Given for both directions,
-    as ``de-en=FILE en-de=FILE``, it is read the other way round for the second. JSONL whose keys
-    are languages, and two files whose names end in them (``train.de,train.en``), need no order.
+    A file holds the sides in the order of the first pair that names it. If it is given for both
+    directions, as ``de-en=FILE en-de=FILE``, its sides are swapped for the second. JSONL with
+    languages as keys, and two files whose names end in them (``train.de,train.en``), need no order.
 
     Args:
         files: The files by direction.
         read: Columns and format of files of pairs, and the preparation of lines.
-        where: The setting that names the files, for messages.
-        every: Whether pairs with an empty side stay, as in data that is scored.
+        where: Name of the setting, for messages.
+        every: Whether to keep pairs with an empty side, as for data to score.
 
     Raises:
         ConfigError: A file is given for two pairs of different languages.
@@ -145,7 +145,7 @@ def read_named(files: Named, read: Any, where: str, *, every: bool = False) -> P
 
 
 def _is_named(item: str) -> bool:
-    """Returns whether a value begins with a name: a path with ``=`` in it is none."""
+    """Returns whether a value begins with a name; a path that contains ``=`` does not."""
     name, equals, _ = item.partition("=")
     return bool(equals) and not {"/", ".", ","} & {*name} and not pathlib.Path(item).exists()
 
@@ -168,7 +168,7 @@ def _items(part: Any, path: str, where: str) -> tuple[str, ...]:
 def _rows(
     direction: Direction, order: Direction, files: str, read: Any, where: str
 ) -> Iterable[tuple[str, str]]:
-    """Returns the rows of a direction, from files whose first user read them in ``order``."""
+    """Returns the rows of a direction, from files first used for the direction ``order``."""
     both = files.split(",")
     if len(both) == 2 and not pathlib.Path(files).exists():
         rows: Iterable[tuple[str, str]] = aligned.read_aligned(both[0], both[1], where)

@@ -1,4 +1,4 @@
-"""Sentence pairs in memory: collected, counted, and split into training and validation."""
+"""Sentence pairs in memory: collecting, counting, and splitting into training and validation."""
 
 import collections
 import dataclasses
@@ -30,9 +30,9 @@ class Pairs:
     Attributes:
         sources: Sentences.
         targets: Their translations.
-        name: For messages.
+        name: Name of the source, for messages.
         counts: Dropped pairs by reason.
-        directions: The languages of each pair; None where all are of one direction without a name.
+        directions: The languages of each pair; None if all are of one unnamed direction.
     """
 
     sources: list[str]
@@ -48,7 +48,7 @@ class Pairs:
         return self.sources[index], self.targets[index]
 
     def with_prefix(self, prefix: str) -> "Pairs":
-        """The pairs with ``prefix`` before every source; an empty one stays empty.
+        """Returns the pairs with ``prefix`` before every source; empty sources stay empty.
 
         Example:
             >>> Pairs(["um"], ["one"], "example").with_prefix("to English: ").sources
@@ -60,7 +60,7 @@ class Pairs:
         return dataclasses.replace(self, sources=sources)
 
     def without_empty(self) -> "Pairs":
-        """The pairs with text on both sides; the others are counted as dropped.
+        """Returns the pairs with text on both sides, and counts the others as dropped.
 
         Example:
             >>> Pairs(["um", ""], ["one", "two"], "example").without_empty().counts
@@ -82,9 +82,9 @@ class Pairs:
         return self if count >= len(self) else _select(self, inside, self.name, self.counts)
 
     def with_copies(self, share: float) -> "Pairs":
-        """The pairs, and of each language a share of its different sentences beside themselves.
+        """Returns the pairs, plus copies of a share of the distinct sentences of each language.
 
-        A copy has the direction from a language to itself. A hash of the sentence chooses it.
+        A copy has the direction from a language to itself. Sentences are chosen by their hash.
 
         Example:
             >>> pairs = Pairs(["um"], ["one"], "example", {}, [Direction("pt", "en")])
@@ -113,7 +113,7 @@ class Pairs:
         )
 
     def by_direction(self) -> "dict[Direction, Pairs]":
-        """The pairs of each direction, in the order in which the directions come first.
+        """Returns the pairs of each direction, in order of first occurrence.
 
         Example:
             >>> both = [Direction("pt", "en"), Direction("en", "pt")]
@@ -135,14 +135,14 @@ def collect(
     *,
     every: bool = False,
 ) -> Pairs:
-    """Returns pairs of prepared lines, without those with an empty side.
+    """Collects pairs of prepared lines, without those that have an empty side.
 
     Args:
         rows: Sources and targets.
-        name: For messages.
-        prepare: The preparation of both sides.
-        every: Whether pairs with an empty side stay, as in data that is scored: a score over some
-            lines of a file is another score.
+        name: Name of the source, for messages.
+        prepare: Preparation of both sides.
+        every: Whether to keep pairs with an empty side, as for data to score: a score over only
+            some lines of a file would be a different score.
 
     Raises:
         DataError: No pair has text on both sides.
@@ -165,17 +165,17 @@ def collect(
 
 
 def hold_out(pairs: Pairs, count: int, grouped_by: Grouping = "both") -> tuple[Pairs, Pairs | None]:
-    """Returns training and validation pairs: about ``count``, at most a tenth, go to validation.
+    """Splits pairs into training and validation: about ``count``, at most a tenth, are held out.
 
-    Pairs that share a side stay together, and so do those that others connect: no sentence of
-    validation is trained on, in any direction. The choice depends on the sentences alone, not on
-    their order. Where so many are connected that none could be held out, as with targets that are
-    classes, sources alone keep pairs together.
+    Pairs that share a side stay together, directly or through other pairs: no validation sentence
+    is trained on, in any direction. The choice depends only on the sentences, not on their order.
+    If so many are connected that none could be held out, as with targets that are classes, only
+    shared sources keep pairs together.
 
     Args:
         pairs: The pairs.
-        count: The number of pairs to hold out, of each direction on average.
-        grouped_by: ``both`` sides keep pairs together, or the ``source`` alone.
+        count: Number of pairs to hold out, on average per direction.
+        grouped_by: Whether ``both`` sides or only the ``source`` keep pairs together.
 
     Example:
         >>> pairs = Pairs([f"s{i}" for i in range(100)], [f"t{i}" for i in range(100)], "example")
@@ -197,12 +197,12 @@ def hold_out(pairs: Pairs, count: int, grouped_by: Grouping = "both") -> tuple[P
 
 
 def choose_held(sources: Sequence[str], targets: Sequence[str] | None, count: int) -> list[bool]:
-    """Returns whether each pair is held out, as :func:`hold_out` chooses.
+    """Returns whether each pair is held out by :func:`hold_out`.
 
     Args:
         sources: One side.
-        targets: The other; None lets equal sources alone keep pairs together.
-        count: The number of pairs to hold out, of which at most a tenth of all are.
+        targets: The other side; None lets only equal sources keep pairs together.
+        count: Number of pairs to hold out, at most a tenth of all.
 
     Example:
         >>> choose_held([str(i % 10) for i in range(20)], None, 2).count(True)
@@ -223,14 +223,14 @@ def _held_of_directions(
 ) -> list[bool]:
     """Returns whether each pair of several directions is held out.
 
-    A sentence is the same one as a source and as a target of its language.
+    A sentence counts as the same whether it is a source or a target of its language.
     """
     both = list(zip(directions, pairs.sources, pairs.targets, strict=True))
     keys = [_digest(f"{way.source}\0{source}") for way, source, _ in both]
     most = min(count * len(set(directions)), len(keys) // 10)
     if grouped_by == "both":
         targets = [_digest(f"{way.target}\0{target}") for way, _, target in both]
-        every = [*keys, *targets]  # each sentence beside itself: its two nodes are connected
+        every = [*keys, *targets]  # each sentence paired with itself: its two nodes are connected
         inside = _choose(_connected([*keys, *every], [*targets, *every])[: len(keys)], most)
         if any(inside):
             return inside
@@ -238,7 +238,7 @@ def _held_of_directions(
 
 
 def _choose(keys: Sequence[bytes], rest: int) -> list[bool]:
-    """Returns whether each item is one of at most ``rest`` whose keys come first."""
+    """Returns whether each item is chosen: groups of equal keys in key order, at most ``rest``."""
     chosen: set[bytes] = set()
     sizes = collections.Counter(keys)
     for key in sorted(sizes):
@@ -255,9 +255,9 @@ def _digest(text: str) -> bytes:
 
 
 def _connected(sources: Sequence[bytes], targets: Sequence[bytes]) -> list[bytes]:
-    """Returns the least source of each pair's connected component.
+    """Returns the smallest source of each pair's connected component.
 
-    Sources and targets are the nodes of a graph, pairs are its edges.
+    Sources and targets are the nodes of a graph; pairs are its edges.
 
     Example:
         >>> _connected([b"3", b"1", b"1", b"7"], [b"x", b"x", b"y", b"z"])
@@ -279,14 +279,14 @@ def _connected(sources: Sequence[bytes], targets: Sequence[bytes]) -> list[bytes
 
 
 def describe_overlap(train: Pairs, held: Pairs) -> str:
-    """Returns a line about the sentences of ``held`` that are in the training pairs too.
+    """Returns a line about sentences of ``held`` that also occur in the training pairs.
 
     Example:
         >>> train = Pairs(["um", "dois"], ["one", "two"], "train")
         >>> describe_overlap(train, Pairs(["um", "tres"], ["one", "two"], "valid.tsv"))
         'valid.tsv: of 2 pairs, 1 source, 2 targets and 1 whole pair are also in the training data'
     """
-    # Sets of the smaller side: training pairs may be many millions.
+    # Sets of the smaller side only: training pairs may be many millions.
     rows = list(zip(held.sources, held.targets, strict=True))
     known = set(held.sources).intersection(train.sources)
     written = set(held.targets).intersection(train.targets)
@@ -302,7 +302,7 @@ def describe_overlap(train: Pairs, held: Pairs) -> str:
 
 
 def describe_held(train: Pairs, valid: Pairs | None) -> tuple[str, ...]:
-    """Returns a line about held-out pairs whose targets are trained on too, if there are any.
+    """Returns a line about held-out pairs whose targets are also trained on, if there are any.
 
     Example:
         >>> train, valid = hold_out(Pairs([str(i) for i in range(20)], ["yes", "no"] * 10, "a"), 2)

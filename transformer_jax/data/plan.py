@@ -26,7 +26,7 @@ __all__ = [
 
 
 class BatchShape(NamedTuple):
-    """The arrays of a batch are ``[rows S]`` and ``[rows T]``."""
+    """The shape of a batch, whose arrays are ``[rows S]`` and ``[rows T]``."""
 
     rows: int
     S: int
@@ -35,7 +35,7 @@ class BatchShape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchPlan:
-    """The rows of one batch: the example of each, -1 for none, and the padded lengths."""
+    """The rows of one batch: the example of each (-1 for none), and the padded lengths."""
 
     indices: Int[np.ndarray, " B"]
     S: int
@@ -45,7 +45,7 @@ class BatchPlan:
         return len(self.indices)
 
     def select(self, rows: Int[np.ndarray, " b"]) -> "BatchPlan":
-        """Some of the rows, such as those of one process."""
+        """Selects rows, such as the rows of one process."""
         return BatchPlan(self.indices[rows], self.S, self.T)
 
 
@@ -53,8 +53,8 @@ class BatchPlan:
 class ArrayPlan:
     """Rows of arrays in shuffled batches of one size; the last batch of an epoch wraps around.
 
-    Its items are arrays of row numbers. Validation counts the first rows twice unless ``rows``
-    divides ``count``, or ``fill`` puts -1, no row, in their place.
+    Its items are arrays of row indices. If ``rows`` does not divide ``count``, validation counts
+    the first rows twice, unless ``fill`` replaces them by -1, which is no row.
 
     Example:
         >>> plan = ArrayPlan(count=5, rows=2)
@@ -75,7 +75,7 @@ class ArrayPlan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches until each row has occurred at least once."""
+        """Number of batches until each row has occurred at least once."""
         return -(-self.count // self.rows)
 
     @property
@@ -95,18 +95,17 @@ class ArrayPlan:
         return np.take(order, range(begin, begin + self.rows), mode="wrap")
 
     def padding(self, start: int = 0) -> list[Int[np.ndarray, " B"]]:
-        """Rows of the one shape that batches have."""
+        """Rows of the only batch shape."""
         return [self.batch(start)]
 
 
 class BucketPlan:
     """Batches of examples of similar lengths, in a fixed set of shapes under a token budget.
 
-    Each example occurs once in every epoch. An example belongs to the first shape that
-    holds both its sides; a shape has as many rows as the budget allows. Examples left over at the
-    end of a shape's last batch move up to the next shape where that wastes less than empty rows.
-    The composition of batches and their order are reshuffled for every epoch, by arithmetic that
-    does not depend on library versions.
+    Each example occurs once per epoch. It belongs to the first shape that holds both its sides; a
+    shape has as many rows as the budget allows. Examples left over after a shape's last full batch
+    move up to the next shape if that wastes less than empty rows. The composition and order of
+    batches are reshuffled for every epoch, by arithmetic that does not depend on library versions.
 
     Example:
         >>> lengths = np.array([3, 9, 4, 5, 8, 2])
@@ -135,19 +134,18 @@ class BucketPlan:
         seed: int = 0,
         shuffle: bool = True,
     ):
-        """Plans for examples of these lengths.
+        """Makes a plan for examples of these lengths.
 
         Args:
-            source_lengths: Tokens of each source.
-            target_lengths: Tokens of each target.
-            max_tokens: Maximum ``rows * max(S, T)`` of a batch, padding included.
-            num_buckets: Maximum number of shapes, chosen from the lengths (``choose_shapes``).
-            pad_to_multiple_of: Padded lengths are multiples of it, or of 8 where they are
-                below it.
-            required_batch_size_multiple: The rows of a batch are a multiple of it, so that they
+            source_lengths: Number of tokens in each source.
+            target_lengths: Number of tokens in each target.
+            max_tokens: Largest ``rows * max(S, T)`` of a batch, including padding.
+            num_buckets: Largest number of shapes, chosen from the lengths (``choose_shapes``).
+            pad_to_multiple_of: Padded lengths are multiples of this, or of 8 if below it.
+            required_batch_size_multiple: The number of rows is a multiple of this, so that they
                 divide over devices and micro-batches.
             seed: Random seed of the order.
-            shuffle: False takes the examples of each shape, and the shapes, in their order.
+            shuffle: False keeps the order of shapes, and of the examples within each.
 
         Raises:
             ConfigError: The budget has no room for enough rows of the longest example.
@@ -191,7 +189,7 @@ class BucketPlan:
     def with_lengths(
         self, source_lengths: Int[np.ndarray, " count"], target_lengths: Int[np.ndarray, " count"]
     ) -> "BucketPlan":
-        """The plan of other examples, none longer than these, in batches of the same shapes."""
+        """Returns a plan for other, no longer examples, in batches of the same shapes."""
         other = copy.copy(self)
         other._fill(source_lengths, target_lengths)
         return other
@@ -217,7 +215,7 @@ class BucketPlan:
     def needed(self, start: int = 0) -> list[BatchShape]:
         """The shapes, in the order in which the batches after ``start`` steps first need them.
 
-        Those that no later batch of the epoch needs come last.
+        Shapes that no later batch of the epoch needs come last.
 
         Example:
             >>> lengths = np.array([3, 9, 4, 5, 8, 2])
@@ -231,12 +229,13 @@ class BucketPlan:
         return list(dict.fromkeys([*coming, *self.shapes]))
 
     def padding(self, start: int = 0) -> list[BatchPlan]:
-        """Batches of no example, one of every shape, in the order of :meth:`needed`."""
+        """Empty batches, one of every shape, in the order of :meth:`needed`."""
         return [BatchPlan(np.full(rows, -1), S, T) for rows, S, T in self.needed(start)]
 
     def epoch(self, epoch: int) -> list[BatchPlan]:
         """All batches of an epoch, in order."""
-        # One assignment of one tuple, so that threads never see a number with other batches.
+        # One assignment of one tuple, so that threads never see an epoch with another one's
+        # batches.
         cached = self._cached
         if cached[0] != epoch:
             self._cached = cached = (epoch, self._epoch(epoch))
@@ -250,7 +249,7 @@ class BucketPlan:
         carried = order[:0]
         for k, shape in enumerate(self.shapes):
             members = np.concatenate([carried, order[self._bucket[order] == k]])
-            stay = len(members) - self._moves[k]  # if any move, a multiple of the rows
+            stay = len(members) - self._moves[k]  # if any move, the rest is a multiple of the rows
             carried = members[stay:]
             for start in range(0, stay, shape.rows):
                 rows = members[start : start + shape.rows]
@@ -264,20 +263,20 @@ class BucketPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Batching(Configuration, group="batching"):
-    """Batches of similar lengths under a budget of tokens."""
+    """Batches of examples of similar lengths under a token budget."""
 
-    max_tokens: Count = 4096  # maximum tokens of a side of a batch, with padding, over all devices
-    num_buckets: Count = 6  # maximum number of batch shapes
-    required_batch_size_multiple: Count = 8  # the rows of a batch are a multiple of it
+    max_tokens: Count = 4096  # most tokens on a side of a batch, with padding, over all devices
+    num_buckets: Count = 6  # largest number of batch shapes
+    required_batch_size_multiple: Count = 8  # the number of rows in a batch is a multiple of this
     seed: Amount = 1  # random seed of the order
-    # Padded lengths are multiples of it, or of 8 where below it; None follows from the task.
+    # Padded lengths are multiples of this, or of 8 if below; None depends on the task.
     pad_to_multiple_of: Count | None = None
 
     def settings(self, usual: int = 4) -> dict[str, Any]:
         """The arguments of a :class:`.BucketPlan`.
 
         Args:
-            usual: ``pad_to_multiple_of``, where that is None.
+            usual: Default of ``pad_to_multiple_of``.
         """
         multiple = self.pad_to_multiple_of or usual
         return dataclasses.asdict(self) | {"pad_to_multiple_of": multiple}
@@ -290,12 +289,12 @@ class Batching(Configuration, group="batching"):
         usual: int = 4,
         shuffle: bool = True,
     ) -> BucketPlan:
-        """Batches of examples of these lengths.
+        """Plans batches of examples of these lengths.
 
         Args:
-            source_lengths: Tokens of each source.
-            target_lengths: Tokens of each target; None is those of the source.
-            usual: ``pad_to_multiple_of``, where that is None.
+            source_lengths: Number of tokens in each source.
+            target_lengths: Number of tokens in each target; None is as in the source.
+            usual: Default of ``pad_to_multiple_of``.
             shuffle: False keeps the order.
 
         Example:
@@ -308,15 +307,15 @@ class Batching(Configuration, group="batching"):
 
 
 def rows_within(max_tokens: int, length: int, multiple: int) -> int:
-    """The most rows of a batch under a budget of tokens.
+    """The largest number of rows in a batch under a token budget.
 
     Args:
-        max_tokens: Of a batch, with padding.
-        length: Tokens of a row, with padding.
-        multiple: What the rows have to be a multiple of.
+        max_tokens: Tokens in a batch, including padding.
+        length: Tokens in a row, including padding.
+        multiple: The number of rows must be a multiple of this.
 
     Raises:
-        ConfigError: The budget has no room for so many rows.
+        ConfigError: The budget has no room for that many rows.
 
     Example:
         >>> rows_within(4096, 60, 8)
@@ -334,7 +333,7 @@ def rows_within(max_tokens: int, length: int, multiple: int) -> int:
 def shuffled(count: int, seed: int, stream: int) -> Int[np.ndarray, " count"]:
     """A permutation of ``range(count)`` that is a pure function of its arguments.
 
-    Numbers are ordered by SplitMix64 of (seed, stream, number) (Steele et al. 2014).
+    Indices are ordered by SplitMix64 of (seed, stream, index) (Steele et al. 2014).
 
     Example:
         >>> shuffled(6, seed=0, stream=0)
@@ -346,7 +345,7 @@ def shuffled(count: int, seed: int, stream: int) -> Int[np.ndarray, " count"]:
 def hashed(
     numbers: Int[np.ndarray, "*shape"], seed: int, stream: int
 ) -> UInt64[np.ndarray, "*shape"]:
-    """A pseudo-random number for each of ``numbers``: SplitMix64 of (seed, stream, number).
+    """A pseudo-random integer for each of ``numbers``: SplitMix64 of (seed, stream, number).
 
     Example:
         >>> hashed(np.array([0, 1, 0]), seed=0, stream=0) % 100
@@ -360,7 +359,7 @@ def hashed(
 def uniform(
     numbers: Int[np.ndarray, "*shape"], seed: int, stream: int
 ) -> Float64[np.ndarray, "*shape"]:
-    """:func:`hashed` as a number from 0 up to, not including, 1.
+    """:func:`hashed` scaled to the interval from 0 (included) to 1 (excluded).
 
     Example:
         >>> uniform(np.arange(3), seed=0, stream=0).round(3)
@@ -377,7 +376,7 @@ def _splitmix(x: np.ndarray) -> np.ndarray:
 
 
 def _moves(counts: Int[np.ndarray, " K"], shapes: list[BatchShape]) -> list[int]:
-    """Counts the left-over examples of each shape that move up to the next one."""
+    """Counts the left-over examples of each shape that move up to the next shape."""
     moves, carried = [], 0
     for k, shape in enumerate(shapes):
         left = (int(counts[k]) + carried) % shape.rows

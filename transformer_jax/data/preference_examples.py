@@ -1,4 +1,4 @@
-"""Token ids of prompts with completions, and their batches."""
+"""Token ids of prompts with completions, and batches of them."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 SIDES = 2
-# The rows of an example that is too long have one prompt, or each row is cut by itself.
+# Whether the rows of a too long example are cut to the same prompt, or each row separately.
 Truncation: TypeAlias = Literal["pair", "row"]
-# Of conversations and an answer to each: the ids that the answer follows, and those of the answer.
+# From conversations and an answer to each: the ids before the answer, and the ids of the answer.
 EncodeAnswers: TypeAlias = Callable[
     [Sequence[Any], Sequence[str]], list[tuple[list[int], list[int]]]
 ]
@@ -33,16 +33,16 @@ EncodeAnswers: TypeAlias = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class CompletionStore:
-    """Two rows of ids for each example: chosen and rejected, or its own completion and another's.
+    """Two rows of ids per example: chosen and rejected, or its own and another completion.
 
     Attributes:
-        store: Rows ``2 i`` and ``2 i + 1`` are those of example ``i``: the start token, the
-            prompt, the completion and the end token; of conversations those of their template.
+        store: Rows ``2 i`` and ``2 i + 1`` belong to example ``i``: start token, prompt, completion
+            and end token; for conversations, the tokens of their template.
         starts: Index of the first token of the completion in each row.
-        labels: Whether the completion of each example is desirable; None of pairs.
-        reference: ``log π_ref`` of the completion of each row; None where it is not precomputed.
+        labels: Whether the completion of each example is desirable; None for pairs.
+        reference: ``log π_ref`` of the completion of each row; None if not precomputed.
         truncated: Number of shortened rows.
-        skipped: Number of examples without rows, since both would have been equal.
+        skipped: Number of examples without rows, because both would be equal.
     """
 
     store: TokenStore
@@ -57,11 +57,11 @@ class CompletionStore:
 
     @property
     def lengths(self) -> Int[np.ndarray, " n"]:
-        """Tokens of the longer row of each example."""
+        """Number of tokens in the longer row of each example."""
         return self.store.lengths.reshape(-1, SIDES).max(1)
 
     def batch(self, items: BatchPlan, pad: int) -> dict[str, np.ndarray]:
-        """The arrays of a batch; empty rows have length 0.
+        """Returns the arrays of a batch; empty rows have length 0.
 
         Args:
             items: The examples, and the padded length.
@@ -69,7 +69,7 @@ class CompletionStore:
 
         Returns:
             ``tokens`` int32 ``[B 2 T]``, ``starts`` and ``lengths`` int32 ``[B 2]``; ``labels``
-            bool ``[B]`` and ``reference`` float32 ``[B 2]`` where there are any.
+            bool ``[B]`` and ``reference`` float32 ``[B 2]`` if there are any.
         """
         here, indices = items.indices >= 0, np.maximum(items.indices, 0)
         rows = (SIDES * indices[:, None] + np.arange(SIDES)).ravel()
@@ -98,27 +98,27 @@ def encode_preferences(
     answers: EncodeAnswers | None = None,
     truncation: Truncation = "pair",
 ) -> CompletionStore:
-    """Returns the token ids of pairs, or of completions with labels.
+    """Encodes pairs, or completions with labels.
 
-    Prompt and completion are tokenized apart, as generation continues the tokens of a prompt. The
-    two rows of an example have the same prompt, see :func:`completion_rows`. An example whose
-    completions differ but whose rows are equal, such as completions that differ beyond
-    ``max_length``, prefers nothing: it is skipped and counted. The second row of a completion with
-    a label has the completion of the next example of another prompt after its own, which KTO
-    estimates the KL divergence with.
+    Prompt and completion are tokenized separately, because generation continues the tokens of a
+    prompt. The two rows of an example have the same prompt, see :func:`completion_rows`. An example
+    whose completions differ but whose rows are equal, for example because they differ beyond
+    ``max_length``, expresses no preference: it is skipped and counted. For a completion with a
+    label, the second row has the completion of the next example with another prompt, with which KTO
+    estimates the KL divergence.
 
     Args:
-        data: Of the kind ``pairs`` or ``labels``.
-        tokenizer: Of the model.
+        data: Preferences of kind ``pairs`` or ``labels``.
+        tokenizer: The model's tokenizer.
         first: The start token.
-        max_length: Most tokens of a row, start and end included.
-        answers: Encodes conversations, whose rows have no other start and end token.
-        truncation: ``row`` cuts each row by itself, as version 0.1 did.
+        max_length: Largest number of tokens in a row, including start and end.
+        answers: Encodes conversations, whose rows get no further start and end token.
+        truncation: ``row`` truncates each row separately, as version 0.1 did.
 
     Raises:
         ConfigError: ``max_length`` is below 4.
-        DataError: The chat template refuses a conversation; the message names its line. The rows of
-            every example are equal.
+        DataError: The chat template refuses a conversation; the message names its line. Or both
+            rows of every example are equal.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -177,7 +177,7 @@ def encode_preferences(
 
 
 def _of_texts(data: Preferences, tokenizer: Tokenizer) -> tuple[Any, list[Any]]:
-    """Ids of prompts and, by side, of completions with their end token."""
+    """Ids of prompts and, by side, of completions including their end token."""
     prompts = [list(ids) for ids in tokenizer.encode_batch(data.texts)]
     sides = [
         [[*ids, tokenizer.eos] for ids in tokenizer.encode_batch(list(side))]
@@ -187,7 +187,7 @@ def _of_texts(data: Preferences, tokenizer: Tokenizer) -> tuple[Any, list[Any]]:
 
 
 def _of_conversations(data: Preferences, encode: EncodeAnswers) -> tuple[Any, list[Any]]:
-    """The same of conversations and answers."""
+    """The same for conversations and answers."""
     sides = []
     for side in zip(*data.completions, strict=True):
         try:
@@ -207,13 +207,13 @@ def _named(data: Preferences, i: int, encode: EncodeAnswers, text: str) -> Any:
 
 
 def _of_other_prompts(prompts: Sequence[Prompt]) -> list[int]:
-    """For each example one of another prompt: of those of the next prompt, the one at its place.
+    """For each example, one with another prompt: at the same place among those of the next prompt.
 
-    Neighbours may have one prompt; where all have it, it is the next example.
+    Neighbours may share a prompt; if all examples share one, it is the next example.
     """
     n = len(prompts)
     begins = [i for i in range(n) if prompts[i] != prompts[i - 1]] or list(range(n))
-    ends = [*begins[1:], begins[0] + n]  # the last of them may go on at the beginning
+    ends = [*begins[1:], begins[0] + n]  # the last group may wrap around to the beginning
     found = [0] * n
     for k, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         other = (k + 1) % len(begins)
@@ -226,17 +226,17 @@ def _of_other_prompts(prompts: Sequence[Prompt]) -> list[int]:
 def completion_rows(
     first: list[int], prompt: list[int], completions: Sequence[list[int]], most: int
 ) -> tuple[list[list[int]], int]:
-    """Returns a row for each completion of a prompt, and the index at which completions start.
+    """Returns one row per completion of a prompt, and the index at which completions start.
 
-    All rows have the same prompt, so that completions are compared under one condition. Where the
-    longest row has more than ``most`` tokens, the prompt loses its beginning, down to one token;
+    All rows have the same prompt, so completions are compared under one condition. If the longest
+    row has more than ``most`` tokens, the prompt loses its beginning, down to one token;
     completions that are still too long then lose their end.
 
     Args:
         first: The start token, or none.
         prompt: Ids of the prompt.
-        completions: Ids of the completions, with their ends.
-        most: At least a token more than ``first``, and one of the prompt.
+        completions: Ids of the completions, including their end tokens.
+        most: Longest row: at least ``first``, one token of the prompt and one more.
 
     Example:
         >>> completion_rows([1], [5, 6, 7], [[8, 2], [8, 9, 2]], 5)

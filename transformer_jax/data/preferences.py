@@ -1,6 +1,6 @@
-"""Preferences from JSONL: pairs of completions, labels of completions, or prompts alone.
+"""Preferences from JSONL: pairs of completions, labeled completions, or only prompts.
 
-One JSON object a line::
+One JSON object per line::
 
     {"prompt": "The film was", "chosen": " a joy.", "rejected": " ok."}
     {"prompt": "The film was", "completion": " a joy.", "label": true}
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 PreferenceKind = Literal["pairs", "labels", "prompts"]
-# A text, or a conversation whose last message is not of the assistant.
+# A text, or a conversation whose last message is not from the assistant.
 Prompt: TypeAlias = str | list[Message]
 
-# The fields of each kind, beside the prompt.
+# The fields of each kind, in addition to the prompt.
 _FIELDS: dict[PreferenceKind, tuple[str, ...]] = {
     "pairs": ("chosen", "rejected"),
     "labels": ("completion",),
@@ -53,7 +53,7 @@ _HELD_OUT = " (held out)"
 
 
 def prompt_text(prompt: "Prompt | tuple[Message, ...]") -> str:
-    """Returns the prompt for rules and rewards: the text, or a conversation's last message.
+    """Returns the prompt text for rules and rewards: the text, or a conversation's last message.
 
     Example:
         >>> prompt_text("Why?"), prompt_text([{"role": "user", "content": "And?"}])
@@ -63,7 +63,7 @@ def prompt_text(prompt: "Prompt | tuple[Message, ...]") -> str:
 
 
 def answer_text(text: str) -> str:
-    r"""An answer as conversations hold it and rules are given it: chat templates strip it.
+    r"""Strips an answer as chat templates do, for conversations and rules.
 
     Example:
         >>> answer_text(" Yes.\n")
@@ -74,20 +74,20 @@ def answer_text(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class PreferenceOptions(Configuration, group="data.read"):
-    """Options of reading preferences."""
+    """Options for reading preferences."""
 
     lowercase: bool = False  # lower-case prompts and completions
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
-    # Share of training for validation where none is given, 0 to 0.5.
+    normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
+    # Fraction of training held out if no validation file is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class PreferenceData(Configuration, group="data"):
-    """The source of preferences, or of prompts."""
+    """The source of preferences or prompts."""
 
     train: str | None = None  # training file, .jsonl; .gz too
-    valid: str | None = None  # validation file; without it a part of training is held out
+    valid: str | None = None  # validation file; without it, a part of training is held out
     read: PreferenceOptions = PreferenceOptions()
 
 
@@ -96,13 +96,13 @@ class Preferences:
     """Prompts with completions.
 
     Attributes:
-        name: Of the file, for messages.
-        kind: What a line holds.
-        prompts: The prompts: texts, or all of them conversations.
-        completions: Of each prompt: the chosen and the rejected one; the one that has a label; or
+        name: Name of the file, for messages.
+        kind: Kind of the lines.
+        prompts: The prompts: all texts, or all conversations.
+        completions: Of each prompt: the chosen and the rejected one, or the one with a label, or
             none.
-        labels: Whether the completion of each prompt is desirable; empty of other kinds.
-        lines: Line of each prompt, for messages.
+        labels: Whether the completion of each prompt is desirable; empty for other kinds.
+        lines: Line number of each prompt, for messages.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Preferences:
 
     @property
     def texts(self) -> list[str]:
-        """The prompts, which are texts.
+        """The prompts, if they are texts.
 
         Raises:
             ConfigError: They are conversations.
@@ -136,10 +136,10 @@ class Preferences:
         return f"{self.name.removesuffix(_HELD_OUT)}:{self.lines[i]}"
 
     def select(self, which: Sequence[int], mark: str = "") -> "Preferences":
-        """Some of them, with a mark after their name.
+        """Selects examples, and appends a mark to the name.
 
         Args:
-            which: Their numbers.
+            which: Their indices.
             mark: Appended to the name.
         """
         take = lambda items: [items[i] for i in which] if items else []
@@ -162,14 +162,14 @@ class PreferenceSplits:
 
 
 def open_preferences(data: PreferenceData, kind: PreferenceKind) -> PreferenceSplits:
-    """Training and validation preferences of the settings.
+    """Loads training and validation preferences.
 
-    Without ``data.valid`` a part of training is held out, chosen by a hash of the prompt, whatever
-    the order of the lines: all completions of one prompt stay together.
+    Without ``data.valid``, a part of training is held out, chosen by a hash of the prompt,
+    independent of the order of lines: all completions of one prompt stay together.
 
     Raises:
         ConfigError: The settings name no file.
-        DataError: A file cannot be read, or has one prompt only and none to hold out.
+        DataError: A file cannot be read, or has only one prompt and so none to hold out.
     """
     if data.train is None:
         fields = ", ".join(f'"{name}"' for name in ("prompt", *_shown(kind)))
@@ -191,17 +191,17 @@ def read_preferences(
     read: PreferenceOptions = PreferenceOptions(),
     where: str = "data.train",
 ) -> Preferences:
-    """The preferences of a JSONL file; empty lines are skipped, further fields ignored.
+    """Reads the preferences of a JSONL file; empty lines are skipped, further fields ignored.
 
     Args:
         path: The file.
-        kind: The fields that it must have.
-        read: How it is read.
-        where: The setting that holds ``path``, for messages.
+        kind: Kind of the lines, which determines the required fields.
+        read: Options for reading.
+        where: Name of the setting with ``path``, for messages.
 
     Raises:
         DataError: A line is not JSON, lacks a field, has an empty or two equal completions, or a
-            label that is no truth value; or there are no lines. The message has ``path:line``.
+            label that is not a boolean; or there are no lines. The message has ``path:line``.
     """
     found, prepare = Preferences(str(path), kind, [], [], [], []), Preparation.of(read)
     for number, line in enumerate(read_lines(path, where), 1):
@@ -230,7 +230,7 @@ def read_preferences(
 
 
 def _prompt(row: dict[str, Any], path: str | pathlib.Path, number: int, hint: str) -> Prompt:
-    """The prompt of a line: the text ``prompt``, or a conversation that can be answered."""
+    """The prompt of a line: the text ``prompt``, or a conversation to answer."""
     if "messages" not in row and not isinstance(row.get("prompt"), list):
         return text_field(row, "prompt", path, number, hint)
     if "messages" in row and "prompt" in row:
@@ -244,7 +244,7 @@ def _prompt(row: dict[str, Any], path: str | pathlib.Path, number: int, hint: st
 def _answer(
     row: dict[str, Any], name: str, path: str | pathlib.Path, number: int, hint: str
 ) -> str:
-    """The text of an answer, which may be given as a list of one message."""
+    """The text of an answer, which may be given as a list with one message."""
     given = row.get(name)
     if not isinstance(given, list):
         return text_field(row, name, path, number, hint)
@@ -255,7 +255,7 @@ def _answer(
     if len(messages) != 1 or messages[0]["role"] != "assistant":
         raise DataError(
             f"{path}:{number}: field {name!r}: {plural(len(messages), 'message')}, and one message "
-            f"of the assistant is wanted: what stands before it belongs to the prompt"
+            f"of the assistant is wanted: earlier messages belong to the prompt"
         )
     return str(messages[0]["content"])
 

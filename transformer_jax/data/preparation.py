@@ -1,4 +1,4 @@
-"""Preparation of text before it is tokenized or compared, the same wherever text is read."""
+"""Preparation of text before tokenization or comparison, the same wherever text is read."""
 
 import dataclasses
 import re
@@ -12,15 +12,15 @@ __all__ = ["Preparation", "TextNormalization", "compose"]
 
 TextNormalization = Literal["nfc", "none"]
 
-_SPACES = 0x3001  # white space of every script lies below
-# At the ends of a line these are no text: white space of any script, a byte order mark that the
-# reader of a file left there, and blanks without width.
+_SPACES = 0x3001  # white space of every script is below this
+# Not part of a line at its ends: white space of any script, a byte order mark left over from the
+# file, and zero-width blanks.
 _BLANKS = "".join(filter(str.isspace, map(chr, range(_SPACES)))) + "\ufeff\u200b\u2060"
 _LINE_END = re.compile(r"\r?\n")
 
 
 def compose(text: str) -> str:
-    r"""Returns the text in composed characters (NFC): canonically equal texts become equal.
+    r"""Composes the characters of a text (NFC): canonically equal texts become equal.
 
     Source: Unicode Standard Annex 15.
 
@@ -33,15 +33,15 @@ def compose(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation(Configuration, group="data.read"):
-    """The preparation of the texts of a run: one value for training and for every use of the model.
+    """The preparation of a run's texts: one value for training and every use of the model.
 
     Attributes:
-        normalization: ``nfc`` composes characters, ``none`` leaves them.
+        normalization: ``nfc`` composes characters, ``none`` changes nothing.
         lowercase: Whether text is lower-cased.
-        source_prefix: What every source begins with.
-        by_line: Whether a language model was trained on lines, which have no line end.
-        inside: What becomes of blanks inside a source: ``keep``; ``one_line`` makes a blank of a
-            line end (sentence pairs), ``single`` of all blanks in a row (summaries).
+        source_prefix: Text before every source.
+        by_line: Whether a language model was trained on lines, without line ends.
+        inside: Blanks inside a source: ``keep``; ``one_line`` turns a line end into a blank
+            (sentence pairs), ``single`` every sequence of blanks into one (summaries).
     """
 
     normalization: TextNormalization = "nfc"
@@ -52,11 +52,11 @@ class Preparation(Configuration, group="data.read"):
 
     @classmethod
     def of(cls, read: Any) -> "Preparation":
-        r"""Returns the preparation that reading options ask for.
+        r"""Returns the preparation for reading options.
 
         Args:
             read: Options such as :class:`transformer_jax.data.sources.ReadOptions`, or their fields
-                as ``config.json`` has them. Fields that they lack ask for nothing.
+                as in ``config.json``. Missing fields mean no preparation.
 
         Example:
             >>> Preparation.of({"lowercase": True, "normalization": "nfc"}).line(" Um\n")
@@ -74,7 +74,7 @@ class Preparation(Configuration, group="data.read"):
         )
 
     def text(self, text: str) -> str:
-        r"""Returns a text, whose blanks belong to it: only a model of lines reads no line end.
+        r"""Prepares a text, whose blanks belong to it: only a model of lines reads no line end.
 
         Example:
             >>> Preparation(by_line=True).text("  one \n")
@@ -85,7 +85,7 @@ class Preparation(Configuration, group="data.read"):
         return compose(text) if self.normalization == "nfc" else text
 
     def line(self, text: str) -> str:
-        r"""Returns a line: without blanks at its ends.
+        r"""Prepares a line, without blanks at its ends.
 
         Blanks are white space of any kind, such as line ends, U+00A0 and U+3000.
 
@@ -96,7 +96,7 @@ class Preparation(Configuration, group="data.read"):
         return self.text(text.strip(_BLANKS))
 
     def source(self, text: str) -> str:
-        """Returns a line as an encoder reads it, behind the prefix; an empty line stays empty.
+        """Prepares a line as an encoder reads it, after the prefix; an empty line stays empty.
 
         Example:
             >>> prepare = Preparation(source_prefix="to English: ")

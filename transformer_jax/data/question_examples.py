@@ -1,4 +1,4 @@
-"""Questions and windows over their contexts as ids, for extractive question answering."""
+"""Questions with windows over their contexts as ids, for extractive question answering."""
 
 import dataclasses
 import itertools
@@ -25,13 +25,13 @@ __all__ = ["SpanExamples", "encode_questions", "locate_answers"]
 
 @dataclasses.dataclass(frozen=True)
 class SpanExamples:
-    """Questions and windows over their contexts as ids.
+    """Questions with windows over their contexts as ids.
 
     Attributes:
-        examples: The rows; the question comes first, and the window second.
-        question: The index of the question of each example.
-        spans: Start and end character in the context of each token of the store, end excluded; -1
-            outside the context.
+        examples: The rows: first the question, then the window.
+        question: Index of the question of each example.
+        spans: Start and end character in the context for each token of the store, end excluded;
+            -1 outside the context.
     """
 
     examples: EncodedExamples
@@ -42,7 +42,7 @@ class SpanExamples:
         return len(self.examples)
 
     def row_spans(self, index: int) -> Int[np.ndarray, "length 2"]:
-        """The characters of each token of an example."""
+        """Returns the character span of each token of an example."""
         offsets = self.examples.store.offsets
         return self.spans[offsets[index] : offsets[index + 1]]
 
@@ -57,21 +57,21 @@ def encode_questions(
     *,
     template: SpecialTokensTemplate | None = None,
 ) -> SpanExamples:
-    """The ids of questions, each with windows over its context.
+    """Encodes questions, each with windows over its context.
 
     Every token of a context is in a window. Windows are as long as possible and begin at the
-    context's first token; each shares ``stride`` tokens with the one before, and the last may be
+    context's first token; each shares ``stride`` tokens with the previous one, and the last may be
     shorter.
 
     Args:
         questions: The questions.
         contexts: The context of each question.
-        tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
-        max_length: Longest example in tokens, ``[CLS]`` and ``[SEP]`` among them.
+        tokenizer: Tokenizer whose ``bos`` is ``[CLS]`` and ``eos`` is ``[SEP]``.
+        max_length: Longest example in tokens, including ``[CLS]`` and ``[SEP]``.
         stride: Number of tokens that neighboring windows share.
-        max_question: Maximum number of tokens of a question; None is 64, or fewer if windows need
-            the space.
-        template: Other special tokens than these around and between texts.
+        max_question: Largest number of tokens of a question; None is 64, or fewer if windows need
+            the room.
+        template: Special tokens to use instead of these.
 
     Raises:
         ConfigError: ``max_length`` is too small for windows to advance.
@@ -111,13 +111,13 @@ def encode_questions(
 def locate_answers(
     examples: SpanExamples, answers: Sequence[Sequence[SquadAnswer]]
 ) -> Int[np.ndarray, "count 2"]:
-    """The first and the last token of each example that the answer to its question overlaps.
+    """The first and last token of each example that overlap the answer to its question.
 
-    Both are 0, which is ``[CLS]``, where there is no answer or the window does not hold all of it.
+    Both are 0, the position of ``[CLS]``, if there is no answer or the window does not contain it.
 
     Args:
         examples: Questions with windows.
-        answers: Answers of each question; the first counts.
+        answers: Answers to each question, of which the first counts.
     """
     found = np.zeros((len(examples), 2), np.int64)
     for i, question in enumerate(examples.question.tolist()):

@@ -1,4 +1,4 @@
-"""Rows of different lengths, concatenated in a flat array."""
+"""Rows of different lengths, concatenated into a flat array."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ __all__ = ["Slices", "flatten", "ragged_indices", "row_offsets"]
 
 
 class Slices(NamedTuple):
-    """Rows anywhere in a flat array: number ``i`` is ``ids[begins[i]:begins[i] + lengths[i]]``."""
+    """Rows anywhere in a flat array: row ``i`` is ``ids[begins[i]:begins[i] + lengths[i]]``."""
 
     ids: Integer[np.ndarray, " total"]
     begins: Int[np.ndarray, " count"]
@@ -19,7 +19,7 @@ class Slices(NamedTuple):
 
 
 def flatten(chunks: Iterable[Sequence[Sequence[int]]], dtype: np.dtype) -> Slices:
-    """All rows of all chunks, one after the other.
+    """Concatenates all rows of all chunks.
 
     Example:
         >>> flatten([[[5, 6], []], [[7]]], np.dtype(int))
@@ -35,7 +35,7 @@ def flatten(chunks: Iterable[Sequence[Sequence[int]]], dtype: np.dtype) -> Slice
 
 
 def row_offsets(lengths: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " ends"]:
-    """The start of each row of these lengths, and the end of the last.
+    """The start of each row, given their lengths, and the end of the last.
 
     Example:
         >>> row_offsets(np.array([2, 0, 1]))
@@ -47,7 +47,7 @@ def row_offsets(lengths: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " ends"]:
 def ragged_indices(
     lengths: Int[np.ndarray, " rows"],
 ) -> tuple[Int[np.ndarray, " total"], Int[np.ndarray, " total"]]:
-    """Row and column of every element of rows of these lengths.
+    """Row and column of every element of rows with these lengths.
 
     Example:
         >>> ragged_indices(np.array([2, 0, 1]))

@@ -1,4 +1,4 @@
-"""Documents as sentences of ids, in memory-mapped files, for sentence pairs."""
+"""Documents as sentences of ids in memory-mapped files, for sentence pairs."""
 
 import array
 import bisect
@@ -30,7 +30,7 @@ class SentenceStore(TokenStore):
 
     Attributes:
         counts: ``documents``, ``sentences``, ``characters``, ``bytes`` and ``unknown`` tokens of
-            the text, and left-out documents by reason.
+            the text, and skipped documents by reason.
     """
 
     documents: Int[np.ndarray, " documents"]
@@ -38,15 +38,15 @@ class SentenceStore(TokenStore):
 
 
 def sentences(text: str, *, blanks: bool = False) -> list[str]:
-    r"""The sentences of a text, split at line ends and at full stops and the like before a blank.
+    r"""Splits a text at line ends, and at full stops and similar marks before a blank.
 
-    Blanks are dropped, and sentences without letters and digits, such as a ruled line. A full stop
-    within a sentence ("e.g. this") splits it too.
+    Blanks are dropped, and so are sentences without letters and digits, such as a ruled line. A
+    full stop inside a sentence ("e.g. this") splits it too.
 
     Args:
         text: The text.
-        blanks: Whether a sentence begins with a blank where a blank or a line end was before it,
-            so that the sentences can be put together again.
+        blanks: Whether a sentence keeps a blank at its start if a blank or a line end preceded it,
+            so that the sentences can be joined again.
 
     Example:
         >>> sentences("It rains. Does it?\nYes, 3.5 mm.")
@@ -72,16 +72,16 @@ def build_sentences(
     cache: str | pathlib.Path | None = None,
     writes: bool = True,
 ) -> SentenceStore:
-    """The ids of the sentences of documents, without special tokens, in the order of the texts.
+    """Encodes the sentences of documents, without special tokens, in order.
 
     Args:
         texts: The documents.
         tokenizer: The tokenizer.
-        blanks: Whether sentences keep a blank before them, see :func:`sentences`.
-        cache: A folder that keeps the arrays, memory-mapped, under a name made of the identity of
-            the texts and the tokenizer; it is then opened without reading the texts again. None
-            keeps them in memory.
-        writes: Whether missing arrays are added to the cache instead of kept in memory.
+        blanks: Whether sentences keep the blank before them, see :func:`sentences`.
+        cache: A folder that keeps the arrays, memory-mapped, under a name made from the identity of
+            the texts and the tokenizer; later calls open it without reading the texts. None keeps
+            them in memory.
+        writes: Whether missing arrays are added to the cache instead of being kept in memory.
 
     Raises:
         DataError: The texts cannot be read, or the cache cannot be written.
@@ -130,7 +130,7 @@ def _encode(
     blanks: bool,
     add: Callable[[np.ndarray], object],
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Pass blocks of ids to ``add``; returns offsets of sentences and documents, and counts."""
+    """Passes blocks of ids to ``add``; returns offsets of sentences and documents, and counts."""
     offsets, documents = array.array("q", [0]), array.array("q", [0])
     counts = dict.fromkeys(("documents", "sentences", "characters", "bytes", "unknown"), 0)
     for chunks in groups(texts):
@@ -140,7 +140,7 @@ def _encode(
         following: Iterator[list[int]] = iter(rows)
         for chunk, part in zip(chunks, parts, strict=True):
             for row in itertools.islice(following, len(part)):
-                if row:  # a tokenizer may find nothing in strange characters
+                if row:  # a tokenizer may find nothing in unusual characters
                     offsets.append(offsets[-1] + len(row))
             if chunk.last and len(offsets) - 1 > documents[-1]:
                 documents.append(len(offsets) - 1)
@@ -156,16 +156,16 @@ def _encode(
 
 @dataclasses.dataclass(frozen=True)
 class SentenceTexts:
-    """The texts that the sentences of a store make, one after the other.
+    """Texts made of consecutive sentences of a store.
 
     A text is as many units of one document as fit; a unit is a sentence, or a part of one that is
-    too long. Every unit is part of one text.
+    too long. Every unit is part of exactly one text.
 
     Attributes:
         store: The sentences.
-        begins: The first unit of each document, and the end.
-        units: The document, the tokens and the place in the store of each unit.
-        texts: The first unit of each text, and the end.
+        begins: Index of the first unit of each document, and the end.
+        units: Document, number of tokens and place in the store of each unit.
+        texts: Index of the first unit of each text, and the end.
 
     Example:
         >>> store = SentenceStore(np.arange(7), np.array([0, 2, 7]), np.array([0, 2]), {})
@@ -181,7 +181,7 @@ class SentenceTexts:
 
     @classmethod
     def of(cls, store: SentenceStore, *, limit: int, room: int) -> "SentenceTexts":
-        """Texts of at most ``room`` tokens, of sentences that are cut at ``limit`` tokens."""
+        """Makes texts of at most ``room`` tokens, from sentences cut at ``limit`` tokens."""
         begins, units = _units(store, limit)
         return cls(store, begins, units, _texts(begins, units, room))
 
@@ -190,7 +190,7 @@ class SentenceTexts:
 
     @functools.cached_property
     def lengths(self) -> Int[np.ndarray, " texts"]:
-        """Tokens of each text."""
+        """Number of tokens of each text."""
         return np.add.reduceat(self.units[:, 1], self.texts[:-1])
 
     def span(self, start: int, stop: int) -> Integer[np.ndarray, " tokens"]:
@@ -199,7 +199,7 @@ class SentenceTexts:
         return self.store.ids[first[2] : last[2] + last[1]]
 
     def parts(self, text: int) -> list[Integer[np.ndarray, " tokens"]]:
-        """The units of a text, in order."""
+        """Returns the units of a text, in order."""
         bounds = range(int(self.texts[text]), int(self.texts[text + 1]) + 1)
         return [self.span(start, stop) for start, stop in itertools.pairwise(bounds)]
 
@@ -218,7 +218,7 @@ def _units(store: SentenceStore, limit: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _texts(begins: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
-    """The unit at which each text begins, and the end: as many units of a document as fit."""
+    """Index of the first unit of each text, and the end: as many units of a document as fit."""
     ends = np.cumsum(units[:, 1]).tolist()
     found, start, before = [0], 0, 0
     for stop in begins[1:].tolist():

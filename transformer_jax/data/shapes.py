@@ -5,8 +5,8 @@ from jaxtyping import Int
 
 __all__ = ["choose_shapes", "padded_length"]
 
-_SHORT = 8  # lengths below the multiple are multiples of it
-_CANDIDATES = 24  # lengths a side from which shapes are made; the search grows with its 4th power
+_SHORT = 8  # lengths below the multiple are multiples of this
+_CANDIDATES = 24  # lengths per side from which shapes are made; the search grows with the 4th power
 
 
 def choose_shapes(
@@ -17,10 +17,9 @@ def choose_shapes(
 ) -> list[tuple[int, int]]:
     """At most ``count`` shapes ``(S, T)``, each fitting into the next, with the least padding.
 
-    An example takes the first shape that holds both its sides. Among all chains of lengths as in
-    :func:`padded_length` that one is returned for which the sum of ``S + T`` over all examples is
-    least; where lengths are many, the candidates are their quantiles. The last shape holds every
-    example.
+    An example uses the first shape that holds both its sides. Among all chains of lengths as in
+    :func:`padded_length`, the result minimizes the sum of ``S + T`` over all examples; if there are
+    many lengths, the candidates are their quantiles. The last shape holds every example.
 
     Example:
         >>> lengths = np.array([3, 4, 4, 5, 30])
@@ -29,7 +28,7 @@ def choose_shapes(
     """
     S = _candidates(source_lengths, pad_to_multiple_of)
     T = _candidates(target_lengths, pad_to_multiple_of)
-    # held[i, j]: examples that shape (S[i], T[j]) holds.
+    # held[i, j]: number of examples that fit shape (S[i], T[j]).
     held = np.zeros((len(S), len(T)), np.int64)
     np.add.at(held, (np.searchsorted(S, source_lengths), np.searchsorted(T, target_lengths)), 1)
     total = held.cumsum(0).cumsum(1).ravel()
@@ -39,14 +38,14 @@ def choose_shapes(
     more = total[None, :] - total[:, None]
     step = np.where(inside, more * size[None, :], np.iinfo(np.int64).max)
     cost = total * size
-    chains = []  # chains[k][c]: which shape precedes c, in the best chain of k + 2 that ends in c
+    chains = []  # chains[k][c]: the shape before c in the best chain of k + 2 shapes that ends in c
     costs = [cost[-1]]
     for _ in range(count - 1):
         reach = step + np.where(inside, cost[:, None], 0)
         chains.append(reach.argmin(0))
         cost = reach.min(0)
         costs.append(cost[-1])
-    best = int(np.argmin(costs))  # the first of equals, and so the fewest shapes
+    best = int(np.argmin(costs))  # the first of equal ones, and so the fewest shapes
     path = [len(size) - 1]
     for previous in reversed(chains[:best]):
         path.append(int(previous[path[-1]]))
@@ -56,10 +55,10 @@ def choose_shapes(
 def padded_length(
     lengths: Int[np.ndarray, " count"], pad_to_multiple_of: int
 ) -> Int[np.ndarray, " count"]:
-    """Lengths with padding: multiples of a number, or of 8 where they are below it.
+    """Padded lengths: multiples of a number, or of 8 if they are below it.
 
-    Long texts so have lengths that fused kernels take, and short ones are not padded to many times
-    their length.
+    This way long texts have lengths that fused kernels support, and short ones are not padded to
+    many times their length.
 
     Example:
         >>> padded_length(np.array([3, 21, 130]), 128), padded_length(np.array([3, 21, 130]), 4)

@@ -1,4 +1,4 @@
-"""Sentence pairs of a built-in corpus, aligned files, TSV, JSONL or TFDS."""
+"""Sentence pairs from a built-in corpus, aligned files, TSV, JSONL or TFDS."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -42,65 +42,66 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """Pairs in text files: two aligned ones, or one that holds both sides."""
+    """Pairs in text files: two aligned files, or one with both sides."""
 
-    source: str | None = None  # text file, a sentence a line (.gz is unpacked)
+    source: str | None = None  # text file, one sentence per line (.gz is unpacked)
     target: str | None = None  # its translations, line by line
-    # Instead: one file of both, .tsv or .jsonl (.gz is unpacked); or de-en=FILE for each pair.
+    # Instead: one file with both sides, .tsv or .jsonl (.gz is unpacked); or de-en=FILE per pair.
     pairs: str | tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions(Configuration, group="data.read"):
-    """Options of reading pairs."""
+    """Options for reading pairs."""
 
     fields: tuple[str, str] | None = None  # JSONL keys (source target); TFDS, corpus: languages
-    columns: tuple[Count, Count] | None = None  # of TSV, from 1; None is 1 2 of exactly two
-    format: Literal["auto", "tsv", "jsonl"] = "auto"  # of a file of pairs; auto goes by its name
+    columns: tuple[Count, Count] | None = None  # of TSV, from 1; None: 1 2 if there are exactly two
+    format: Literal["auto", "tsv", "jsonl"] = "auto"  # of a file of pairs; auto: by its extension
     lowercase: bool = False  # lower-case both sides
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     max_length: Annotated[int, Range(2)] = 256  # longest sentence in tokens, with its end token
-    too_long: Literal["drop", "truncate"] = "drop"  # what becomes of longer ones (always counted)
-    validation_size: Amount = 1000  # pairs held out of training where none are given; at most 1/10
-    grouped_by: Grouping = "both"  # sides whose equal sentences are never held out and trained on
-    corpus_size: Count = 20_000  # training pairs of phrasebook
-    corpus_overlap: Share = 0.0  # of the meanings of babel that all its pairs of languages share
-    # What every source begins with, such as T5's 'translate English to German: '.
+    too_long: Literal["drop", "truncate"] = "drop"  # longer sentences (always counted)
+    validation_size: Amount = 1000  # pairs held out of training without data.valid; at most 1/10
+    grouped_by: Grouping = "both"  # sides whose equal sentences are not split from training
+    corpus_size: Count = 20_000  # number of training pairs of phrasebook
+    corpus_overlap: Share = 0.0  # fraction of babel's meanings that all its language pairs share
+    # Prefix of every source, such as T5's 'translate English to German: '.
     source_prefix: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageSettings(Configuration, group="data.languages"):
-    """Options of several pairs of languages."""
+    """Options for several language pairs."""
 
-    # The place of the tag of the target language: first in the source, the first token of the
-    # target, or no tag. None is that of init_from, or source.
+    # Position of the tag of the target language: first in the source, the first token of the
+    # target, or no tag. None is the same as in init_from, or source.
     tags: Literal["source", "target", "none"] | None = None
-    # A pair of n sentences is drawn in proportion to n^(1/T), each sentence at least once in an
-    # epoch: 1 leaves the sizes as they are; the larger, the more alike.
+    # Language pairs of n sentences are sampled in proportion to n^(1/T), each sentence at least
+    # once per epoch: 1 keeps their sizes; larger values make them more equal.
     temperature: Annotated[float, Range(1)] = 5.0
-    # The same for the texts that the tokenizer is learned from.
+    # The same for the texts that the tokenizer is trained on.
     tokenizer_temperature: Annotated[float, Range(1)] = 5.0
-    # The share of the training sentences of each language that are learned to be copied too, which
-    # helps directions without training text.
+    # Fraction of each language's training sentences that the model also learns to copy, which helps
+    # directions without training text.
     autoencoding: Share = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class PairData(Configuration, group="data"):
-    """The source of sentence pairs; give one of corpus, source and target, pairs, tfds."""
+    """The source of sentence pairs; set one of corpus, source and target, pairs, tfds."""
 
-    # Built-in, made on the spot: phrasebook is Portuguese-English; babel has the artificial
-    # languages a, b, c and d, and pairs gives the numbers of its pairs, a-b=10000 b-a=10000 ...
+    # Built-in and generated: phrasebook is Portuguese-English; babel has the artificial languages
+    # a, b, c and d, and pairs gives the number of pairs of each direction, a-b=10000 b-a=10000 ...
     corpus: Literal["phrasebook", "babel"] | None = None
-    source: str | None = None  # training text, a sentence a line (.gz is unpacked)
+    source: str | None = None  # training text, one sentence per line (.gz is unpacked)
     target: str | None = None  # its translations, line by line
-    # One file of both, .tsv or .jsonl (.gz is unpacked). For several pairs of languages de-en=FILE
-    # en-cs=FILE ..., with two aligned files as de-en=FILE,FILE; or a .json table of them.
+    # One file with both sides, .tsv or .jsonl (.gz is unpacked). For several language pairs,
+    # de-en=FILE en-cs=FILE ..., with two aligned files as de-en=FILE,FILE; or a .json table of
+    # them.
     pairs: str | tuple[str, ...] | None = None
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. ted_hrlr_translate/pt_to_en
-    tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
-    valid: Files = Files()  # validation pairs; without them a part of training is held out
+    tfds_dir: str | None = None  # its folder; None is TFDS_DATA_DIR or ~/tensorflow_datasets
+    valid: Files = Files()  # validation pairs; without them, a part of training is held out
     test: Files = Files()  # test pairs
     languages: LanguageSettings = LanguageSettings()
     read: ReadOptions = ReadOptions()
@@ -116,26 +117,26 @@ class PairData(Configuration, group="data"):
 
     @property
     def several(self) -> bool:
-        """Returns whether the pairs of languages have names."""
+        """Returns whether the language pairs are named."""
         return isinstance(self.pairs, tuple)
 
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """All pairs of a run; ``tests`` by name, and a line about each given file that overlaps.
+    """All pairs of a run; ``tests`` are by name, and warnings name given files that overlap.
 
-    Named pairs of languages know their directions; each direction is a test set of its own.
+    Named language pairs have directions; each direction is a separate test set.
     """
 
     train: Pairs
     valid: Pairs | None
     tests: dict[str, Pairs]
     overlaps: tuple[str, ...] = ()
-    languages: LanguageSettings = LanguageSettings()  # of pairs of several directions
+    languages: LanguageSettings = LanguageSettings()  # for pairs of several directions
 
 
 def check(data: PairData) -> None:
-    """Refuses settings with two sources of data, or with one side only.
+    """Refuses several sources of data, or only one side.
 
     Raises:
         ConfigError: The settings are invalid; the message names them.
@@ -166,9 +167,9 @@ def check(data: PairData) -> None:
 
 
 def _check_names(data: PairData) -> None:
-    """Refuses files with names of languages beside files without."""
+    """Refuses a mixture of named and unnamed files."""
     if is_table(data.pairs):
-        return  # it is read when the run begins
+        return  # the table is read when the run begins
     for where in ("valid", "test"):
         files = getattr(data, where)
         if files == Files() or isinstance(files.pairs, tuple) == data.several:
@@ -193,13 +194,13 @@ def _check_files(files: Files, where: str) -> None:
 def with_languages(data: PairData) -> PairData:
     """Returns the settings with the languages of the training file, if it names them.
 
-    Validation and test files may list the languages of their translations in another order, so
-    the order of the training file is kept in ``read.fields``. A table of named pairs is replaced
-    by its pairs.
+    Validation and test files may list the languages of their translations in a different order, so
+    the order of the training file is kept in ``read.fields``. A table of named pairs is replaced by
+    its pairs.
 
     Raises:
-        ConfigError: A name of a pair is malformed or comes twice.
-        DataError: The file cannot be read, or its first line does not hold two languages.
+        ConfigError: A name of a pair is malformed or repeated.
+        DataError: The file cannot be read, or its first line does not have two languages.
     """
     if is_table(data.pairs):
         return _with_table(data)
@@ -212,7 +213,7 @@ def with_languages(data: PairData) -> PairData:
 
 
 def _with_table(data: PairData) -> PairData:
-    """Returns the settings with the pairs of a table; each split is given in one place."""
+    """Returns the settings with the pairs of a table; each split may be given only once."""
     assert isinstance(data.pairs, str)
     table = read_table(data.pairs, "data.pairs")
     changes: dict[str, Any] = {"pairs": table.get("train", ())}
@@ -225,12 +226,12 @@ def _with_table(data: PairData) -> PairData:
 
 
 def load_splits(data: PairData) -> Splits:
-    """Training, validation and test pairs of the settings.
+    """Loads training, validation and test pairs.
 
-    Validation pairs come from ``data.valid``; or from the data set's own validation split; or a
-    part of training is held out, chosen by a hash of the sentences, whatever the order of the
-    lines. Pairs that share a sentence stay together. A line says how many sentences of given files
-    are in the training data too, and of held-out pairs where that cannot be avoided.
+    Validation pairs come from ``data.valid``, or from the data set's own validation split, or are
+    held out from training, chosen by a hash of the sentences, independent of the order of lines.
+    Pairs that share a sentence stay together. Warnings report how many sentences of given files are
+    also in the training data, and of held-out pairs where this is unavoidable.
 
     Raises:
         ConfigError: The settings name no data.
@@ -273,18 +274,18 @@ def read_pairs(
     *,
     every: bool = False,
 ) -> Pairs:
-    """The pairs of two aligned files, or of one TSV or JSONL file.
+    """Reads the pairs of two aligned files, or of one TSV or JSONL file.
 
-    Sentences are stripped of blanks; a pair with an empty side is dropped and counted.
+    Sentences are stripped of blanks; pairs with an empty side are dropped and counted.
 
     Args:
         files: The files.
-        read: Columns, keys and format of a file of pairs; lower-casing.
-        where: The setting that holds ``files``, for messages.
-        every: Whether pairs with an empty side stay, as in data that is scored.
+        read: Columns, keys and format of a file of pairs, and lower-casing.
+        where: Name of the setting with ``files``, for messages.
+        every: Whether to keep pairs with an empty side, as for data to score.
 
     Raises:
-        DataError: A file cannot be read; two files differ in their number of lines; nothing is
+        DataError: A file cannot be read; two files have different numbers of lines; no pair is
             left.
     """
     _check_files(files, where)
@@ -303,15 +304,15 @@ def read_pairs(
 
 
 def read_pair_file(path: str, read: ReadOptions, flag: str) -> Iterable[tuple[str, str]]:
-    """Returns the rows of a TSV or JSONL file of pairs.
+    """Reads the rows of a TSV or JSONL file of pairs.
 
     Args:
         path: The file.
         read: Its columns or keys, and its format.
-        flag: What names the file, for messages.
+        flag: Name of the setting, for messages.
 
     Raises:
-        DataError: The file cannot be read, or a line is no pair.
+        DataError: The file cannot be read, or a line is not a pair.
     """
     if tables.table_format(path, read.format, flag) == "tsv":
         return tables.read_tsv(path, read.columns, flag)
@@ -319,9 +320,9 @@ def read_pair_file(path: str, read: ReadOptions, flag: str) -> Iterable[tuple[st
 
 
 def parallel_texts(data: PairData) -> dict[str, list[str]]:
-    """Returns test sentences of all languages of a built-in corpus, line by line translations.
+    """Returns test sentences in all languages of a built-in corpus, translated line by line.
 
-    There are none where the languages have no common test sentences.
+    There are none if the languages have no common test sentences.
     """
     from transformer_jax.data.corpora.babel_pairs import parallel_sentences
 

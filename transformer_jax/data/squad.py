@@ -1,4 +1,4 @@
-"""Questions about paragraphs, with their answers, from SQuAD files."""
+"""Questions about paragraphs with their answers, from SQuAD files."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ class SquadAnswer:
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """Questions, the paragraph of each, and its reference answers, if any."""
+    """Questions, the paragraph of each, and reference answers, if any."""
 
     name: str
     ids: list[str]
@@ -34,13 +34,13 @@ class Questions:
 
 
 def read_questions(path: str, lowercase: bool = False, where: str = "data.train") -> Questions:
-    """The questions of a SQuAD file, 1.1 (Rajpurkar et al. 2016) or 2.0, in its order.
+    """Reads the questions of a SQuAD file, 1.1 (Rajpurkar et al. 2016) or 2.0, in order.
 
-    Questions with ``is_impossible`` have no answers. Paragraphs are unchanged, because answers are
-    offsets in characters.
+    Questions with ``is_impossible`` have no answers. Paragraphs are not changed, because answers
+    are character offsets.
 
     Raises:
-        DataError: The file has another format, or an answer is not at its offset. The message
+        DataError: The file has a different format, or an answer is not at its offset. The message
             names the question.
     """
     try:
@@ -74,7 +74,7 @@ def read_questions(path: str, lowercase: bool = False, where: str = "data.train"
 
 
 def _rows(whole: Any, path: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Each question with its paragraph, and its name for messages before its id is read."""
+    """Yields each question with its paragraph, and a name for messages before its id is read."""
     for i, article in enumerate(_list(whole, "data", path), 1):
         place = f"{path}: article {i}"
         for j, paragraph in enumerate(_list(article, "paragraphs", place), 1):
@@ -117,7 +117,7 @@ def _check(answer: SquadAnswer, context: str, place: str) -> None:
     elsewhere = "nowhere in it" if nearest is None else f"nearest found at {nearest}"
     raise DataError(
         f"{place}: the answer {_shown(text)} should begin at character {start}, {there}; it is "
-        f"{elsewhere}: mend answer_start, which counts characters (not bytes) from 0"
+        f"{elsewhere}: correct answer_start, which counts characters (not bytes) from 0"
     )
 
 
@@ -126,7 +126,7 @@ def _shown(text: str) -> str:
 
 
 def lowered(text: str) -> str:
-    """Lower case that keeps every offset: one letter, İ, would become two.
+    """Lower-cases but keeps every offset: one letter, İ, would become two.
 
     Example:
         >>> lowered("İN"), len("İN".lower())

@@ -1,4 +1,4 @@
-"""Sentences as ids, encoded once: a flat array of ids and the offsets of sentences."""
+"""Sentences encoded once as ids: a flat array of ids and the offsets of sentences."""
 
 import dataclasses
 import hashlib
@@ -41,7 +41,7 @@ _NAMES = ("source_ids", "source_offsets", "target_ids", "target_offsets", "kept"
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """Sentences of ids: number ``i`` is ``ids[offsets[i]:offsets[i + 1]]``, its end token last."""
+    """Sentences of ids: number ``i`` is ``ids[offsets[i]:offsets[i + 1]]``, end token included."""
 
     ids: Integer[np.ndarray, " total"]
     offsets: Int[np.ndarray, " ends"]
@@ -55,7 +55,7 @@ class TokenStore:
 
     @property
     def lengths(self) -> Int[np.ndarray, " count"]:
-        """Tokens of each sentence, with its end token."""
+        """Number of tokens of each sentence, including its end token."""
         return np.diff(self.offsets)
 
 
@@ -66,8 +66,8 @@ class PairStore:
     Attributes:
         source: Source sentences.
         target: Their translations.
-        pair_indices: Index of each pair in the input; pairs that are too long may have been
-            dropped.
+        pair_indices: Index of each pair in the input, from which pairs that are too long may have
+            been dropped.
         counts: Numbers of dropped and truncated pairs.
     """
 
@@ -81,12 +81,12 @@ class PairStore:
 
     @property
     def source_lengths(self) -> Int[np.ndarray, " count"]:
-        """Tokens of each source sentence, with its end token."""
+        """Number of tokens of each source sentence, including its end token."""
         return self.source.lengths
 
     @property
     def target_lengths(self) -> Int[np.ndarray, " count"]:
-        """Tokens of each target sentence, with its end token."""
+        """Number of tokens of each target sentence, including its end token."""
         return self.target.lengths
 
 
@@ -99,21 +99,21 @@ def build_store(
     too_long: Literal["drop", "truncate"] = "drop",
     cache: str | pathlib.Path | None = None,
 ) -> PairStore:
-    """The ids of sentence pairs, each sentence with its end token.
+    """Encodes sentence pairs, each sentence with its end token.
 
-    A source has all special tokens of its tokenizer's template, such as BART's ``<s>``, as when it
-    is translated; a target has the token that every target of its tokenizer begins with, if any.
-    Pairs of several directions have the tags of their languages.
+    A source has all special tokens of its tokenizer's template, such as BART's ``<s>``, as in
+    translation; a target begins with the fixed first token of its tokenizer, if any. Pairs of
+    several directions have the tags of their languages.
 
     Args:
         pairs: Sentences and their translations.
-        tokenizer: Tokenizer of the sources, and of the targets without another one.
+        tokenizer: Tokenizer of the sources, and of the targets unless they have their own.
         target_tokenizer: Tokenizer of the targets.
-        max_length: Longest sentence in tokens, with its end token.
-        too_long: A pair with a longer side is dropped, or that side is truncated and
-            keeps its end token.
-        cache: A folder that keeps the arrays, memory-mapped, under a name made of the texts, the
-            tokenizers and the limits; damaged ones are made anew. None keeps them in memory.
+        max_length: Longest sentence in tokens, including its end token.
+        too_long: Whether a pair with a longer side is dropped, or that side is truncated, keeping
+            its end token.
+        cache: A folder that keeps the arrays, memory-mapped, under a name made from the texts, the
+            tokenizers and the limits; damaged ones are rebuilt. None keeps them in memory.
 
     Raises:
         DataError: The cache cannot be written.
@@ -140,7 +140,7 @@ def build_store(
 
 
 def id_dtype(tokenizer: Tokenizer) -> np.dtype:
-    """The smallest integers that hold all ids: uint16 or int32."""
+    """The smallest integer type that holds all ids: uint16 or int32."""
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
 
 
@@ -166,7 +166,7 @@ def _encode_pairs(
     return PairStore(source, target, kept, counts)
 
 
-Frame: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # ids before a text, and after it
+Frame: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # ids before and after a text
 
 
 def _frame(tokenizer: Tokenizer) -> Frame:
@@ -191,19 +191,19 @@ def _frame_of_targets(tokenizer: Tokenizer) -> Frame:
 
 
 def encode_targets(texts: Sequence[str], tokenizer: Tokenizer) -> TokenStore:
-    """Returns the ids of targets, each behind the tokens that all begin with and with its end."""
+    """Encodes targets, with the fixed first tokens and the end token."""
     return encode_texts(texts, tokenizer.targets, _frame_of_targets(tokenizer))
 
 
 def encode_texts(
     texts: Sequence[str], tokenizer: Tokenizer, frame: Frame | list[Frame]
 ) -> TokenStore:
-    """The ids of texts.
+    """Encodes texts.
 
     Args:
         texts: The texts.
-        tokenizer: Of the texts.
-        frame: Ids before and after every text, or those of each in a list.
+        tokenizer: Tokenizer of the texts.
+        frame: Ids before and after every text, or a list with those of each.
     """
     dtype = id_dtype(tokenizer)
     frames: Iterator[Any] = iter(frame) if isinstance(frame, list) else itertools.repeat(frame)
@@ -230,7 +230,7 @@ def _key(pairs: Pairs, *settings: str) -> str:
     digest = hashlib.sha256("\0".join(settings).encode())
     for side in (pairs.sources, pairs.targets):
         for start in range(0, len(side), _CHUNK):
-            # No text holds a NUL, so it parts them without ambiguity.
+            # No text contains a NUL, so it separates them unambiguously.
             digest.update("\0".join(side[start : start + _CHUNK]).encode() + b"\0")
         digest.update(b"\0\0")
     return digest.hexdigest()[:24]
@@ -256,11 +256,11 @@ def _open(folder: pathlib.Path) -> PairStore | None:
 
 
 def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, int]]) -> None:
-    """Writes a folder under another name and renames it, so that it is always complete.
+    """Writes a folder under a temporary name and renames it, so that it is always complete.
 
     Args:
         folder: Path of the folder.
-        fill: Writes ``*.npy`` files to the folder it is given, and returns counts to keep.
+        fill: Writes ``*.npy`` files to the given folder, and returns counts to store.
 
     Raises:
         DataError: The folder cannot be written.
@@ -271,7 +271,7 @@ def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, 
             files = {path.name: _sha256(path) for path in sorted(draft.glob("*.npy"))}
             note = {"files": files, "counts": counts}
             (draft / "store.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
-            if open_arrays(folder, ()) is None:  # else another process was first, with the same
+            if open_arrays(folder, ()) is None:  # otherwise another process wrote the same first
                 shutil.rmtree(folder, ignore_errors=True)
                 draft.rename(folder)
     except OSError as error:
@@ -282,7 +282,7 @@ def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, 
 def open_arrays(
     folder: pathlib.Path, names: Sequence[str]
 ) -> tuple[list[np.ndarray], dict[str, int]] | None:
-    """Arrays of a folder, memory-mapped, and its counts; None if it is missing or damaged."""
+    """Memory-maps the arrays of a folder, with its counts; None if it is missing or damaged."""
     try:
         note = json.loads(read_file(folder / "store.json").decode("utf-8"))
         if any(_sha256(folder / name) != digest for name, digest in note["files"].items()):
@@ -294,13 +294,13 @@ def open_arrays(
 
 
 def release_pages(array: np.ndarray) -> None:
-    """Release the memory of the pages read from a memory-mapped array.
+    """Releases the memory of the pages read from a memory-mapped array.
 
     Example:
         >>> release_pages(np.zeros(3))
     """
     held = getattr(array, "base", None)
-    # Other systems release it when they need the memory.
+    # Other systems release it when memory is needed.
     if isinstance(held, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         held.madvise(mmap.MADV_DONTNEED)
 

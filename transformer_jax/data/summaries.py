@@ -23,16 +23,16 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class SummaryOptions(Configuration, group="data.read"):
-    """Options of reading texts and summaries."""
+    """Options for reading texts and summaries."""
 
-    fields: tuple[str, str] = ("source", "target")  # JSONL keys: a text or a list of texts each
+    fields: tuple[str, str] = ("source", "target")  # JSONL keys, each of a text or a list of texts
     lowercase: bool = False  # lower-case everything
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
-    # Most tokens of a text and of a summary; longer ones are truncated.
+    # Largest number of tokens of a text and of a summary; longer ones are truncated.
     max_length: Annotated[int, Range(2)] = 512
-    validation_size: Amount = 1000  # texts held out of training where none are given; at most 1/10
-    grouped_by: Grouping = "both"  # sides whose equal sentences are never held out and trained on
-    source_prefix: str = ""  # what every text begins with for the model, such as 'summarize: '
+    validation_size: Amount = 1000  # texts held out of training if none are given; at most 1/10
+    grouped_by: Grouping = "both"  # sides whose equal sentences are not split from training
+    source_prefix: str = ""  # prefix of every text, such as 'summarize: '
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SummaryData(Configuration, group="data"):
     """The source of texts and summaries: JSONL files (.gz is unpacked)."""
 
     train: str | None = None  # texts to train on
-    valid: str | None = None  # validation texts; without them a part of training is held out
+    valid: str | None = None  # validation texts; without them, a part of training is held out
     test: str | None = None  # test texts
     read: SummaryOptions = SummaryOptions()
 
@@ -52,9 +52,9 @@ class Summaries:
     Attributes:
         parts: The sentences of each text.
         references: The summaries of each.
-        name: For messages.
-        source_prefix: What each text begins with for the model.
-        empty: How many were left out, as their text or all their summaries were empty.
+        name: Name of the source, for messages.
+        source_prefix: Prefix of every text.
+        empty: Number of texts dropped because they, or all their summaries, were empty.
     """
 
     parts: list[list[str]]
@@ -68,11 +68,11 @@ class Summaries:
 
     @property
     def sources(self) -> list[str]:
-        """The texts that the model reads, in one line each; an empty one stays empty."""
+        """The texts as the model reads them, each on one line; an empty one stays empty."""
         return [self.source_prefix + " ".join(parts) if parts else "" for parts in self.parts]
 
     def pairs(self, *, every: bool = False) -> Pairs:
-        """The texts with their first summary, or with every one, to train on."""
+        """Returns the texts with their first summary, or with every one, for training."""
         rows = [
             (source, reference)
             for source, references in zip(self.sources, self.references, strict=True)
@@ -82,7 +82,7 @@ class Summaries:
         return Pairs([source for source, _ in rows], [one for _, one in rows], self.name, counts)
 
     def select(self, rows: list[int], name: str) -> "Summaries":
-        """Some of the texts."""
+        """Selects texts."""
         references = [self.references[i] for i in rows]
         parts = [self.parts[i] for i in rows]
         return Summaries(parts, references, name, source_prefix=self.source_prefix)
@@ -90,7 +90,7 @@ class Summaries:
 
 @dataclasses.dataclass(frozen=True)
 class SummarySplits:
-    """All texts of a run; ``tests`` by name, and a line about each given file that overlaps."""
+    """All texts of a run; ``tests`` are by name, and warnings name given files that overlap."""
 
     train: Summaries
     valid: Summaries | None
@@ -99,10 +99,10 @@ class SummarySplits:
 
 
 def load_summaries(data: SummaryData) -> SummarySplits:
-    """Training, validation and test texts of the settings.
+    """Loads training, validation and test texts.
 
-    Without ``data.valid`` a part of training is held out, chosen by a hash of the texts and
-    summaries; those that share one stay together.
+    Without ``data.valid``, a part of training is held out, chosen by a hash of the texts and
+    summaries; items that share one stay together.
 
     Raises:
         ConfigError: The settings name no data.
@@ -143,21 +143,21 @@ def read_summaries(
     *,
     every: bool = False,
 ) -> Summaries:
-    """The texts and summaries of a JSONL file.
+    """Reads the texts and summaries of a JSONL file.
 
-    A text that is a list is its sentences, else they are found by
-    :func:`transformer_jax.data.sentences.sentences`; a list of summaries is several references.
-    Blanks and line ends become one blank.
+    A text given as a list is already split into sentences; otherwise
+    :func:`transformer_jax.data.sentences.sentences` splits it. A list of summaries is several
+    references. Every sequence of blanks and line ends becomes one blank.
 
     Args:
         path: The file.
-        read: Keys, lower-casing, what texts begin with.
-        where: The setting that holds ``path``, for messages.
-        every: Whether texts stay that are empty or whose summaries are, as in data that is scored.
+        read: Keys, lower-casing, and prefix.
+        where: Name of the setting with ``path``, for messages.
+        every: Whether to keep empty texts and texts with empty summaries, as for data to score.
 
     Raises:
-        DataError: The file cannot be read, a line is no JSON object or lacks a field, or no text
-            has a summary.
+        DataError: The file cannot be read, a line is not a JSON object or lacks a field, or no
+            text has a summary.
     """
     prepare = Preparation.of(read)
     clean = lambda text: prepare.line(" ".join(text.split()))

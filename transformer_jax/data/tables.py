@@ -24,7 +24,7 @@ _VARIABLE_LANGUAGES = ("language", "translation")
 def table_format(
     path: str | pathlib.Path, format: str = "auto", flag: str = ""
 ) -> Literal["tsv", "jsonl"]:
-    """The format of a file of pairs, by its extension if ``format`` is ``auto``.
+    """Returns the format of a file of pairs, by its extension if ``format`` is ``auto``.
 
     Raises:
         ConfigError: The extension is unknown.
@@ -48,15 +48,15 @@ def table_format(
 def read_tsv(
     path: str | pathlib.Path, columns: tuple[int, int] | None = None, flag: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """The pairs of a tab-separated file; nothing is quoted or escaped. Empty lines are empty pairs.
+    """Reads the pairs of a tab-separated file, without quoting; empty lines are empty pairs.
 
     Args:
         path: The file.
-        columns: Numbers of the two columns, from 1; None is a file with exactly two.
+        columns: Numbers of the two columns, from 1; None for a file with exactly two.
         flag: The setting of the file, for messages.
 
     Raises:
-        DataError: A line has too few columns, or another number than the first line.
+        DataError: A line has too few columns, or a different number than the first line.
     """
     wanted = 2 if columns is None else 0
     first, second = columns or (1, 2)
@@ -81,9 +81,9 @@ def read_jsonl(
     flag: str = "",
     hint: str = "name the two with data.read.fields",
 ) -> Iterator[tuple[str, str]]:
-    """The pairs of a file with one JSON object per line. Empty lines are empty pairs.
+    """Reads pairs from a file with one JSON object per line. Empty lines are empty pairs.
 
-    Lines of data sets of Hugging Face hold both texts in one field, by language:
+    Hugging Face data sets may hold both texts in one field, by language:
     ``{"translation": {"en": "one", "fr": "un"}}``.
 
     Args:
@@ -91,7 +91,7 @@ def read_jsonl(
         fields: Keys of the two texts; None is ``source`` and ``target``, or the two languages of
             the first line in its order.
         flag: The setting of the file, for messages.
-        hint: End of the message of a missing key: how to choose another.
+        hint: End of the message about a missing key: how to choose another.
 
     Raises:
         DataError: A line is not a JSON object, or lacks a field, or the field is not text.
@@ -122,10 +122,10 @@ def translation_languages(path: str | pathlib.Path, flag: str = "") -> tuple[str
         flag: The setting of the file, for messages.
 
     Returns:
-        The languages; None if the first line holds no ``translation``.
+        The languages; None if the first line has no ``translation``.
 
     Raises:
-        DataError: The line is not a JSON object, or does not hold two languages.
+        DataError: The line is not a JSON object, or does not have two languages.
     """
     for number, line in enumerate(read_lines(path, flag), 1):
         if line:
@@ -160,7 +160,7 @@ def _languages(texts: dict[str, object], place: str) -> tuple[str, str]:
 
 
 def parse_object(line: str, path: str | pathlib.Path, number: int) -> dict[str, object]:
-    """The JSON object of one line.
+    """Parses a line as a JSON object.
 
     Raises:
         DataError: It is not an object; the message has ``path:number``.
@@ -181,7 +181,7 @@ def parse_object(line: str, path: str | pathlib.Path, number: int) -> dict[str, 
 def text_field(
     row: dict[str, object], field: str, path: str | pathlib.Path, number: int, hint: str
 ) -> str:
-    """The text of a field.
+    """Returns the text of a field.
 
     Args:
         row: A JSON object.
@@ -208,7 +208,7 @@ def text_field(
 def texts_field(
     row: dict[str, object], field: str, path: str | pathlib.Path, number: int, hint: str
 ) -> list[str]:
-    """The texts of a field that is a text or a list of texts; arguments as of :func:`text_field`.
+    """Returns the texts of a field with a text or a list; arguments as for :func:`text_field`.
 
     Raises:
         DataError: The field is missing, or is not valid text.

@@ -20,10 +20,10 @@ class TaggedExamples:
     """Sentences of words as ids; a long sentence continues in further examples.
 
     Attributes:
-        examples: The rows, of one text each.
-        word_starts: Row ``i`` has the first token of each word of example ``i``.
-        sentence: The index of the sentence of each example.
-        firsts: The index of the first word of each example in its sentence.
+        examples: The rows, with one text each.
+        word_starts: Row ``i`` has the index of the first token of each word in example ``i``.
+        sentence: Index of the sentence of each example.
+        firsts: Index in its sentence of the first word of each example.
     """
 
     examples: EncodedExamples
@@ -41,20 +41,20 @@ def encode_tagged(
     max_length: int,
     template: SpecialTokensTemplate | None = None,
 ) -> TaggedExamples:
-    """The ids of sentences of words; every word has exactly one position.
+    """Encodes sentences of words; every word has exactly one position.
 
-    Words are encoded alone, all but the first of a sentence with a blank before them. A word
-    without tokens becomes ``unk`` (``eos`` where there is none). A word that is longer than an
-    example is truncated.
+    Words are encoded separately, all but the first of a sentence with a blank before them. A word
+    without tokens becomes ``unk`` (or ``eos`` if there is none). A word longer than an example is
+    truncated.
 
     Args:
         words: The words of each sentence.
-        tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
-        max_length: Longest example in tokens, with these two.
-        template: Special tokens around texts, instead of these.
+        tokenizer: Tokenizer whose ``bos`` is ``[CLS]`` and ``eos`` is ``[SEP]``.
+        max_length: Longest example in tokens, including these two.
+        template: Special tokens to use instead of these.
 
     Raises:
-        ConfigError: ``max_length`` leaves no room for two tokens beside the special ones.
+        ConfigError: ``max_length`` leaves no room for two tokens besides the special ones.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -77,7 +77,7 @@ def encode_tagged(
     lengths = np.minimum(pieces.lengths, room)
     ends = np.cumsum(lengths)  # start of each word, in tokens of all sentences
     last = np.cumsum(counts)
-    starts: list[int] = []  # the first word of each example, of all words
+    starts: list[int] = []  # the first word of each example, in words of all sentences
     sentence: list[int] = []
     for i, (begin, end) in enumerate(zip((last - counts).tolist(), last.tolist(), strict=True)):
         while True:
@@ -89,7 +89,7 @@ def encode_tagged(
                 break
     first_word = np.array(starts, np.int64)
     owner = np.array(sentence, np.int64)
-    sizes = np.diff(np.append(first_word, len(lengths)))  # words of each example
+    sizes = np.diff(np.append(first_word, len(lengths)))  # number of words in each example
     tokens = np.concatenate([np.zeros(1, np.int64), ends])
     begins = tokens[first_word]
     totals = tokens[first_word + sizes] - begins
@@ -108,7 +108,7 @@ def encode_tagged(
 def _encode_words(
     words: Sequence[Sequence[str]], tokenizer: Tokenizer
 ) -> tuple[Slices, Int[np.ndarray, " words"]]:
-    """The ids of all words, and which of a word's tokens is the first that is no blank: 0 or 1."""
+    """Encodes all words, with the index (0 or 1) of each word's first token that is not a blank."""
     numbers: dict[str, int] = {}
     which = [
         numbers.setdefault(f" {word}" if i else word, len(numbers))

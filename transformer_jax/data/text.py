@@ -1,4 +1,4 @@
-"""Lines of text files, numbered as by ``wc -l`` and checked to be text."""
+"""Lines of text files, numbered as by ``wc -l`` and verified to be text."""
 
 import codecs
 import gzip
@@ -21,14 +21,14 @@ _BLOCK = 1 << 16  # bytes
 
 
 def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    r"""The text of raw lines, without their ends.
+    r"""Decodes raw lines, without their line ends.
 
     Only ``\n`` ends a line: a lone carriage return and the Unicode separators, at which
-    ``str.splitlines`` would cut, are characters like any other, so two aligned files stay
-    aligned. One ``\r`` before the end is dropped (CRLF), and a byte order mark at the very start.
+    ``str.splitlines`` would split, are ordinary characters, so two aligned files stay aligned. One
+    ``\r`` before the line end (CRLF) is dropped, and so is a byte order mark at the very start.
 
     Args:
-        lines: Byte strings that each end with ``\n``, but perhaps the last: a file opened in
+        lines: Byte strings that each end with ``\n``, except possibly the last: a file opened in
             binary mode, or ``sys.stdin.buffer``.
         name: Name of the input for messages.
 
@@ -59,9 +59,9 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def _blocks(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
-    """Lines of a file as soon as they are there, many at a time.
+    """Yields the lines of a file as soon as they are available, many at a time.
 
-    The small .gz of one line that unpacks to gigabytes is refused before they are all in memory.
+    A small .gz with one line of several gigabytes is refused before all of it is in memory.
     """
     number, begun, size = 1, list[bytes](), 0
     while piece := file.read1(_BLOCK):
@@ -78,13 +78,13 @@ def _blocks(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
             number, begun, size = number + block.count(b"\n"), [], len(tail)
         begun.append(tail)
         if b"\0" in tail:
-            break  # the line is no text, however it goes on
+            break  # the line is not text, whatever follows
     if size:
         yield b"".join(begun)
 
 
 def _texts(block: bytes) -> list[str] | None:
-    """The texts of lines without their ends; None if one of them is no text."""
+    """Decodes lines without their ends; None if one of them is not text."""
     if b"\0" in block:
         return None
     try:
@@ -96,10 +96,10 @@ def _texts(block: bytes) -> list[str] | None:
 
 
 def _text(raw: bytes, where: str) -> str:
-    """The text of a line.
+    """Decodes a line.
 
     Raises:
-        DataError: It is none.
+        DataError: It is not text.
     """
     raw = raw.removesuffix(b"\r")
     if b"\0" in raw:
@@ -117,15 +117,15 @@ def _text(raw: bytes, where: str) -> str:
 
 
 def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
-    """A file opened for reading bytes, decompressed if its name ends in ``.gz``.
+    """Opens a file for reading bytes, decompressed if its name ends in ``.gz``.
 
     Args:
         path: The file.
         flag: The setting of the file, for messages.
 
     Raises:
-        DataError: The file is missing, a folder, a device, a pipe that nobody writes to, or may not
-            be read.
+        DataError: The file is missing, a folder, a device, a pipe without a writer, or not
+            readable.
     """
     path = local_data(path, flag)
     where = f"{flag} {path}" if flag else str(path)
@@ -145,14 +145,14 @@ def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
 
 
 def local_data(path: str | os.PathLike[str], flag: str = "") -> pathlib.Path:
-    """A local copy of the file or folder at a URL; a local path is itself.
+    """Returns a local copy of the file or folder at a URL; a local path is returned unchanged.
 
     Args:
         path: A local path or a URL.
         flag: The setting of the path, for messages.
 
     Raises:
-        DataError: Nothing is there, or it cannot be read.
+        DataError: There is nothing, or it cannot be read.
     """
     try:
         return fetched(path)
@@ -161,7 +161,7 @@ def local_data(path: str | os.PathLike[str], flag: str = "") -> pathlib.Path:
 
 
 def flaw_of(text: str) -> str | None:
-    r"""Names the first flaw of a text; None without one.
+    r"""Describes the first defect of a text; None without one.
 
     Example:
         >>> flaw_of("a\0"), flaw_of("a")
@@ -175,9 +175,9 @@ def flaw_of(text: str) -> str | None:
 
 
 def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
-    """The lines of a text file, one at a time; see ``decode_lines`` and ``open_bytes``.
+    """Yields the lines of a text file; see ``decode_lines`` and ``open_bytes``.
 
-    Their number is that of ``wc -l``, plus one if the last line has no end.
+    Their number is the result of ``wc -l``, plus one if the last line has no end.
 
     Raises:
         DataError: The file cannot be read, is not UTF-8, holds NUL, or is a damaged ``.gz``.
@@ -192,21 +192,21 @@ def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
 
 
 def check_readable(path: str | pathlib.Path, flag: str = "") -> None:
-    """Refuses a file that cannot be read, or does not begin as text.
+    """Refuses a file that cannot be read, or whose beginning is not text.
 
-    Input that can be read only once is not touched: pipes and terminals.
+    Input that can be read only once, such as pipes and terminals, is not touched.
 
     Args:
         path: The file.
         flag: The setting of the file, for messages.
 
     Raises:
-        DataError: As ``open_bytes`` and ``decode_lines``, for the first line.
+        DataError: As for ``open_bytes`` and ``decode_lines``, for the first line.
     """
     try:
         kind = os.stat(path).st_mode
     except OSError:
-        kind = 0  # opening it says why
+        kind = 0  # opening it gives the reason
     if stat.S_ISREG(kind):
         next(read_lines(path, flag), None)
     elif not stat.S_ISFIFO(kind):

@@ -1,7 +1,7 @@
-"""Data sets of text that TensorFlow Datasets prepared on disk.
+"""Text data sets prepared on disk by TensorFlow Datasets.
 
 The format array_record is read without TensorFlow; tfrecord, the default of the package, needs
-TensorFlow. Nothing is downloaded: a data set that is not prepared gives an error.
+TensorFlow. Nothing is downloaded: a data set that is not prepared is an error.
 """
 
 import importlib
@@ -31,7 +31,7 @@ class PreparedReader:
     """The records of a prepared data set, split by split.
 
     Attributes:
-        info: Of the data set.
+        info: Information about the data set.
         splits: The names of its splits.
         features: The names of its features.
         uses_tensorflow: Whether it is in tfrecord.
@@ -51,7 +51,7 @@ class PreparedReader:
             raise DataError(f"{folder}: cannot be read as a data set: {_line(error)}") from None
 
     def _records(self, split: str, fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """The named texts of each record of a split, unchanged."""
+        """Yields the named texts of each record of a split, unchanged."""
         if self.uses_tensorflow:
             yield from self._tensorflow_records(split, fields)
             return
@@ -70,7 +70,7 @@ class PreparedReader:
             yield texts
 
     def records(self, split: str, decoders: Any = None) -> Any:
-        """The records of a split in array_record, by their number.
+        """Returns the records of an array_record split, by index.
 
         Raises:
             DataError: A shard is missing, cut or damaged.
@@ -79,7 +79,7 @@ class PreparedReader:
         return self._builder.as_data_source(split=split, decoders=decoders)
 
     def _tensorflow_records(self, split: str, fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """The records of a data set in tfrecord."""
+        """Yields the records of a tfrecord data set."""
         i, wanted = 0, self.info.splits[split].num_examples
         try:
             for row in _tensorflow_rows(self._builder, split):
@@ -87,7 +87,7 @@ class PreparedReader:
                 i += 1
         except UnicodeDecodeError:
             raise DataError(f"{self.folder} {split}: record {i} is not UTF-8") from None
-        except Exception as error:  # of TensorFlow, which has many
+        except Exception as error:  # TensorFlow has many error classes
             raise DataError(
                 f"{self.folder} {split}: record {i} cannot be read ({_line(error)}): prepare the "
                 f"data set anew"
@@ -99,7 +99,7 @@ class PreparedReader:
             )
 
     def _check_shards(self, split: str) -> None:
-        """A truncated shard opens without an error and without records, so records are counted."""
+        """Counts records: a truncated shard opens without an error, but has too few of them."""
         module = importlib.import_module("array_record.python.array_record_module")
         info = self.info.splits[split]
         for path, wanted in zip(info.filepaths, info.shard_lengths, strict=True):
@@ -108,7 +108,7 @@ class PreparedReader:
             try:
                 reader = module.ArrayRecordReader(str(path))
                 found = reader.num_records()
-                reader.close()  # a truncated shard may raise here, or not
+                reader.close()  # a truncated shard may or may not raise here
             except Exception as error:
                 raise DataError(
                     f"{path}: damaged ({_line(error)}): prepare the data set anew"
@@ -132,21 +132,21 @@ class TranslationReader(PreparedReader):
     fields: tuple[str, str]
 
     def __init__(self, folder: pathlib.Path, fields: tuple[str, str] | None = None):
-        """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
+        """Opens the prepared data set in ``folder``, which contains dataset_info.json.
 
         Args:
             folder: Folder of one version of one configuration.
             fields: Languages of source and target; None is the data set's own order.
 
         Raises:
-            ConfigError: The package is not installed, or a language is not there.
-            DataError: The folder cannot be read, or is in a format that cannot be read here.
+            ConfigError: The package is not installed, or a language does not exist.
+            DataError: The folder cannot be read, or its format is not supported.
         """
         super().__init__(folder)
         self.fields = _choose_fields(self.info, fields)
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
-        """The pairs of a split, each side on one line.
+        """Yields the pairs of a split, each side on one line.
 
         Raises:
             DataError: A shard is missing, cut or damaged, or a text is not UTF-8.
@@ -163,15 +163,15 @@ class TextReader(PreparedReader):
     """
 
     def __init__(self, folder: pathlib.Path, field: str = "text"):
-        """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
+        """Opens the prepared data set in ``folder``, which contains dataset_info.json.
 
         Args:
             folder: Folder of one version of one configuration.
             field: The feature that holds the text.
 
         Raises:
-            ConfigError: The package is not installed, or the feature is not there or not text.
-            DataError: The folder cannot be read, or is in a format that cannot be read here.
+            ConfigError: The package is not installed, or the feature does not exist or is not text.
+            DataError: The folder cannot be read, or its format is not supported.
         """
         super().__init__(folder)
         self._field = field
@@ -184,7 +184,7 @@ class TextReader(PreparedReader):
             raise ConfigError(f"data.read.field {field}: not a text, choose another of {names}")
 
     def rows(self, split: str) -> Iterator[str]:
-        """The documents of a split.
+        """Yields the documents of a split.
 
         Raises:
             DataError: A shard is missing, cut or damaged, or a text is not UTF-8.
@@ -203,7 +203,7 @@ class LabeledReader(PreparedReader):
     def __init__(
         self, folder: pathlib.Path, texts: Sequence[str], label: str, *, numbers: bool = False
     ):
-        """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
+        """Opens the prepared data set in ``folder``, which contains dataset_info.json.
 
         Args:
             folder: Folder of one version of one configuration.
@@ -212,8 +212,8 @@ class LabeledReader(PreparedReader):
             numbers: Whether the label is a number (regression), not a class.
 
         Raises:
-            ConfigError: The package is not installed, or a feature is not there or not as asked.
-            DataError: The folder cannot be read, or is in a format that cannot be read here.
+            ConfigError: The package is not installed, or a feature is missing or of the wrong type.
+            DataError: The folder cannot be read, or its format is not supported.
         """
         super().__init__(folder)
         kinds = {name: self.info.features[name] for name in self.features}
@@ -236,7 +236,7 @@ class LabeledReader(PreparedReader):
         self._names = getattr(kinds[label], "names", None)
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
-        """The sentences and the label, as text, of each record; "" where a class is withheld.
+        """Yields the sentences and the label, as text, of each record; "" if a class is withheld.
 
         Raises:
             DataError: A shard is missing, cut or damaged, or a text is not UTF-8.
@@ -255,13 +255,13 @@ def open_labeled(
     *,
     numbers: bool = False,
 ) -> LabeledReader:
-    """A data set by its name; see ``find_prepared`` and ``LabeledReader``."""
+    """Opens a data set by name; see ``find_prepared`` and ``LabeledReader``."""
     _package()
     return LabeledReader(find_prepared(name, data_dir), texts, label, numbers=numbers)
 
 
 def open_text(name: str, data_dir: str | None = None, field: str = "text") -> TextReader:
-    """A data set by its name; see ``find_prepared`` and ``TextReader``."""
+    """Opens a data set by name; see ``find_prepared`` and ``TextReader``."""
     _package()
     return TextReader(find_prepared(name, data_dir), field)
 
@@ -269,22 +269,22 @@ def open_text(name: str, data_dir: str | None = None, field: str = "text") -> Te
 def open_translation(
     name: str, data_dir: str | None = None, fields: tuple[str, str] | None = None
 ) -> TranslationReader:
-    """A data set by its name; see ``find_prepared`` and ``TranslationReader``."""
+    """Opens a data set by name; see ``find_prepared`` and ``TranslationReader``."""
     _package()
     return TranslationReader(find_prepared(name, data_dir), fields)
 
 
 def find_prepared(name: str, data_dir: str | None = None) -> pathlib.Path:
-    """The folder in which a data set was prepared: the newest version, unless one is named.
+    """Finds the folder of a prepared data set: the newest version, unless one is named.
 
     Args:
-        name: ``data_set``, ``data_set/configuration`` or either with ``:version``.
-        data_dir: Where data sets are; None is TFDS_DATA_DIR or ``~/tensorflow_datasets``. It may
+        name: ``data_set`` or ``data_set/configuration``, with optional ``:version``.
+        data_dir: Folder of data sets; None is TFDS_DATA_DIR or ``~/tensorflow_datasets``. It may
             also be the folder of the version itself.
 
     Raises:
-        DataError: It is not there, with the command that prepares it; or it has several
-            configurations and none is named.
+        DataError: It does not exist (the message has the command that prepares it), or it has
+            several configurations and none is named.
     """
     default = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     root = pathlib.Path(data_dir or default).expanduser()
@@ -316,7 +316,7 @@ def _version(name: str) -> tuple[int, ...]:
 
 def _package() -> Any:
     try:
-        # array_record is what the data is read with, and what TFDS leaves to the user to install.
+        # array_record reads the data, and TFDS leaves its installation to the user.
         importlib.import_module("array_record.python.array_record_module")
         return importlib.import_module("tensorflow_datasets")
     except ImportError as error:
@@ -326,7 +326,7 @@ def _package() -> Any:
 
 
 def _tensorflow_rows(builder: Any, split: str) -> Iterator[dict[str, Any]]:
-    """The records of a split in order, read by TensorFlow: by default shards are interleaved."""
+    """Returns the records of a split in order, read by TensorFlow, which interleaves by default."""
     package = _package()
     one_by_one = package.ReadConfig(interleave_cycle_length=1)
     rows = builder.as_dataset(split=split, shuffle_files=False, read_config=one_by_one)
@@ -338,7 +338,7 @@ def _has_tensorflow() -> bool:
 
 
 def _check_format(folder: pathlib.Path) -> str:
-    """The format of a prepared data set.
+    """Returns the format of a prepared data set.
 
     Raises:
         DataError: The format is unsupported; the message has the command for array_record.
@@ -360,7 +360,7 @@ def _check_format(folder: pathlib.Path) -> str:
 
 
 def _preparing(name: str, root: pathlib.Path) -> str:
-    """The command that prepares a data set so that it is read without TensorFlow."""
+    """The command that prepares a data set so that it can be read without TensorFlow."""
     return (
         f'python -c "import tensorflow_datasets as tfds; tfds.builder({name!r}, '
         f"data_dir={str(root)!r}, file_format='array_record').download_and_prepare()\""

@@ -1,4 +1,4 @@
-"""Documents as token ids in memory-mapped files, encoded once, for texts larger than memory."""
+"""Documents encoded once as token ids in memory-mapped files, for texts larger than memory."""
 
 import array
 import dataclasses
@@ -17,7 +17,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 __all__ = ["TextStore", "build_tokens", "groups", "sample_texts", "write_ids"]
 
 _CHARACTERS = 1 << 20  # encoded at a time, which bounds the memory of Python lists
-_CHUNKS = 8192  # likewise, where documents are short
+_CHUNKS = 8192  # the same limit if documents are short
 _NAMES = ("ids", "offsets")
 
 Made = TypeVar("Made")
@@ -25,11 +25,11 @@ Made = TypeVar("Made")
 
 @dataclasses.dataclass(frozen=True)
 class TextStore(TokenStore):
-    """Documents of ids: number ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
+    """Documents of ids: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
 
     Attributes:
-        counts: ``documents``, ``characters``, ``bytes`` (of UTF-8) and ``unknown`` tokens of the
-            text, and left-out documents by reason.
+        counts: ``documents``, ``characters``, ``bytes`` (in UTF-8) and ``unknown`` tokens of the
+            text, and skipped documents by reason.
     """
 
     counts: dict[str, int]
@@ -43,18 +43,18 @@ def build_tokens(
     writes: bool = True,
     ends: bool,
 ) -> TextStore:
-    """The ids of documents, in the order of the texts.
+    """Encodes documents, in order.
 
     A document is encoded chunk by chunk (``DocumentStream``).
 
     Args:
         texts: The documents.
         tokenizer: The tokenizer.
-        cache: A folder that keeps the arrays, memory-mapped, under a name made of the identity of
-            the texts, the tokenizer and ``ends``; it is then opened without reading the texts
-            again, and damaged arrays are made anew. None keeps the ids in memory.
-        writes: Whether missing arrays are added to the cache instead of kept in memory.
-        ends: Whether each document ends with EOS. If False, documents follow each other as one
+        cache: A folder that keeps the arrays, memory-mapped, under a name made from the identity of
+            the texts, the tokenizer and ``ends``; later calls open it without reading the texts,
+            and damaged arrays are rebuilt. None keeps the ids in memory.
+        writes: Whether missing arrays are added to the cache instead of being kept in memory.
+        ends: Whether each document ends with EOS. If False, the documents are concatenated as one
             text.
 
     Raises:
@@ -86,10 +86,11 @@ def build_tokens(
 
 
 def sample_texts(texts: DocumentStream, limit: int = 1 << 25) -> list[str]:
-    """Pieces spread evenly over the texts, at most ``limit`` characters: to train a tokenizer on.
+    """Samples at most ``limit`` characters, spread evenly over the texts, for training a tokenizer.
 
-    All of them where they are no more. Otherwise every second, fourth, ... chunk, so that half
-    of the limit or more is used where chunks are many; reading takes one pass and as much memory.
+    Short texts are returned in full. Otherwise the result is every second, fourth, ... chunk: at
+    least half of the limit if there are many chunks. Reading takes one pass and as much memory as
+    the result.
 
     Example:
         >>> chunks = [TextChunk(f"{i}", True) for i in range(10)]
@@ -113,7 +114,7 @@ def sample_texts(texts: DocumentStream, limit: int = 1 << 25) -> list[str]:
 def write_ids(
     path: pathlib.Path, dtype: np.dtype, fill: Callable[[Callable[[np.ndarray], None]], Made]
 ) -> Made:
-    """Writes a NumPy file of ids block by block; what ``fill`` returns.
+    """Writes a NumPy file of ids block by block; returns the result of ``fill``.
 
     Args:
         path: The file.
@@ -124,7 +125,7 @@ def write_ids(
     with open(path, "wb") as file:
 
         def header() -> None:
-            # Written twice: it leaves room for a length that is not known at first.
+            # Written twice, with room for the length, which is unknown at first.
             form = {"descr": dtype.str, "fortran_order": False, "shape": (total,)}
             np.lib.format.write_array_header_1_0(file, form)
 
@@ -153,7 +154,7 @@ def _write(
 def _encode(
     texts: DocumentStream, tokenizer: Tokenizer, ends: bool, add: Callable[[np.ndarray], object]
 ) -> tuple[np.ndarray, dict[str, int]]:
-    """Pass blocks of ids to ``add``; returns the offsets of the documents, and counts."""
+    """Passes blocks of ids to ``add``; returns the offsets of the documents, and counts."""
     offsets = array.array("q", [0])
     characters = bytes_ = unknown = total = 0
     dtype = id_dtype(tokenizer)
@@ -181,7 +182,7 @@ def _encode(
 
 
 def groups(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
-    """Chunks in lists of a bounded number of characters."""
+    """Groups chunks into lists with a bounded number of characters."""
     group: list[TextChunk] = []
     size = 0
     for chunk in chunks:

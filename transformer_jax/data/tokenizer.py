@@ -1,4 +1,4 @@
-"""Text to ids and back, over Hugging Face ``tokenizers``: training, loading, encoding, decoding."""
+"""Text to ids and back, with Hugging Face ``tokenizers``: training, loading, encoding, decoding."""
 
 import functools
 import hashlib
@@ -54,32 +54,32 @@ _LARGEST_FILE = 1 << 28  # bytes
 class Tokenizer:
     """Text to ids and back.
 
-    Ids of text never hold a special token, also where the text spells one out (``"</s>"``): it
-    becomes ``unk``, or is left out if there is no ``unk``.
+    Encoded text never contains special tokens, even if the text spells one out (``"</s>"``): it
+    becomes ``unk``, or is dropped if there is no ``unk``.
 
     Attributes:
-        vocab_size: One more than the largest id.
-        pad: Padding; the id of ``eos`` where the file has no such token.
-        unk: The token of unknown text, or None.
-        bos: The first input of a decoder; the id of ``pad`` where the file has none (T5, Marian).
-        eos: Ends every sentence of training.
-        end_tokens: Each ends a generated text; ``eos`` is the first.
-        roles: Those that have a token of their own, unlike some ``pad`` and ``bos``.
+        vocab_size: Largest id plus one.
+        pad: Padding; the id of ``eos`` if the file has no such token.
+        unk: The unknown token, or None.
+        bos: The first input of a decoder; the id of ``pad`` if the file has none (T5, Marian).
+        eos: The end token of every training sentence.
+        end_tokens: Tokens that end a generated text; ``eos`` is the first.
+        roles: The roles that have their own token, which ``pad`` and ``bos`` may lack.
         mask: The mask token, or None.
-        sentinels: ``<extra_id_0>``, ``<extra_id_1>``, ... of T5, as many as there are.
-        prefix_ids: Special tokens before a source text, by the file's template (BART's ``<s>``).
-        suffix_ids: Special tokens after it; ``eos`` alone without a template.
-        target_prefix_ids: The first token of every target, where it has one of its own (BART's
-            ``<s>`` after the start token ``</s>``): the role ``forced_bos``.
+        sentinels: T5's ``<extra_id_0>``, ``<extra_id_1>``, ..., as many as exist.
+        prefix_ids: Special tokens before a source text, from the file's template (BART's ``<s>``).
+        suffix_ids: Special tokens after it; only ``eos`` without a template.
+        target_prefix_ids: The fixed first token of every target, if there is one (BART's ``<s>``
+            after the start token ``</s>``): the role ``forced_bos``.
         num_separators: Number of ``eos`` between the two texts of a pair (RoBERTa: 2).
         template: The special-tokens template of the file, or None.
-        normalization: ``nfc`` if the file composes characters before all else, as those trained
-            here do; otherwise ``none``.
-        text: The content of the file.
-        languages: Tags of the languages of a translator of several, or None.
-        special: Names of special tokens, as far as they were given beside the file.
-        sha256: Checksum of the file that ``save`` writes, or of both.
-        targets: The tokenizer of targets: this one, or another with the same ids (Marian).
+        normalization: ``nfc`` if the file first composes characters, like files trained here;
+            otherwise ``none``.
+        text: Content of the file.
+        languages: Language tags of a multilingual translator, or None.
+        special: Names of special tokens that were given in addition to the file.
+        sha256: Checksum of the file that :meth:`save` writes, or of both files.
+        targets: Tokenizer of targets: this one, or another with the same ids (Marian).
     """
 
     vocab_size: int
@@ -104,27 +104,28 @@ class Tokenizer:
     targets: "Tokenizer"
 
     def __init__(self, text: str, special: SpecialNames | None = None, target: str | None = None):
-        """The tokenizer that a ``tokenizer.json`` describes, without its truncation and padding.
+        """Makes the tokenizer described by a ``tokenizer.json``, without truncation and padding.
 
         Args:
-            text: Content of the file; kept unchanged, because numbers may change when serialized
-                again.
-            special: Names of special tokens by role (pad, unk, bos, eos, mask, forced_bos), where
-                unusual; under ``ends`` those of further tokens that end a text, and under
-                ``languages`` the stored form of :class:`.LanguageTags`.
-            target: Content of the file that splits targets, where it is another one with the same
+            text: Content of the file; stored unchanged, because serializing it again may change
+                numbers.
+            special: Names of special tokens by role (pad, unk, bos, eos, mask, forced_bos), if
+                unusual; under ``ends``, names of further tokens that end a text, and under
+                ``languages``, the stored form of :class:`.LanguageTags`.
+            target: Content of the file that splits targets, if it is a different one with the same
                 ids (Marian).
 
         Raises:
-            DataError: There is no token that ends sentences, or a named one is missing; or targets
-                have other ids.
-            Exception: The text describes no tokenizer; ``load_tokenizer`` raises DataError instead.
+            DataError: There is no token that ends sentences, or a named token is missing; or
+                targets have different ids.
+            Exception: The text does not describe a tokenizer; ``load_tokenizer`` raises DataError
+                instead.
         """
         backend = tokenizers.Tokenizer.from_str(text)
         backend.no_truncation()
         backend.no_padding()
         self.text, self.special = text, dict(special or {})
-        # Not part of the file: special tokens that text spells out are text.
+        # Not part of the file: text that spells out special tokens stays text.
         backend.encode_special_tokens = True
         self._backend = backend
         vocab = backend.get_vocab()
@@ -146,7 +147,7 @@ class Tokenizer:
         self.sha256 = hashlib.sha256(b"\0".join(parts)).hexdigest()
         self.targets = self if target is None else Tokenizer(target, special)
         if self.targets.vocab_size != self.vocab_size or self.targets.eos != self.eos:
-            raise DataError("the tokenizers of sources and targets have other ids")
+            raise DataError("the tokenizers of sources and targets have different ids")
         self.sentinels = sentinel_ids(vocab)
         self.target_prefix_ids = (found["forced_bos"],) if "forced_bos" in found else ()
         stored = self.special.get("languages")
@@ -168,12 +169,12 @@ class Tokenizer:
         return f"Tokenizer(vocab_size={self.vocab_size}, sha256={self.sha256[:12]!r})"
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special tokens."""
+        """Encodes a text, without special tokens."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, without special tokens; each as if it were alone."""
-        if self._characters is not None:  # a hundred times faster
+        """Encodes many texts, without special tokens, each as if it were alone."""
+        if self._characters is not None:  # 100 times as fast
             texts = [compose(text) for text in texts] if self.normalization == "nfc" else texts
             raw = [np.frombuffer(text.encode("utf-32-le"), "<u4") for text in texts]
             return [self._only_text(self._characters[row].tolist()) for row in raw]
@@ -181,10 +182,10 @@ class Tokenizer:
         return [self._only_text(encoding.ids) for encoding in encodings]
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The ids of many texts, and the span of characters of each, end excluded.
+        """Encodes many texts; returns ids and the character span of each, end excluded.
 
-        The blank before a word is not part of its token's span. Tokens that are bytes of one
-        character all have its span.
+        The blank before a word is not part of its token's span. All tokens that are bytes of one
+        character have that character's span.
 
         Example:
             >>> train_tokenizer("bytes", []).encode_spans(["né"])[0][1]
@@ -203,34 +204,34 @@ class Tokenizer:
         return found
 
     def _span(self, text: str, start: int, end: int) -> tuple[int, int]:
-        # The library gives a composed character the place of its first part alone.
+        # The library maps a composed character only to its first part.
         while self.normalization == "nfc" and end < len(text) and unicodedata.combining(text[end]):
             end += 1
         return trimmed(text, start, end)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without special tokens."""
+        """Decodes ids, without special tokens."""
         return self.decode_batch([ids])[0]
 
     def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
-        """The texts of many rows of ids, without special tokens."""
+        """Decodes many rows of ids, without special tokens."""
         kept = [[int(i) for i in ids if int(i) not in self._special] for ids in rows]
         if self._skipped is None:  # nothing is lost
             return [self._backend.decode(ids, skip_special_tokens=True) for ids in kept]
         return [self._decode_bytes(ids, self._skipped) for ids in kept]
 
     def _decode_bytes(self, ids: list[int], skipped: frozenset[int]) -> str:
-        """The text of ids, some of which may be single bytes."""
+        """Decodes ids, some of which may be single bytes."""
         named = (self._backend.id_to_token(id) for id in ids if id not in skipped)
         return str(self._backend.decoder.decode(repair_byte_runs([*filter(None, named)])))
 
     def normalize(self, text: str) -> str:
-        """The text as the file's normalizer changes it before it is divided into tokens."""
+        """Applies the file's normalizer, which changes text before it is split into tokens."""
         normalizer = self._backend.normalizer
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """The readable name of each id, such as for the axes of a plot."""
+        """Returns a readable name for each id, for example for the axes of a plot."""
         return [readable(self._backend, int(i), self._special) for i in ids]
 
     def name(self, id: int) -> str:
@@ -245,10 +246,10 @@ class Tokenizer:
         return str(token)
 
     def token_id(self, token: str) -> int:
-        """The id of a token by its name in the file.
+        """Returns the id of a token, given its name in the file.
 
         Raises:
-            DataError: There is none.
+            DataError: There is no such token.
         """
         if (id := self._backend.token_to_id(token)) is None:
             raise DataError(f"the tokenizer has no token {token!r}: add it when a run begins")
@@ -258,8 +259,8 @@ class Tokenizer:
     def is_continuation(self) -> Bool[np.ndarray, " V"]:
         """Returns whether each id continues the word of the id before it.
 
-        Known by the ``##`` of WordPiece, by the blank before a word of byte-level BPE, or by the
-        ``▁`` of SentencePiece; special tokens continue nothing. A vocabulary without any of these
+        Recognized by WordPiece's ``##``, by the blank before a word in byte-level BPE, or by
+        SentencePiece's ``▁``; special tokens continue nothing. A vocabulary with none of these
         marks has no words.
         """
         tokens = [self._backend.id_to_token(id) or "" for id in range(self.vocab_size)]
@@ -278,7 +279,7 @@ class Tokenizer:
         return self._special | ({self.unk} if self.unk is not None else set())
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write ``tokenizer.json``, and the file for targets beside it if there is one."""
+        """Writes ``tokenizer.json``, and next to it the file for targets if there is one."""
         path = pathlib.Path(path)
         if self.targets is not self:
             self.targets.save(target_file(path))
@@ -303,27 +304,27 @@ def train_tokenizer(
     special: tuple[str, ...] = SPECIAL,
     normalization: TextNormalization = "nfc",
 ) -> Tokenizer:
-    """A tokenizer learnt from texts; the special tokens, ``SPECIAL`` or others, have the first ids.
+    """Trains a tokenizer on texts; the special tokens, ``SPECIAL`` or others, have the first ids.
 
     - ``bpe``: merges of frequent pairs over bytes (Sennrich et al. 2016; Radford et al. 2019).
-      ``decode(encode(text))`` is the normalized text, for every text. Equally frequent pairs merge
-      in the order of their ids.
-    - ``unigram``: the most probable subwords over bytes (Kudo 2018); as lossless.
-    - ``bytes``: as lossless, nothing to learn; the ids follow those of the special tokens.
-    - ``wordpiece``: subwords, ``##`` before those that do not begin a word, by merges of frequent
-      pairs (Schuster and Nakajima 2012). Words are what whitespace and punctuation part. With the
-      special tokens of encoders, decoding forgets double blanks and those at punctuation; otherwise
-      blanks are marked as in SentencePiece, and white space that the texts lack is a blank.
-    - ``wordpiece_likelihood``: with merges of :func:`.likelihood_merges` instead.
-    - ``words``: the most frequent words, marked as with ``wordpiece``; others become ``unk``.
-    - ``characters``: the most frequent characters; others become ``unk``.
+      ``decode(encode(text))`` is the normalized text, for every text. Ties are broken by ids.
+    - ``unigram``: the most probable subwords over bytes (Kudo 2018); equally lossless.
+    - ``bytes``: equally lossless, nothing to learn; the ids follow those of the special tokens.
+    - ``wordpiece``: subwords, prefixed with ``##`` unless they begin a word, by merges of frequent
+      pairs (Schuster and Nakajima 2012). Words are separated by whitespace and punctuation. With
+      the special tokens of encoders, decoding loses double blanks and blanks at punctuation;
+      otherwise blanks are marked as in SentencePiece, and white space missing from the texts is
+      read as a blank.
+    - ``wordpiece_likelihood``: the same with the merges of :func:`.likelihood_merges`.
+    - ``words``: the most frequent words, marked as in ``wordpiece``; all others become ``unk``.
+    - ``characters``: the most frequent characters; all others become ``unk``.
 
-    The result is a function of the texts. It has fewer than ``vocab_size`` tokens where the text
-    has no more. With ``normalization="nfc"`` canonically equal texts have the same tokens: the file
-    says that text is composed (NFC) before it is tokenized.
+    The result depends only on the texts. It has fewer than ``vocab_size`` tokens if the texts do
+    not provide more. With ``normalization="nfc"``, canonically equal texts have the same tokens:
+    the file specifies that text is composed (NFC) before tokenization.
 
     Raises:
-        ConfigError: ``vocab_size`` has no room for what the kind needs, or there is no text.
+        ConfigError: ``vocab_size`` is too small for the kind, or there is no text.
 
     Example:
         >>> tokenizer = train_tokenizer("bpe", ["low lower lowest"] * 3, 270)
@@ -358,18 +359,18 @@ def load_tokenizer(
     sha256: str | None = None,
     special: SpecialNames | None = None,
 ) -> Tokenizer:
-    """The tokenizer of a ``tokenizer.json``, ours or any other.
+    """Loads a ``tokenizer.json``, whether trained here or not.
 
-    A file :func:`target_file` beside it splits targets.
+    The file :func:`target_file` next to it, if there is one, splits targets.
 
     Args:
         path: The file.
-        sha256: The expected checksum of the files, if known: a damaged file that still loads would
-            silently encode text otherwise.
-        special: Names of special tokens by role (pad, unk, bos, eos, mask), where unusual.
+        sha256: The expected checksum of the files, if known: a damaged file may still load and
+            silently encode text differently.
+        special: Names of special tokens by role (pad, unk, bos, eos, mask), if unusual.
 
     Raises:
-        DataError: The file is missing, is not a tokenizer, or has another checksum.
+        DataError: The file is missing, is not a tokenizer, or has the wrong checksum.
     """
     path = pathlib.Path(path)
     target = target_file(path)
@@ -389,7 +390,8 @@ def load_tokenizer(
     try:
         text, *others = (part.decode("utf-8") for part in raw)
         tokenizer = Tokenizer(text, special, *others)
-        # What loads may still fail at the first text, or name ids it cannot turn back.
+        # A loaded tokenizer may still fail at the first text, or name ids that it cannot convert
+        # back.
         tokenizer.decode(tokenizer.encode("A probe, 1 2."))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None

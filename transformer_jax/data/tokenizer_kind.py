@@ -1,4 +1,4 @@
-"""The kinds of tokenizers that are trained here; flags read them before slow imports."""
+"""The kinds of tokenizers trained here, for flags that are needed before slow imports."""
 
 from typing import Literal
 

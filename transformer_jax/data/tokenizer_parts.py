@@ -1,4 +1,4 @@
-"""Parts of a tokenizer's file: normalization, template, special tokens, tokens of bytes."""
+"""Parts of a tokenizer file: normalization, template, special tokens, byte tokens."""
 
 import itertools
 import json
@@ -37,7 +37,7 @@ _COMPOSING = {"type": "Sequence", "normalizers": [{"type": "NFC"}]}
 
 
 class SpecialTokensTemplate(NamedTuple):
-    """The special tokens around a text, and those between the two texts of a pair."""
+    """The special tokens around a text, and between the two texts of a pair."""
 
     prefix_ids: tuple[int, ...]
     separator_ids: tuple[int, ...]
@@ -45,7 +45,7 @@ class SpecialTokensTemplate(NamedTuple):
 
 
 def text_normalization(backend: tokenizers.Tokenizer) -> TextNormalization:
-    """Returns ``nfc`` for a tokenizer that composes characters before it does anything else."""
+    """Returns ``nfc`` for a tokenizer that first composes characters, otherwise ``none``."""
     if backend.normalizer is None:
         return "none"
     steps = json.loads(backend.normalizer.__getstate__())
@@ -54,9 +54,9 @@ def text_normalization(backend: tokenizers.Tokenizer) -> TextNormalization:
 
 
 def character_ids(text: str) -> np.ndarray | None:
-    """The id of every character by its code point, if the tokenizer is a plain lookup."""
+    """Maps code points to ids, if the tokenizer is a plain lookup of characters."""
     if '"WordLevel"' not in text:
-        return None  # most files are long, and need not be taken apart again
+        return None  # most files are long, so parsing them again is avoided
     file = json.loads(text)
     model, alone = file["model"], {"Regex": r"[\s\S]"}
     parts = file.get("pre_tokenizer") or {}
@@ -77,7 +77,7 @@ def character_ids(text: str) -> np.ndarray | None:
 
 
 def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """A span without leading blanks, unless it is all blank."""
+    """Removes leading blanks from a span, unless it is all blank."""
     if start < end and text[start].isspace():
         kept = text[start:end].lstrip()
         return (end - len(kept), end) if kept else (start, end)
@@ -99,11 +99,11 @@ def template_of(backend: tokenizers.Tokenizer) -> SpecialTokensTemplate | None:
 
 
 def readable(backend: tokenizers.Tokenizer, id: int, special: frozenset[int]) -> str:
-    """Returns the readable name of an id: its text, where it is not a part of a character."""
+    """Returns a readable name of an id: its text, unless it is a part of a character."""
     token = backend.id_to_token(id) or f"#{id}"
     if id in special:
         return token
-    # Alone, a piece of a byte-level vocabulary may be half a character, which decodes to U+FFFD.
+    # Alone, a byte-level token may be part of a character, which decodes to U+FFFD.
     text = backend.decode([id], skip_special_tokens=False)
     if text and "\ufffd" not in text:
         return token if token.startswith("##") else text
@@ -114,7 +114,7 @@ _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 def skipped_ids(text: str) -> frozenset[int] | None:
-    """Returns the ids of special tokens, if the decoder joins tokens of bytes to characters.
+    """Returns the ids of special tokens, if the decoder joins byte tokens into characters.
 
     Args:
         text: The content of a ``tokenizer.json``.
@@ -123,7 +123,7 @@ def skipped_ids(text: str) -> frozenset[int] | None:
         None for any other decoder.
     """
     if '"ByteFallback"' not in text:
-        return None  # most files are long, and need not be taken apart again
+        return None  # most files are long, so parsing them again is avoided
     file = json.loads(text)
     if not _has_byte_fallback(file.get("decoder")):
         return None
@@ -138,10 +138,10 @@ def _has_byte_fallback(decoder: Any) -> bool:
 
 
 def repair_byte_runs(tokens: Sequence[str]) -> list[str]:
-    r"""Puts U+FFFD for the bytes that are no character of UTF-8, so that all others are kept.
+    r"""Replaces bytes that are not UTF-8 by U+FFFD, so that all other bytes are kept.
 
     The decoder of Hugging Face ``tokenizers`` replaces every byte of a run of byte tokens if one of
-    them is part of no character, such as the last of a text that a limit cuts.
+    them is not part of a character, for example at the end of a truncated text.
 
     Example:
         >>> repair_byte_runs(["a", "<0xC3>", "<0xA9>", "<0xF0>", "<0x9F>", "b"])
@@ -160,7 +160,7 @@ def repair_byte_runs(tokens: Sequence[str]) -> list[str]:
 
 
 def _repair(run: list[str]) -> list[str]:
-    """A run of byte tokens, in which U+FFFD stands for bytes that are no character."""
+    """A run of byte tokens in which invalid bytes are replaced by U+FFFD."""
     data, repaired, at = bytes(int(token[3:5], 16) for token in run), list[str](), 0
     while at < len(data):
         try:
@@ -185,21 +185,21 @@ ROLES = {
 """Names of the token of each role, in order of preference; a role without has a given name only."""
 
 
-# Names by role; under "ends" those of further tokens that end a text, and under "languages" the
+# Names by role; under "ends" names of further tokens that end a text, and under "languages" the
 # stored form of LanguageTags.
 SpecialNames = Mapping[str, Any]
 
 
 def end_ids(vocab: Mapping[str, int], eos: int, given: SpecialNames) -> tuple[int, ...]:
-    """Returns the ids of all tokens that end a text, the one that training writes first.
+    """Returns the ids of all tokens that end a text, starting with the one that training uses.
 
     Args:
         vocab: Ids by token.
         eos: The id of the role ``eos``.
-        given: Names by role; ``ends`` are those of further tokens.
+        given: Names by role; ``ends`` lists further tokens.
 
     Raises:
-        DataError: A name that the vocabulary lacks.
+        DataError: A name is not in the vocabulary.
 
     Example:
         >>> end_ids({"</s>": 1, "<stop>": 2}, 1, {"ends": ["<stop>", "</s>"]})
@@ -213,14 +213,14 @@ def end_ids(vocab: Mapping[str, int], eos: int, given: SpecialNames) -> tuple[in
 
 
 def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
-    """The id of the token of each role that the vocabulary has one for.
+    """The id of the token of each role that the vocabulary has a token for.
 
     Args:
         vocab: Ids by token.
-        given: Names by role, which go before the usual ones; ``ends`` and ``languages`` are none.
+        given: Names by role, which take precedence; ``ends`` and ``languages`` are not roles.
 
     Raises:
-        DataError: An unknown role, or a name that the vocabulary lacks.
+        DataError: An unknown role, or a name that is not in the vocabulary.
 
     Example:
         >>> role_ids({"<s>": 0, "</s>": 1, "<stop>": 2}, {"eos": "<stop>"})
@@ -242,12 +242,12 @@ def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
 
 
 def plain_end(backend: tokenizers.Tokenizer, eos: int, given: SpecialNames) -> frozenset[int]:
-    """Returns the end token if it is plain text, such as a line end: prompts may hold it.
+    """Returns the end token if it is plain text, such as a line end, which prompts may contain.
 
     Args:
         backend: The tokenizer of the library.
         eos: The id of the role ``eos``.
-        given: Names by role that were given beside the file.
+        given: Names by role, given in addition to the file.
 
     Example:
         >>> backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({".": 0, "</s>": 1}))
@@ -260,7 +260,7 @@ def plain_end(backend: tokenizers.Tokenizer, eos: int, given: SpecialNames) -> f
 
 
 def sentinel_ids(vocab: Mapping[str, int]) -> tuple[int, ...]:
-    """The ids of ``<extra_id_0>``, ``<extra_id_1>``, ... of T5, as many as there are.
+    """The ids of T5's ``<extra_id_0>``, ``<extra_id_1>``, ..., as many as exist.
 
     Example:
         >>> sentinel_ids({"a": 0, "<extra_id_1>": 1, "<extra_id_0>": 2})
@@ -271,7 +271,7 @@ def sentinel_ids(vocab: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def target_file(path: pathlib.Path) -> pathlib.Path:
-    """Returns the file for targets beside a tokenizer's file.
+    """Returns the path of the file for targets, next to a tokenizer's file.
 
     Example:
         >>> target_file(pathlib.Path("run/tokenizer.json")).name

@@ -1,4 +1,4 @@
-"""Checks that a tokenizer and a model fit together."""
+"""Checks that a tokenizer and a model match."""
 
 import os
 from typing import Any
@@ -14,17 +14,17 @@ def check_vocabulary(
     exact: bool = False,
     where: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Refuses a tokenizer with ids that a model has no embedding for; more embeddings are usual.
+    """Refuses a tokenizer whose ids exceed a model's embeddings; spare embeddings are usual.
 
     Args:
-        tokenizer: Its ``vocab_size`` is one more than its largest id.
+        tokenizer: Tokenizer whose ``vocab_size`` is its largest id plus one.
         vocabs: The vocabulary sizes of the model's tables.
         exact: Whether the model must have as many tokens as the tokenizer (n-gram models).
-        where: The folder or run that holds both; None for objects in memory.
+        where: Folder or run that holds both; None for objects in memory.
 
     Raises:
-        ConfigError: The objects do not fit together.
-        CheckpointError: The files of the folder do not fit together.
+        ConfigError: The objects do not match.
+        CheckpointError: The files of the folder do not match.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer

@@ -1,1 +1,1 @@
-"""Conversations as data: templates, rendered text, and token ids of which some are answers."""
+"""Conversations as data: templates, rendered text, and token ids with answers marked."""

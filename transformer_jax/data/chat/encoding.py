@@ -1,7 +1,7 @@
-"""Conversations as token ids, and which of these are answers.
+"""Conversations as token ids, with answers marked.
 
-Time and memory are linear in the messages: a conversation is rendered and tokenized once, and
-whatever else is rendered or tokenized to find its answers is a part of bounded size.
+Time and memory are linear in the messages: a conversation is rendered and tokenized once, and any
+further rendering or tokenizing to locate its answers is limited to parts of bounded size.
 """
 
 import functools
@@ -19,28 +19,28 @@ from transformer_jax.data.tokenizer import Tokenizer
 __all__ = ["AnswerFinder", "ChatEncoder", "EncodedChat"]
 
 _ASKED: list[Message] = [{"role": "user", "content": "a"}]
-# Messages that are rendered up to each of their answers. Longer conversations are rendered in
-# parts of half of it, which overlap.
+# Longest conversation that is rendered up to each of its answers. Longer ones are rendered in
+# overlapping parts of half this length.
 _MOST = 64
 
 
 class AnswerFinder:
-    """Finds answers: an answer begins after the text that asks for it.
+    """Locates answers, each of which begins after the text that prompts for it.
 
     Args:
-        renderer: Renders conversations by the template.
-        name: The name of the template, for messages.
+        renderer: Renders conversations with the template.
+        name: Name of the template, for messages.
     """
 
     def __init__(self, renderer: MarkedRenderer, name: str):
         self._renderer, self._name = renderer, name
 
     def starts(self, chat: Sequence[Message], text: str) -> list[int]:
-        """The first character of each answer.
+        """Returns the first character of each answer.
 
         A conversation of more than 64 messages is rendered in parts, each with the system prompt,
-        so that the work grows with the messages alone. Where the text is not that of its parts one
-        after the other, the conversation is rendered up to each answer.
+        so that the work grows only linearly. If the concatenated parts do not give the text, the
+        conversation is rendered up to each answer instead.
 
         Args:
             chat: The conversation.
@@ -48,25 +48,26 @@ class AnswerFinder:
 
         Raises:
             ConfigError: The template is refused.
-            DataError: The text before an answer is another one when the template asks for it.
+            DataError: The template changes the text before an answer when it prompts for the
+                answer.
         """
         if len(chat) > _MOST:
             try:
                 starts = self._starts_by_parts(chat, text)
             except DataError:
-                starts = None  # of a part, which is not the conversation
+                starts = None  # of a part, which does not match the conversation
             if starts is not None:
                 return starts
         return self._starts_one_by_one(chat, text)
 
     def _starts_by_parts(self, chat: Sequence[Message], text: str) -> list[int] | None:
-        """The same by parts of the conversation; None if the text is not made of them.
+        """Computes the same from parts; None if the text does not consist of them.
 
-        A part begins with the turn before the last answer of the part before, so that the text from
-        there to the next answer is in it.
+        A part begins with the turn before the last answer of the previous part, so it contains the
+        text from there to the next answer.
         """
         system = list(chat[: int(chat[0]["role"] == "system")])
-        begin, known = len(system), -1  # the last message whose answer is found
+        begin, known = len(system), -1  # the last message whose answer is located
         found: list[int] = []
         while True:
             end = begin + _MOST // 2
@@ -78,7 +79,7 @@ class AnswerFinder:
             starts = self._starts_one_by_one(part, shown)
             numbers = _answers(chat, begin, end)
             if known < 0 and not numbers:
-                return []  # nobody answers in the whole conversation
+                return []  # no answer in the complete conversation
             if known < 0 and starts:
                 if not text.startswith(shown[: starts[0]]):
                     return None
@@ -104,14 +105,14 @@ class AnswerFinder:
                 continue
             follows = i > 0 and chat[i - 1]["role"] == "user"
             start = self._after_asking(chat[:i], text)
-            # Some templates ask after messages alone, or after those of the user alone.
+            # Some templates only prompt after messages, or only after user messages.
             if start is None or not (follows or text.endswith(self._header, 0, start)):
                 start = None if follows else self._after_header(chat, i, text)
             if start is None:
                 raise DataError(
-                    f"message {i + 1}: {self._name} writes what stands before this answer "
-                    f"otherwise when it asks for it, and has no {{% generation %}} tags, so that "
-                    f"answers cannot be told apart"
+                    f"message {i + 1}: {self._name} writes the text before this answer "
+                    f"differently when it prompts for it, and has no {{% generation %}} tags, so "
+                    f"that answers cannot be located"
                 )
             found.append(start)
         return found
@@ -126,10 +127,10 @@ class AnswerFinder:
         return len(asked) if text.startswith(asked) else None
 
     def _after_header(self, chat: Sequence[Message], number: int, text: str) -> int | None:
-        """Returns the start of an answer that follows no message of the user, or nothing at all.
+        """Returns the start of an answer that does not follow a user message.
 
-        Up to its content the text is the same whatever that is; what asks for answers elsewhere
-        stands there.
+        Up to its content, the text is the same for any content, and ends with the text that prompts
+        for answers elsewhere.
         """
         others = [
             self._renderer.render(
@@ -144,7 +145,7 @@ class AnswerFinder:
 
     @functools.cached_property
     def _header(self) -> str:
-        """The text by which the template asks for an answer."""
+        """The text with which the template prompts for an answer."""
         plain, asked = (
             self._renderer.render(_ASKED, add_generation_prompt=asks).text for asks in (False, True)
         )
@@ -163,7 +164,7 @@ def _shared(one: str, other: str) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-# Characters of the conversations that are tokenized together.
+# Number of characters of conversations that are tokenized together.
 _CHARACTERS = 1_000_000
 _TURN: list[Message] = [
     {"role": "user", "content": "a"},
@@ -175,25 +176,26 @@ class EncodedChat(NamedTuple):
     """A conversation as token ids."""
 
     ids: list[int]
-    answers: np.ndarray  # bool, which of the ids are answers and their end tokens
+    answers: np.ndarray  # bool, True for ids of answers and their end tokens
 
 
 class ChatEncoder:
-    """Conversations to token ids, by a chat template.
+    """Encodes conversations with a chat template.
 
     Special tokens of the template become their ids, as in ``apply_chat_template`` of Hugging Face
-    transformers. Those that a message spells out stay text: nobody ends a turn by writing its end.
+    transformers. If a message spells one out, it stays text, so nobody can end a turn by writing
+    its end token.
 
     Attributes:
         template: The chat template.
-        tokenizer: Tokenizer of the model.
+        tokenizer: The model's tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate):
-        """Takes the tokenizer and the template.
+        """Stores the tokenizer and the template.
 
         Raises:
-            ConfigError: The template ends answers with no special token of the tokenizer.
+            ConfigError: The template does not end answers with a special token of the tokenizer.
         """
         self.template, self.tokenizer = template, tokenizer
         self._texts = PartTokenizer(tokenizer)
@@ -202,10 +204,10 @@ class ChatEncoder:
 
     @functools.cached_property
     def end_tokens(self) -> tuple[int, ...]:
-        """The tokens that end an answer: that of the template, and EOS.
+        """The tokens that end an answer: the template's, and EOS.
 
         Raises:
-            ConfigError: The template ends answers with no special token of the tokenizer.
+            ConfigError: The template does not end answers with a special token of the tokenizer.
         """
         try:
             [encoded] = self.encode([_TURN])
@@ -217,7 +219,7 @@ class ChatEncoder:
         return tuple(dict.fromkeys((last, self.tokenizer.eos)))
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The ids that an answer to the last message follows.
+        """Returns the ids before an answer to the last message.
 
         Raises:
             ConfigError: The template is refused.
@@ -230,15 +232,15 @@ class ChatEncoder:
         return [tokens.ids for tokens in self._texts.encode(rendered)]
 
     def encode(self, chats: Sequence[Sequence[Message]]) -> list[EncodedChat]:
-        """The ids of whole conversations, and which are answers.
+        """Encodes complete conversations, with answers marked.
 
-        Answers are what ``{% generation %}`` tags of the template hold. Without tags, they are what
-        follows the text that asks for the answer, up to the next special token.
+        Answers are inside the ``{% generation %}`` tags of the template. Without tags, they follow
+        the text that prompts for them, up to the next special token.
 
         Raises:
             ConfigError: The template is refused.
-            DataError: The template refuses a conversation; or it is not clear which tokens are
-                answers, because the tokens before an answer are others without it.
+            DataError: The template refuses a conversation; or it is ambiguous which tokens are
+                answers, because the tokens before an answer differ without it.
         """
         encoded: list[EncodedChat] = []
         for group in _groups(chats):
@@ -269,7 +271,7 @@ class ChatEncoder:
     def _spans(
         self, chat: Sequence[Message], rendered: MarkedText
     ) -> Sequence[tuple[int, int | None]]:
-        """The characters of each answer; an end of None is the next special token."""
+        """Yields the character span of each answer; an end of None is the next special token."""
         if not self.template.marks_answers:
             return [(start, None) for start in self._finder.starts(chat, rendered.text)]
         count = sum(message["role"] == "assistant" for message in chat)
@@ -282,17 +284,17 @@ class ChatEncoder:
     def encode_answers(
         self, chats: Sequence[Sequence[Message]], answers: Sequence[str]
     ) -> list[tuple[list[int], list[int]]]:
-        """For each conversation the ids that its answer follows, and those of the answer.
+        """For each conversation, returns the ids before its answer, and the ids of the answer.
 
-        The last of an answer is the token that ends it.
+        The last id of an answer is the token that ends it.
 
         Args:
-            chats: Conversations whose last message is not of the assistant.
+            chats: Conversations whose last message is not from the assistant.
             answers: An answer to each.
 
         Raises:
             ConfigError: The template is refused.
-            DataError: As of :meth:`encode`.
+            DataError: As for :meth:`encode`.
         """
         prompts = self._prompts(chats)
         said: list[Message] = [{"role": "assistant", "content": text} for text in answers]
@@ -301,8 +303,8 @@ class ChatEncoder:
         for prompt, whole in zip(prompts, wholes, strict=True):
             if whole.ids[: len(prompt)] != prompt:
                 raise DataError(
-                    f"{self.template.name} writes what stands before an answer otherwise when it "
-                    f"asks for it, so that the answer cannot be told apart"
+                    f"{self.template.name} writes the text before an answer differently when it "
+                    f"prompts for it, so that the answer cannot be located"
                 )
             end = int(np.flatnonzero(whole.answers)[-1]) + 1
             found.append((prompt, whole.ids[len(prompt) : end]))
@@ -310,14 +312,14 @@ class ChatEncoder:
 
     def _no_end(self) -> str:
         return (
-            f"{self.template.name} ends answers with no special token of the tokenizer, so that "
+            f"{self.template.name} does not end answers with a special token of the tokenizer: "
             f"nothing would end what the model writes: add the special tokens of the template, or "
             f"choose another template"
         )
 
 
 def _groups(chats: Sequence[Sequence[Message]]) -> Iterator[list[Sequence[Message]]]:
-    """Conversations that are tokenized together."""
+    """Groups conversations that are tokenized together."""
     group: list[Sequence[Message]] = []
     characters = 0
     for chat in chats:

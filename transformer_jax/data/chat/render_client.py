@@ -1,4 +1,4 @@
-"""Chat templates rendered in another process, which a template cannot outlast or outgrow."""
+"""Chat templates rendered in another process, with limits on its time and memory."""
 
 import atexit
 import contextlib
@@ -22,33 +22,33 @@ from transformer_jax.data.chat import render_process
 
 __all__ = ["RenderAnswer", "render_elsewhere"]
 
-# Seconds that the process may take to start, on a busy machine.
+# Seconds that the process may take to start on a busy machine.
 _START = 60.0
-# Besides the time of the processor that the system limits: a process may be kept waiting.
+# In addition to processor time, which the system limits: a process may have to wait.
 _PATIENCE = 30.0
-_LOOK = 0.1  # seconds between looks at the memory, where the system does not limit it
-# Of the environment: where libraries are, and which time it is.
+_LOOK = 0.1  # seconds between checks of its memory, if the system does not limit it
+# Environment variables to keep: the locations of libraries, and the time zone.
 _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ", "TZDIR")
-# Signals of others, who stop processes.
+# Signals by which others stop processes.
 _STOPPED = frozenset(-one for one in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT))
 
 
 class RenderAnswer(NamedTuple):
-    """The result of a template, or the reason why there is none."""
+    """The result of a template, or the reason for its failure."""
 
     text: str = ""
     answers: tuple[tuple[int, int], ...] = ()
-    kind: str = ""  # of an error: syntax, conversation, refused or fails; empty is none
+    kind: str = ""  # of an error: syntax, conversation, refused or fails; empty without an error
     reason: str = ""
-    line: int = 0  # of an error of syntax
+    line: int = 0  # of a syntax error
 
 
 def render_elsewhere(text: str, values: dict[str, Any]) -> RenderAnswer:
-    """Renders a conversation in the process for templates, which starts where there is none.
+    """Renders a conversation in the template process, which is started if necessary.
 
     Args:
         text: The template.
-        values: Its variables, of plain types; ``messages`` among them.
+        values: Its variables, of plain types, including ``messages``.
 
     Raises:
         ConfigError: The process cannot be started.
@@ -68,7 +68,7 @@ def render_elsewhere(text: str, values: dict[str, Any]) -> RenderAnswer:
 
 
 def _ask(request: bytes, messages: int) -> RenderAnswer | None:
-    """The answer to a request; None if others stopped the process."""
+    """Returns the answer to a request; None if something else stopped the process."""
     global _process
     if _process is None:
         _process = _RenderProcess()
@@ -80,7 +80,7 @@ def _ask(request: bytes, messages: int) -> RenderAnswer | None:
         code = process.close()
         reason = error.reason or _reason(code)
         return None if reason is None else RenderAnswer(kind="refused", reason=reason)
-    except BaseException:  # such as Ctrl-C: an answer that nobody reads would be the next one's
+    except BaseException:  # such as Ctrl-C: an unread answer would be taken for the next one's
         _process = None
         process.close()
         raise
@@ -95,7 +95,7 @@ _TIME = "it computes longer than a conversation of this size needs"
 
 
 def _reason(code: int) -> str | None:
-    """Returns the fault of a template by its process's exit code; None if others stopped it."""
+    """Returns the template's fault, from the exit code; None if something else stopped it."""
     if code == -signal.SIGPROF:
         return _TIME
     if code in (-signal.SIGSEGV, -signal.SIGBUS):
@@ -104,7 +104,7 @@ def _reason(code: int) -> str | None:
 
 
 class _Ended(Exception):  # noqa: N818  (no error of the program)
-    """The process ended, or has to: the reason, if it is known."""
+    """The process ended, or must end: the reason, if known."""
 
     def __init__(self, reason: str | None = None):
         super().__init__(reason)
@@ -112,10 +112,10 @@ class _Ended(Exception):  # noqa: N818  (no error of the program)
 
 
 class _RenderProcess:
-    """A process that renders one conversation after another.
+    """A process that renders conversations one at a time.
 
-    It has a session of its own, so that Ctrl-C in a terminal is not for it, and ends with its
-    standard input.
+    It has its own session, so Ctrl-C in a terminal does not reach it, and it ends with its standard
+    input.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class _RenderProcess:
             raise
 
     def ask(self, request: bytes, messages: int) -> tuple[RenderAnswer, bool]:
-        """The answer to a request, and whether the process ends after it.
+        """Returns the answer to a request, and whether the process ends after it.
 
         Raises:
             _Ended: The process ended, or exceeds its limits.
@@ -172,13 +172,13 @@ class _RenderProcess:
         return RenderAnswer(text, spans, kind, reason, answer.get("line", 0)), answer["ends"]
 
     def close(self) -> int:
-        """Ends the process, and returns its exit code."""
+        """Ends the process and returns its exit code."""
         self._close_pipes()
-        self._child.kill()  # it does not write files
+        self._child.kill()  # it writes no files
         return self._child.wait()
 
     def forget(self) -> None:
-        """Leaves the process to the one that this one was forked from."""
+        """Detaches from the process, which belongs to the process that this one was forked from."""
         self._close_pipes()
         self._child.returncode = 0
 
@@ -187,7 +187,7 @@ class _RenderProcess:
             os.close(handle)
 
     def _line(self, until: float, size: int = 0) -> bytes:
-        """The next line."""
+        """Returns the next line."""
         while (end := self._read.find(b"\n")) < 0:
             self._more(until, size)
         line = bytes(self._read[:end])
@@ -195,7 +195,7 @@ class _RenderProcess:
         return line
 
     def _more(self, until: float, size: int) -> None:
-        """Reads what is there, or waits for it."""
+        """Reads available bytes, or waits for them."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         while not poll.poll(1000 * (_PATIENCE if self._limits_memory else _LOOK)):
@@ -208,7 +208,7 @@ class _RenderProcess:
         self._read += part
 
     def _memory(self) -> int:
-        """Bytes of memory that the process has."""
+        """Memory of the process in bytes."""
         command = ["ps", "-o", "rss=", "-p", str(self._child.pid)]
         with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
             done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
@@ -220,7 +220,7 @@ _REASONS = {"memory": _MEMORY, "recursion": "it calls itself without end, or is 
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe, whose ends are none of the standard streams, where these are closed."""
+    """A pipe whose ends differ from the standard streams, even if these are closed."""
     ends = os.pipe()
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends]
     for end in ends:
@@ -229,7 +229,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _folders() -> list[str]:
-    """Returns the folders of this package and of Jinja with its dependencies."""
+    """Returns the folders of this package, and of Jinja with its dependencies."""
     specs = map(importlib.util.find_spec, ("jinja2", "markupsafe"))
     files = [transformer_jax.__file__, *(spec.origin for spec in specs if spec and spec.origin)]
     return list(dict.fromkeys(str(Path(str(file)).resolve().parents[1]) for file in files))
@@ -247,7 +247,7 @@ _process: _RenderProcess | None = None
 
 
 def _forget() -> None:
-    """A forked process starts its own: two would read each other's answers."""
+    """Makes a forked process start its own: two would read each other's answers."""
     global _lock, _process
     _lock = threading.Lock()
     if _process is not None:

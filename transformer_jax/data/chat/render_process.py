@@ -1,7 +1,7 @@
 """The program of the process in which chat templates run, within limits of the system.
 
-It is started by its path, without the modules of its parent: it imports Jinja and the sandbox
-alone. It reads one request after another from standard input and ends with it, so that it does not
+It is started by its path, without the modules of its parent, and imports only Jinja and the
+sandbox. It reads one request at a time from standard input and ends with it, so that it does not
 outlive its parent. See :mod:`transformer_jax.data.chat.render_client` for the other side.
 """
 
@@ -17,29 +17,30 @@ from typing import IO, Any
 __all__ = ["main", "most_memory", "most_seconds"]
 
 _MEGABYTE = 2**20
-# Memory for a conversation of no size, and for each byte of a request.
+# Memory for an empty conversation, and for each byte of a request.
 _MEMORY, _MEMORY_PER_BYTE = 128 * _MEGABYTE, 32
-# Seconds of the processor, likewise; and for each message.
+# Seconds of processor time for an empty conversation, per byte, and per message.
 _SECONDS, _SECONDS_PER_BYTE, _SECONDS_PER_MESSAGE = 0.5, 4e-6, 5e-4
-# A process that has grown by so much begins anew.
+# A process that has grown by this much is restarted.
 _MOST_GROWTH = 64 * _MEGABYTE
 
 
 def main(paths: list[str]) -> None:
     """Answers requests until standard input ends.
 
-    A request is its size and text and variables by ``marshal``; an answer is a line of JSON and, if
-    it has a ``size``, so many bytes of text. The first line is written before any request.
+    A request is its size, then the text and variables encoded by ``marshal``; an answer is a line
+    of JSON, followed by ``size`` bytes of text if it has a ``size``. The first line is written
+    before any request.
 
     Args:
-        paths: Folders of the packages that are imported.
+        paths: Folders of the packages to import.
     """
     sys.path += paths
     from transformer_jax.data.chat.sandbox import render
 
     for name in (signal.SIGINT, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, whatever it computes
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, whatever it is computing
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
         with contextlib.suppress(OSError, ValueError):
@@ -61,24 +62,24 @@ def main(paths: list[str]) -> None:
 
 
 def most_seconds(size: int, messages: int) -> float:
-    """The seconds of the processor that a request may take, by its bytes and messages."""
+    """The seconds of processor time that a request may take, by its bytes and messages."""
     return _SECONDS + size * _SECONDS_PER_BYTE + messages * _SECONDS_PER_MESSAGE
 
 
 def most_memory(size: int) -> int:
-    """The bytes that a request of so many bytes may take, besides those of the program."""
+    """The memory in bytes that a request may take, in addition to the program's."""
     return _MEMORY + size * _MEMORY_PER_BYTE
 
 
 def _answer(render: Any, text: str, values: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Renders a conversation, or names the kind of error and its message."""
+    """Renders a conversation, or returns the kind of error and its message."""
     try:
         return _answer_or_reason(render, text, values)
     except RecursionError:
         return {"kind": "recursion"}, b""
     except MemoryError:
         return {"kind": "memory"}, b""
-    except Exception:  # the message of an error can fail too
+    except Exception:  # the message of an error may fail too
         return {"kind": "fails", "reason": "its error has no message"}, b""
 
 
@@ -102,7 +103,7 @@ def _answer_or_reason(
         return {"kind": "refused", "reason": _line(error)}, b""
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # whatever the expressions of a template raise
+    except Exception as error:  # expressions in a template raise any error
         return {"kind": "fails", "reason": _line(error)}, b""
 
 
@@ -116,14 +117,14 @@ def _write(sink: IO[bytes], answer: dict[str, Any], text: bytes = b"") -> None:
 
 
 def _memory() -> int:
-    """Bytes of the address space; 0 where the system does not tell."""
+    """Size of the address space in bytes; 0 if the system does not report it."""
     with contextlib.suppress(OSError), open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
     return 0
 
 
 def _limit_memory(begun: int, size: int) -> bool:
-    """Limits the address space for a request of so many bytes; whether the system does it."""
+    """Limits the address space for a request of ``size`` bytes; returns whether this worked."""
     if not begun:
         return False
     most = begun + most_memory(size)

@@ -1,4 +1,4 @@
-"""Rendered conversations as tokens, in which special tokens that messages spell out stay text."""
+"""Tokenization of rendered conversations; special tokens that messages spell out stay text."""
 
 import bisect
 import itertools
@@ -17,15 +17,15 @@ from transformer_jax.data.tokenizer import Tokenizer
 
 __all__ = ["MarkedRenderer", "MarkedText", "PartTokenizer", "TextTokens"]
 
-# Stands within special tokens that a message spells out, so that they stay text. One of the last
-# characters of Unicode, which no text holds.
+# Inserted into special tokens that a message spells out, so that they stay text. One of the last
+# characters of Unicode, which no text contains.
 _MARKS = ("\U0010fffd", "\U0010fffc", "\U0010fffb", "\U0010fffa")
 
 
-# Characters that are tokenized in one go, and about as many together: tokenizing takes many times
-# the memory of the tokens.
+# Characters that are tokenized in one go, and roughly together: tokenizing takes many times the
+# memory of the tokens.
 _CHUNK, _TOGETHER = 20_000, 200_000
-_AT_ONCE = 500  # ends of texts that are tokenized together
+_AT_ONCE = 500  # number of ends of texts that are tokenized together
 _FLAGS = ("lstrip", "single_word", "normalized")
 
 
@@ -34,11 +34,11 @@ class MarkedText(NamedTuple):
 
     text: str
     cuts: list[int]  # no token crosses these characters
-    answers: tuple[tuple[int, int], ...]  # spans of characters within ``{% generation %}`` tags
+    answers: tuple[tuple[int, int], ...]  # character spans within ``{% generation %}`` tags
 
 
 class MarkedRenderer:
-    """Renders conversations, and notes where messages spell special tokens out."""
+    """Renders conversations, and records where messages spell out special tokens."""
 
     def __init__(self, template: ChatTemplate, special: Iterable[str]):
         self._template = template
@@ -49,8 +49,8 @@ class MarkedRenderer:
 
         Raises:
             ConfigError: The template is refused.
-            DataError: The template refuses the conversation; or a message spells a special token,
-                and all of the characters that could part it.
+            DataError: The template refuses the conversation; or a message spells out a special
+                token and contains all characters that could separate it.
         """
         if not any(self._spelled.search(message["content"]) for message in messages):
             text, answers = self._template.render(messages, **variables)
@@ -77,8 +77,8 @@ class TextTokens(NamedTuple):
 
     Attributes:
         ids: The ids.
-        spans: Where each token starts and ends in the text, int32 ``[T 2]``.
-        parts: Of each part between cuts, the first character and the first token.
+        spans: Start and end of each token in the text, int32 ``[T 2]``.
+        parts: First character and first token of each part between cuts.
         special: Indices of the tokens that are special tokens of the text.
     """
 
@@ -88,21 +88,21 @@ class TextTokens(NamedTuple):
     special: np.ndarray
 
     def count_from(self, end: int) -> int:
-        """The number of tokens that start before a character."""
+        """Returns the number of tokens that start before a character."""
         return int(np.searchsorted(self.spans[:, 0], end))
 
     def next_special(self, first: int) -> int | None:
-        """The index after the next special token from a token on; None if there is none."""
+        """Returns the index after the next special token from ``first`` on; None without one."""
         at = int(np.searchsorted(self.special, first))
         return int(self.special[at]) + 1 if at < len(self.special) else None
 
 
 class _Prefix(NamedTuple):
-    """The end of a text before an answer, from where its tokens depend on nothing earlier."""
+    """The end of a text before an answer, whose tokens do not depend on anything earlier."""
 
     text: str
-    token: int  # index in the conversation of the first token that is compared
-    skipped: tuple[int, ...]  # ids of special tokens; the first token compared is the last of them
+    token: int  # index in the conversation of the first token to compare
+    skipped: tuple[int, ...]  # ids of special tokens; the first compared token is the last of them
 
 
 class _Chunk(NamedTuple):
@@ -133,7 +133,7 @@ class PartTokenizer:
     """Tokenizes rendered conversations.
 
     Attributes:
-        special: The ids of special tokens by their text.
+        special: Ids of special tokens, by their text.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -146,13 +146,13 @@ class PartTokenizer:
             one["content"]: one["id"] for one in added if one.get("special")
         }
         self._names = {id: name.strip() for name, id in self.special.items()}
-        # The tokens of a text are those of its parts, if it is divided before special tokens that
-        # are told by their characters alone.
+        # A text can be divided before special tokens that are recognized by their characters alone;
+        # its tokens are then those of its parts.
         plain = not any(one.get(flag) for one in added for flag in _FLAGS)
         self._divides = _any_of(self.special) if plain and self.special else None
 
     def encode(self, rendered: Sequence[MarkedText]) -> list[TextTokens]:
-        """The tokens of texts; none crosses a cut."""
+        """Returns the tokens of texts; no token crosses a cut."""
         parts = [_Parts() for _ in rendered]
         for group in _groups(self._chunks(rendered)):
             texts = [rendered[chunk.number].text[chunk.begin : chunk.end] for chunk in group]
@@ -162,7 +162,7 @@ class PartTokenizer:
         return [self._join(one.text, found) for one, found in zip(rendered, parts, strict=True)]
 
     def _chunks(self, rendered: Sequence[MarkedText]) -> Iterator["_Chunk"]:
-        """The parts of texts between cuts, the long ones divided before special tokens."""
+        """Splits texts at cuts, and long parts also before special tokens."""
         for number, (text, cuts, _) in enumerate(rendered):
             for start, end in itertools.pairwise([0, *cuts, len(text)]):
                 begin = start
@@ -175,7 +175,7 @@ class PartTokenizer:
 
     def _join(self, text: str, parts: "_Parts") -> TextTokens:
         ids, at = parts.ids, np.concatenate(parts.spans)
-        # The unknown token can stand for a text that does not spell it.
+        # The unknown token may stand for a text that does not spell it.
         special = [
             i
             for i, id in enumerate(ids)
@@ -189,16 +189,16 @@ class PartTokenizer:
         encoded: Sequence[TextTokens],
         starts: Sequence[Sequence[int]],
     ) -> list[list[int | None]]:
-        """The number of tokens of each text before some of its characters.
+        """The number of tokens of each text before given characters.
 
         Args:
             rendered: Conversations.
             encoded: Their tokens.
-            starts: Characters of each.
+            starts: Characters in each.
 
         Returns:
-            For each conversation and character the number; None where the tokens of the text up to
-            there are not the first ones of the whole text.
+            For each conversation and character, the number; None if the tokens of the text up to
+            there are not the first tokens of the complete text.
         """
         asked = [
             [self._prefix(one.text, tokens, start) for start in places]
@@ -218,11 +218,11 @@ class PartTokenizer:
                 yield encoding.ids
 
     def _prefix(self, text: str, tokens: TextTokens, start: int) -> _Prefix:
-        """The end of ``text[:start]``.
+        """Returns the end of ``text[:start]``.
 
-        It begins one special token before the one from which tokens are compared: tokens after a
-        special token depend on nothing before it, but a tokenizer may treat the first characters of
-        a text in another way, or join the blanks around a special token to it.
+        It begins one special token before the first token to compare: tokens after a special token
+        depend on nothing before it, but a tokenizer may treat the first characters of a text
+        differently, or merge the blanks around a special token into it.
         """
         place = bisect.bisect_left(tokens.parts, (start, 0)) - 1
         begin, first = tokens.parts[max(place, 0)]
@@ -236,7 +236,7 @@ class PartTokenizer:
 
 
 def _count(ids: list[int], prefix: _Prefix, found: list[int]) -> int | None:
-    """The number of tokens up to the end of a prefix; None if the tokens of the whole differ."""
+    """The number of tokens up to the end of a prefix; None if the complete text's tokens differ."""
     at = -1
     for id in prefix.skipped:
         at = found.index(id, at + 1)
@@ -246,7 +246,7 @@ def _count(ids: list[int], prefix: _Prefix, found: list[int]) -> int | None:
 
 
 def _groups(chunks: Iterable[_Chunk]) -> Iterator[list[_Chunk]]:
-    """Chunks that are tokenized together."""
+    """Groups chunks that are tokenized together."""
     group: list[_Chunk] = []
     size = 0
     for chunk in chunks:
@@ -260,6 +260,6 @@ def _groups(chunks: Iterable[_Chunk]) -> Iterator[list[_Chunk]]:
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """A pattern of any of the texts, the longest that there is."""
+    """A pattern that matches any of the texts, preferring the longest."""
     ordered = sorted(names, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered)) or "(?!)")

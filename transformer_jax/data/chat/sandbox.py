@@ -1,8 +1,8 @@
-"""The Jinja environment of chat templates: that of Hugging Face, with fewer permissions.
+"""The Jinja environment of chat templates: Hugging Face's, with fewer permissions.
 
-A template comes with a checkpoint of somebody else, so it is a program that nobody has read. It
-reaches nothing but what it is given (a sandbox), and it runs in a process whose time and memory the
-system limits (:mod:`transformer_jax.data.chat.render_process`).
+A template comes with somebody else's checkpoint, so it is a program that nobody has reviewed. It
+accesses only its arguments (a sandbox), and it runs in a process whose time and memory the system
+limits (:mod:`transformer_jax.data.chat.render_process`).
 """
 
 import datetime
@@ -19,12 +19,12 @@ from jinja2.utils import Namespace
 
 __all__ = ["ChatEnvironment", "ConversationRefused", "OutputTooLong", "render"]
 
-# One character becomes a text of any length.
+# One character can become a text of any length.
 _TABLES = frozenset(("translate", "maketrans"))
 
 
 class OutputTooLong(Exception):  # noqa: N818  (a refusal)
-    """A template that writes more than any layout of a conversation needs."""
+    """A template writes more than any layout of a conversation needs."""
 
 
 class ConversationRefused(jinja2.TemplateError):
@@ -32,7 +32,7 @@ class ConversationRefused(jinja2.TemplateError):
 
 
 class _WrittenText:
-    """The characters that a template has written, and the spans of answers among them."""
+    """The characters that a template has written, and the answer spans among them."""
 
     def __init__(self, characters: int = 0):
         self.longest = 100_000 + 16 * characters
@@ -54,13 +54,13 @@ def render(text: str, values: dict[str, Any]) -> tuple[str, list[tuple[int, int]
         values: Its variables, of plain types; ``messages`` among them.
 
     Returns:
-        The text, and the spans of its characters within ``{% generation %}`` tags.
+        The text, and the character spans within ``{% generation %}`` tags.
 
     Raises:
         OutputTooLong: The template writes too much.
         ConversationRefused: The template refuses the conversation.
-        jinja2.TemplateError: The template is no valid Jinja, or an expression of it fails.
-        Exception: Whatever else an expression of the template raises.
+        jinja2.TemplateError: The template is not valid Jinja, or one of its expressions fails.
+        Exception: Any other error of an expression of the template.
 
     Example:
         >>> render("{{ messages[0].content }}!", {"messages": [{"content": "Hi"}]})
@@ -82,7 +82,7 @@ def _compiled(text: str) -> jinja2.Template:
 
 
 def _characters(value: Any) -> int:
-    """The number of characters of all texts in a value."""
+    """The number of characters in all texts of a value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -91,12 +91,12 @@ def _characters(value: Any) -> int:
 
 
 class AnswerSpans(jinja2.ext.Extension):
-    """The tag ``{% generation %}``: notes which characters of the text are answers."""
+    """The tag ``{% generation %}``, which records the character spans of answers."""
 
     tags = {"generation"}  # noqa: RUF012  (Jinja declares a set)
 
     def parse(self, parser: Any) -> nodes.Node:
-        """The tag as a call, which gets what stands in it."""
+        """Parses the tag as a call whose body is the tag's content."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_note"), [], [], body).set_lineno(line)
@@ -108,10 +108,10 @@ class AnswerSpans(jinja2.ext.Extension):
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles chat templates, with the options, filters and globals that Hugging Face gives them.
+    """Compiles chat templates, with the options, filters and globals of Hugging Face.
 
-    It differs where a template is refused: an attribute that begins with an underscore raises
-    instead of being empty, and ``lipsum`` is missing.
+    It refuses more: an attribute that begins with an underscore raises instead of being empty, and
+    ``lipsum`` is missing.
     """
 
     output: _WrittenText
@@ -122,7 +122,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[AnswerSpans, jinja2.ext.loopcontrols],
         )
-        self.output = _WrittenText()  # of what the compiler computes
+        self.output = _WrittenText()  # for constants that the compiler computes
         self.filters["tojson"] = _tojson
         self.globals |= {
             "range": range,
@@ -134,7 +134,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Returns whether a template may reach for an attribute."""
+        """Returns whether a template may access an attribute."""
         return attr not in _TABLES and super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
@@ -149,7 +149,7 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON, in which no character is escaped for HTML."""
+    """Encodes JSON without escaping characters for HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -1,4 +1,4 @@
-"""Conversations for training: token ids with answers marked, and rows that hold several."""
+"""Conversations for training: token ids with answers marked, and rows of several conversations."""
 
 import dataclasses
 import hashlib
@@ -29,10 +29,10 @@ _AT_ONCE = 512  # conversations encoded at a time
 
 @dataclasses.dataclass(frozen=True)
 class ChatStore(TokenStore):
-    """Conversations of ids: number ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
+    """Conversations of ids: conversation ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
 
     Attributes:
-        answers: Which of the ids are answers or end them: 1, else 0.
+        answers: 1 for ids of answers and their end tokens, otherwise 0.
         counts: ``conversations``, ``answers`` (tokens), ``truncated`` and ``skipped``.
     """
 
@@ -51,22 +51,22 @@ def build_chats(
     writes: bool = True,
     flag: str = "data.train",
 ) -> ChatStore:
-    """The conversations of a file as token ids.
+    """Encodes the conversations of a file.
 
     Args:
         path: A file for :func:`~transformer_jax.data.conversations.read_conversations`.
-        encoder: Encoder of conversations, with the chat template.
-        limit: Most tokens of a conversation.
-        too_long: Longer conversations: ``truncate`` leaves out their first tokens, ``skip`` leaves
-            them out, ``error`` refuses them. One of which no answer is left is skipped.
-        prepare: The preparation of messages.
+        encoder: Encoder with the chat template.
+        limit: Largest number of tokens in a conversation.
+        too_long: For longer conversations: ``truncate`` drops their first tokens, ``skip`` drops
+            them, ``error`` refuses them. A conversation without a remaining answer is skipped.
+        prepare: Preparation of the messages.
         cache: Folder that keeps the arrays, memory-mapped; None keeps them in memory.
         writes: Whether missing arrays are added to the cache.
         flag: The setting of the file, for messages.
 
     Raises:
         ConfigError: The chat template is refused.
-        DataError: A line is no conversation that the template takes; with file and line.
+        DataError: A line is not a conversation that the template accepts; with file and line.
     """
     file = local_data(path, flag)
     template = encoder.template
@@ -88,7 +88,7 @@ def build_chats(
 
 
 def _identity(prepare: Preparation) -> list[object]:
-    """The preparation in a checksum; earlier versions did not normalize."""
+    """The preparation for a checksum; earlier versions did not normalize."""
     normalization = prepare.normalization
     return [prepare.lowercase, *[normalization] * (normalization != "none")]
 
@@ -120,7 +120,7 @@ def _collect(
                 )
             kept = EncodedChat(chat.ids[-limit:], chat.answers[-limit:])
             counts["truncated"] += too_long == "truncate"
-        # The first token is no target: nothing stands before it.
+        # The first token is not a target: nothing precedes it.
         if not kept.answers[1:].any() or (len(chat.ids) > limit and too_long == "skip"):
             counts["skipped"] += 1
             continue
@@ -138,14 +138,14 @@ def _collect(
 def _encoded(
     chats: Iterator[Conversation], encoder: ChatEncoder
 ) -> Iterator[tuple[str, EncodedChat]]:
-    """Each conversation as ids, and its file and line."""
+    """Yields each conversation as ids, with its file and line."""
     group: list[Conversation] = []
 
     def flush() -> Iterator[tuple[str, EncodedChat]]:
         try:
             found = encoder.encode([chat.messages for chat in group])
         except DataError:
-            found = [_alone(chat, encoder) for chat in group]  # to name the line
+            found = [_alone(chat, encoder) for chat in group]  # again one by one, to name the line
         yield from zip([chat.where for chat in group], found, strict=True)
 
     for chat in chats:
@@ -166,14 +166,14 @@ def _alone(chat: Conversation, encoder: ChatEncoder) -> EncodedChat:
 def split_chats(
     store: ChatStore, share: float
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " valid"]]:
-    """Indices of conversations for training and for validation, in their order.
+    """Splits conversations into training and validation; returns their indices, in order.
 
-    Those with the least hashes are held out, at least one and never all, so that what is held out
-    does not depend on the order of lines; conversations that are alike stay together.
+    The conversations with the smallest hashes are held out, at least one and never all, so the
+    choice does not depend on the order of lines; equal conversations stay together.
 
     Args:
         store: The conversations.
-        share: The share that is held out; 0 holds out none.
+        share: Fraction to hold out; 0 holds out none.
     """
     count = len(store)
     everything = np.arange(count)
@@ -191,10 +191,10 @@ def split_chats(
 
 
 class ChatPlan(PackingPlan):
-    """Conversations packed into rows, several to a row where they fit, which do not see each other.
+    """Conversations packed into rows, several per row if they fit, which do not see each other.
 
-    Every token of a conversation but its first is a target once an epoch; which of these have
-    weight, :func:`chat_rows` says. Conversations are no longer than a row and the token before it.
+    Every token of a conversation but the first is a target once per epoch; :func:`chat_rows` sets
+    their weights. A conversation is at most as long as a row plus the token before it.
     """
 
     def __init__(
@@ -207,12 +207,12 @@ class ChatPlan(PackingPlan):
         seed: int = 0,
         shuffle: bool = True,
     ):
-        """Plans for the ``chosen`` conversations of ``store``; see ``PackingPlan``."""
+        """Makes a plan for the ``chosen`` conversations of ``store``; see ``PackingPlan``."""
         chosen = np.asarray(chosen, np.int64)
         targets = store.lengths[chosen] - 1
         super().__init__(targets, length=length, rows=rows, seed=seed, shuffle=shuffle)
-        # Where the targets of a conversation begin in the store, by where they would begin if
-        # there were no others between them.
+        # Where the targets of a conversation begin in the store, given where they would begin
+        # without the conversations that were not chosen.
         self._packed = np.cumsum(targets) - targets
         self._places = store.offsets[chosen] + 1
 
@@ -220,13 +220,13 @@ class ChatPlan(PackingPlan):
         found = super()._rows(indices, epoch)
         chat = np.searchsorted(self._packed, found.begins, "right") - 1
         begins = np.where(found.lengths > 0, self._places[chat], 0)
-        # The first input of each is its own first token, not BOS.
+        # The first input of each conversation is its own first token, not BOS.
         fresh = np.zeros_like(found.starts_document)
         return dataclasses.replace(found, begins=begins, starts_document=fresh)
 
 
 def chat_rows(store: ChatStore, batch: RowBatch, T: int, pad: int) -> dict[str, np.ndarray]:
-    """The arrays of one batch, in which only answers have weight.
+    """Returns the arrays of one batch, in which only answers have weight.
 
     Args:
         store: The conversations.
@@ -235,8 +235,8 @@ def chat_rows(store: ChatStore, batch: RowBatch, T: int, pad: int) -> dict[str, 
         pad: The id of padding.
 
     Returns:
-        Those of :func:`~transformer_jax.data.language_model_plans.make_rows`; ``weights`` are 1
-        where the target is part of an answer or ends it.
+        As for :func:`~transformer_jax.data.language_model_plans.make_rows`; ``weights`` are 1 if
+        the target is part of an answer or ends it.
     """
     rows = make_rows(store, batch, T, pad, pad)
     marked = TokenStore(store.answers, store.offsets)

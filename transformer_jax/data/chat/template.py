@@ -1,4 +1,4 @@
-"""Chat templates: a conversation as the one text that a language model reads."""
+"""Chat templates, which turn a conversation into the text that a language model reads."""
 
 import dataclasses
 import json
@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 _LAYOUTS = Path(__file__).parent / "layouts"
-# Longer texts are no layout of a conversation, and no special tokens.
+# Longer texts are not layouts of a conversation, and longer tokens not special tokens.
 _MOST_CHARACTERS, _MOST_SPECIAL = 100_000, 10_000
-# Special tokens of built-in templates besides those.
+# Special tokens of built-in templates besides BOS and EOS.
 _SPECIAL_OF = {
     "chatml": ("<|im_start|>", "<|im_end|>"),
     "gemma": ("<start_of_turn>", "<end_of_turn>"),
@@ -44,18 +44,18 @@ class RenderedChat(NamedTuple):
     """A conversation as text."""
 
     text: str
-    answers: tuple[tuple[int, int], ...]  # spans of characters within ``{% generation %}`` tags
+    answers: tuple[tuple[int, int], ...]  # character spans within ``{% generation %}`` tags
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatTemplate:
-    """A layout of conversations, as ``tokenizer_config.json`` holds it.
+    """A layout of conversations, as in ``tokenizer_config.json``.
 
     Attributes:
         text: The template, in Jinja.
-        special: Special tokens by the names that templates use, such as ``eos_token``; a name that
-            is missing is undefined. None are those of the tokenizer.
-        name: Where the template is from, for messages.
+        special: Special tokens by the names that templates use, such as ``eos_token``; missing
+            names are undefined. None uses the tokenizer's.
+        name: Source of the template, for messages.
     """
 
     text: str
@@ -64,7 +64,7 @@ class ChatTemplate:
 
     @property
     def marks_answers(self) -> bool:
-        """Returns whether answers stand within ``{% generation %}`` tags."""
+        """Returns whether the template has ``{% generation %}`` tags around answers."""
         return "endgeneration" in self.text
 
     def render(
@@ -74,17 +74,17 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
         **variables: Any,
     ) -> RenderedChat:
-        r"""The text of a conversation.
+        r"""Renders a conversation as text.
 
-        The result is that of ``apply_chat_template`` of Hugging Face transformers.
+        The result is the same as from ``apply_chat_template`` of Hugging Face transformers.
 
         Args:
             messages: The conversation; each has at least a ``role`` and a ``content``.
-            add_generation_prompt: Whether the text ends with what an answer begins after.
+            add_generation_prompt: Whether the text ends with the prompt for an answer.
             **variables: Further variables of the template.
 
         Raises:
-            ConfigError: The template is no valid Jinja, reaches for what it may not, or loops or
+            ConfigError: The template is not valid Jinja, accesses something forbidden, or loops or
                 writes far more than the conversation needs.
             DataError: The template refuses the conversation.
 
@@ -111,10 +111,10 @@ class ChatTemplate:
         raise DataError(f"{self.name} {verb} the conversation: {found.reason}")
 
     def _check_sizes(self) -> None:
-        """Refuses a template that is no layout; what it may compute grows with all that it reads.
+        """Refuses a template that is too long: its permitted work grows with everything it reads.
 
         Raises:
-            ConfigError: The template, or its special tokens, are too long.
+            ConfigError: The template or its special tokens are too long.
         """
         tokens = sum(map(len, (self.special or {}).values()))
         for subject, size, most in (
@@ -129,7 +129,7 @@ class ChatTemplate:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` made of plain types alone, so that a template finds no methods of others."""
+    """Converts ``value`` to plain types, whose methods are safe for a template to call."""
     if isinstance(value, str):
         return str(value)
     if value is None or isinstance(value, bool | int | float):
@@ -152,9 +152,9 @@ def built_in() -> tuple[str, ...]:
 
 
 def special_tokens(template: ChatTemplate) -> tuple[str, ...]:
-    """The special tokens that a built-in template writes besides BOS and EOS.
+    """Special tokens that a built-in template writes in addition to BOS and EOS.
 
-    Of other templates none are known: their checkpoints have them.
+    For other templates none are known: their checkpoints contain them.
 
     Example:
         >>> special_tokens(named_template("chatml"))
@@ -165,12 +165,12 @@ def special_tokens(template: ChatTemplate) -> tuple[str, ...]:
 
 
 def named_template(name: str, special: Mapping[str, str] | None = None) -> ChatTemplate:
-    """A built-in template, or that of a file or folder.
+    """Returns a built-in template, or the template in a file or folder.
 
     Args:
-        name: A name of :func:`built_in`, a file of Jinja, or a folder or a JSON file that holds
-            a ``chat_template``.
-        special: Special tokens by name; None are those of the file, if it names any.
+        name: A name from :func:`built_in`, a Jinja file, or a folder or JSON file with a
+            ``chat_template``.
+        special: Special tokens by name; None uses the file's, if it names any.
 
     Raises:
         ConfigError: There is no such template.
@@ -200,9 +200,9 @@ def named_template(name: str, special: Mapping[str, str] | None = None) -> ChatT
 
 
 def find_template(folder: Path) -> ChatTemplate | None:
-    """The chat template of a Hugging Face folder or a run directory, or None.
+    """Returns the chat template of a Hugging Face folder or a run directory, or None.
 
-    That of ``chat_template.jinja``, else of ``tokenizer_config.json``, with the special tokens of
+    From ``chat_template.jinja``, or else ``tokenizer_config.json``, with the special tokens from
     :func:`token_names`.
 
     Raises:
@@ -222,11 +222,11 @@ def find_template(folder: Path) -> ChatTemplate | None:
 
 
 def copy_template(source: Path, target: Path) -> None:
-    """Gives a folder the chat template of another, if it has one, and the tokens that it names.
+    """Copies the chat template of a folder, if it has one, and the tokens that it names.
 
     Args:
         source: A Hugging Face folder or a run directory.
-        target: The folder that gets ``chat_template.jinja`` and names in ``tokenizer_config.json``.
+        target: The folder to write ``chat_template.jinja`` and ``tokenizer_config.json`` to.
 
     Raises:
         OSError: It cannot be written.
@@ -245,7 +245,7 @@ def copy_template(source: Path, target: Path) -> None:
 def _of_json(path: Path) -> ChatTemplate | None:
     fields = read_object(path)
     text = fields.get("chat_template")
-    if isinstance(text, list):  # several by name, of which the default counts
+    if isinstance(text, list):  # several by name, of which the default is used
         text = dict(_named(text)).get("default")
     if not isinstance(text, str):
         return None

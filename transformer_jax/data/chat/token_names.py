@@ -1,4 +1,4 @@
-"""Special tokens of a folder by the names that chat templates use."""
+"""Special tokens of a folder, by the names that chat templates use."""
 
 import json
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from transformer_jax.data.files import read_file
 
 __all__ = ["TOKEN_NAMES", "read_object", "read_template", "token_names", "tokens_of"]
 
-# What chat templates call special tokens.
+# Names of special tokens in chat templates.
 TOKEN_NAMES = (
     "bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token",
 )  # fmt: skip
-_LARGEST_FILE = 1 << 26  # bytes, of a template and of what holds one
-_FILES = ("special_tokens_map.json", "tokenizer_config.json")  # the latter counts where both say it
+_LARGEST_FILE = 1 << 26  # bytes, of a template or of a file with one
+_FILES = ("special_tokens_map.json", "tokenizer_config.json")  # the latter takes precedence
 
-# Names that a class of tokenizers gives its special tokens where no file does.
+# Default names of special tokens by tokenizer class, used if no file names them.
 _CLASS_TOKENS: Mapping[str, Mapping[str, str]] = {
     "llama": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
     "gpt2": dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>"),
@@ -27,18 +27,18 @@ _CLASS_TOKENS: Mapping[str, Mapping[str, str]] = {
         "pad_token": "<pad>", "mask_token": "<mask>",
     },
 }  # fmt: skip
-# The class by the type of the model where no file names it, and of types whose ``tokenizer_class``
-# transformers does not believe; it has a class without names of its own for others.
+# Tokenizer class by model type, if no file names it, and for types whose ``tokenizer_class``
+# transformers ignores; for other types it uses a class without default names.
 _CLASS_OF = {"gpt2": "gpt2", "opt": "gpt2", "qwen3": "qwen2", "gemma": "gemma", "gemma2": "gemma"}
 _FIXED_CLASS = {"qwen2": "qwen2", "phi3": "", "mistral": ""}
 
 
 def token_names(folder: Path) -> dict[str, str] | None:
-    """Returns the special tokens of a folder by the names that templates use.
+    """Returns the special tokens of a folder, by the names that templates use.
 
-    The names are those of its files, or of the class of its tokenizer where no file gives one. A
-    token that a file sets to null is left out, as transformers has it. None if the folder has no
-    such file and no type of model, as runs have not that were never published.
+    They come from its files, or from the tokenizer class if no file names one. A token that a file
+    sets to null is omitted, as in transformers. The result is None if the folder has no such file
+    and no model type, as for runs that were never exported.
 
     Raises:
         ConfigError: A file is damaged.
@@ -55,11 +55,11 @@ def token_names(folder: Path) -> dict[str, str] | None:
 
 
 def tokens_of(fields: Mapping[str, Any], kind: str = "") -> dict[str, str]:
-    """Returns the special tokens that the settings of a tokenizer define.
+    """Returns the special tokens defined by a tokenizer's settings.
 
     Args:
         fields: The settings.
-        kind: The type of the model.
+        kind: The model type.
 
     Example:
         >>> tokens_of({"eos_token": {"content": "</s>"}, "pad_token": None})
@@ -80,7 +80,7 @@ def tokens_of(fields: Mapping[str, Any], kind: str = "") -> dict[str, str]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file; empty if it holds something else.
+    """Returns the JSON object in a file; empty if it contains anything else.
 
     Raises:
         ConfigError: It cannot be read, or is not JSON.

@@ -1,6 +1,6 @@
-"""``babel``: sentences of four artificial languages, which one grammar makes of meanings.
+"""``babel``: sentences in four artificial languages, generated from meanings by one grammar.
 
-Every meaning has one sentence in each language and every sentence one meaning, so the true
+Every meaning has one sentence in each language, and every sentence one meaning, so the correct
 translation of any sentence into any language is known. :mod:`.babel_languages` has the words.
 """
 
@@ -40,13 +40,13 @@ __all__ = [
 
 Split = Literal["train", "valid", "test"]
 
-_ASIDE = 0.1  # of the meanings, for each of valid and test
-_PATIENCE = 50_000  # draws without anything new before a split is taken to be exhausted
+_ASIDE = 0.1  # fraction of the meanings, for each of valid and test
+_PATIENCE = 50_000  # draws without a new meaning before a split counts as exhausted
 
 
 @dataclasses.dataclass(frozen=True)
 class Phrase:
-    """A noun, its number and its adjective."""
+    """A noun with its number and adjective."""
 
     noun: str
     number: str
@@ -55,7 +55,7 @@ class Phrase:
 
 @dataclasses.dataclass(frozen=True)
 class Meaning:
-    """A statement: all that a sentence says, in any language."""
+    """A statement: everything that a sentence says, in any language."""
 
     verb: str
     tense: str
@@ -67,7 +67,7 @@ class Meaning:
 
 
 def express(meaning: Meaning, language: str) -> str:
-    """Returns the sentence of a meaning.
+    """Returns the sentence for a meaning.
 
     Example:
         >>> dogs = Phrase("dog", "plural", "red")
@@ -117,7 +117,7 @@ def _place(grammar: Language, meaning: Meaning) -> tuple[str, ...]:
 
 
 def parse(sentence: str, language: str) -> Meaning | None:
-    """Returns the meaning of a sentence, or None where the language does not make it.
+    """Returns the meaning of a sentence, or None if it is not in the language.
 
     Example:
         >>> parse(express(meanings("test", 1)[0], "d"), "d") == meanings("test", 1)[0]
@@ -155,7 +155,7 @@ def _readings(language: str) -> Mapping[str, Form]:
 
 @cache
 def _pattern(language: str) -> re.Pattern[str]:
-    """Returns the order of the parts of a sentence, whose words are letters of their kinds."""
+    """Returns a pattern for the order of sentence parts, with a letter per kind of word."""
     grammar = LANGUAGES[language]
     phrase = "a?n" if grammar.adjective_first else "na?"
     place = f"r{phrase}" if grammar.preposition else f"{phrase}r"
@@ -173,7 +173,7 @@ def _read_phrase(forms: Sequence[Form]) -> Phrase:
 
 
 def translate(sentence: str, source: str, target: str) -> str | None:
-    """Returns the translation of a sentence, or None where the source language does not make it.
+    """Returns the translation of a sentence, or None if it is not in the source language.
 
     Example:
         >>> translate("pukis naran", "a", "b")
@@ -184,19 +184,19 @@ def translate(sentence: str, source: str, target: str) -> str | None:
 
 
 def split_of(meaning: Meaning) -> Split:
-    """Returns the split of a meaning, whatever the seed: a tenth each is for valid and test."""
+    """Returns the split of a meaning, for any seed: valid and test get a tenth each."""
     place = stable_hash(f"babel {express(meaning, 'a')}") / 2**48
     return "test" if place < _ASIDE else "valid" if place < 2 * _ASIDE else "train"
 
 
 def meanings(split: Split, count: int, seed: int = 0) -> list[Meaning]:
-    """Returns different meanings of a split, in an order that depends on the seed alone.
+    """Returns distinct meanings of a split, in an order that depends only on the seed.
 
-    Fewer are the beginning of more. No meaning belongs to two splits, whatever the seeds.
+    A smaller count is a prefix of a larger one. No meaning belongs to two splits, for any seeds.
 
     Raises:
-        ConfigError: No such split, or a negative count.
-        DataError: Chance does not find so many.
+        ConfigError: An unknown split, or a negative count.
+        DataError: Random draws do not find this many.
 
     Example:
         >>> first, *rest = meanings("train", 3)
@@ -224,16 +224,16 @@ def meanings(split: Split, count: int, seed: int = 0) -> list[Meaning]:
 def training_meanings(
     sizes: Sequence[int], overlap: float = 0.0, seed: int = 0
 ) -> list[list[Meaning]]:
-    """Returns the meanings of the training texts of several pairs of languages.
+    """Returns the meanings of the training texts for several language pairs.
 
     Args:
         sizes: The number of meanings of each pair.
-        overlap: The share of the meanings of the smallest pair that all pairs have in common; no
-            two pairs share any other meaning.
-        seed: Another one draws other meanings.
+        overlap: Fraction of the smallest pair's meanings that all pairs share; no two pairs share
+            any other meaning.
+        seed: Random seed of the meanings.
 
     Raises:
-        DataError: There are not so many meanings.
+        DataError: There are not enough meanings.
 
     Example:
         >>> first, second = training_meanings([100, 50], overlap=0.5)

@@ -1,8 +1,8 @@
-"""The four languages of ``babel``: their words, orders and agreements.
+"""The four languages of ``babel``: words, word orders and agreement.
 
-A language writes each concept by one stem of its own. Prefixes and suffixes of a stem say number,
-case, class, tense and polarity, as the slots of the language have it. No two forms of a language
-are written alike, so each word has one reading.
+A language has one stem per concept. Prefixes and suffixes mark number, case, class, tense and
+polarity, according to the slots of the language. No two forms of a language are spelled alike, so
+each word has one reading.
 """
 
 import dataclasses
@@ -77,18 +77,18 @@ class Form(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A place before or behind a stem: its affix by the values of features.
+    """A position before or after a stem, with its affixes by feature values.
 
     Attributes:
-        features: Their names, separated by blanks.
-        affixes: By the values of these features, separated by blanks.
+        features: Names of the features, separated by blanks.
+        affixes: Affix by the values of these features, separated by blanks.
     """
 
     features: str
     affixes: Mapping[str, str]
 
     def affix(self, features: Features) -> str:
-        """Returns the affix of a word with these features."""
+        """Returns the affix for these features."""
         return self.affixes[" ".join(features[name] for name in self.features.split())]
 
 
@@ -98,19 +98,19 @@ _NO_SLOTS: tuple[_Slots, _Slots] = ((), ())
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Language:
-    """A language: the sounds of its stems, its orders, and the slots of its words.
+    """A language: sounds of stems, word orders, and slots of words.
 
     Attributes:
-        code: Its name in settings and tags.
+        code: Name in settings and tags.
         syllable: Onsets, vowels and codas, separated by blanks; - is none.
-        order: Of the parts of a sentence: subject S, verb V, object O, place P, negation X.
-        adjective_first: Whether adjectives stand before their noun.
-        preposition: Whether relations stand before their noun.
-        classes: The number of noun classes.
+        order: Order of sentence parts: subject S, verb V, object O, place P, negation X.
+        adjective_first: Whether adjectives precede their noun.
+        preposition: Whether relations precede their noun.
+        classes: Number of noun classes.
         noun: Prefix slots and suffix slots of nouns.
         adjective: Slots of adjectives, which agree with their noun.
         verb: Slots of verbs, which agree with their subject.
-        negation: The word of negation, the part X; empty where the verb says it.
+        negation: The word of negation, part X; empty if the verb marks it.
     """
 
     code: str
@@ -125,7 +125,7 @@ class Language:
     negation: str
 
     def word_class(self, noun: str) -> str:
-        """Returns the class of a noun: a property of the word, which says nothing more.
+        """Returns the class of a noun, an arbitrary property of the word.
 
         Example:
             >>> [language.word_class("dog") for language in LANGUAGES.values()]
@@ -134,7 +134,7 @@ class Language:
         return str(1 + stable_hash(f"{self.code} class {noun}") % self.classes)
 
     def word(self, kind: Kind, concept: str, features: Features) -> str:
-        """Returns the form of a concept with these features; others are ignored.
+        """Returns the form of a concept with these features; irrelevant features are ignored.
 
         Example:
             >>> LANGUAGES["a"].word("noun", "dog", {"number": "plural"})
@@ -171,13 +171,13 @@ class Language:
 
 
 def stable_hash(text: str) -> int:
-    """Returns a number below 2**48 that any machine makes of the same text."""
+    """Returns a number below 2**48 that depends only on the text, on any machine."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
 @cache
 def _stems(language: Language) -> dict[tuple[Kind, str], str]:
-    """Returns a stem of two syllables for each concept."""
+    """Returns a two-syllable stem for each concept."""
     parts = [[sound.strip("-") for sound in sounds.split()] for sounds in language.syllable]
     syllables = ["".join(sounds) for sounds in itertools.product(*parts)]
     stems = sorted(
@@ -189,7 +189,7 @@ def _stems(language: Language) -> dict[tuple[Kind, str], str]:
 
 
 def _agreement(*affixes: str) -> Slot:
-    """Returns a slot of class and number: singular and plural of each class in turn."""
+    """Returns a slot for class and number: singular and plural of each class in turn."""
     keys = [f"{1 + i // 2} {VALUES['number'][i % 2]}" for i in range(len(affixes))]
     return Slot("class number", dict(zip(keys, affixes, strict=True)))
 
@@ -206,7 +206,7 @@ _D_SUBJECTS = _agreement("a", "ba", "li", "ri", "ku", "zu")
 LANGUAGES = {
     language.code: language
     for language in (
-        # Word order alone tells the object; verbs agree in number.
+        # Only word order marks the object; verbs agree in number.
         Language(
             "a",
             ("p t k m n l r", "a i u", "-"),
@@ -219,7 +219,7 @@ LANGUAGES = {
             verb=((), (_slot("tense", "te", "", "so"), _slot("number", "", "n"))),
             negation="ne",
         ),
-        # Cases on nouns and their adjectives; the verb says the negation.
+        # Cases on nouns and their adjectives; the verb marks negation.
         Language(
             "b",
             ("b d g v z", "e o", "n r l k"),
@@ -232,7 +232,7 @@ LANGUAGES = {
             verb=((), (_slot("tense", "ud", "ez", "ib"), _slot("polarity", "", "ga"))),
             negation="",
         ),
-        # Two genders, with which adjectives and verbs agree.
+        # Two genders; adjectives and verbs agree with them.
         Language(
             "c",
             ("f s h w y", "a e o", "l m t"),
@@ -245,7 +245,7 @@ LANGUAGES = {
             verb=((), (_slot("tense", "is", "u", "er"), _agreement("", "n", "ta", "tan"))),
             negation="yo",
         ),
-        # Three classes, which prefixes of nouns, adjectives and verbs show.
+        # Three classes, marked by prefixes of nouns, adjectives and verbs.
         Language(
             "d",
             ("ch j g x q", "i u e", "-"),

@@ -1,4 +1,4 @@
-"""Sentence pairs of ``babel``: training, validation and test texts of named directions."""
+"""Sentence pairs of ``babel``: training, validation and test texts for given directions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,15 +10,15 @@ from transformer_jax.data.pairs import Pairs
 
 __all__ = ["TESTS", "babel_pairs", "parallel_sentences", "training_counts"]
 
-VALIDATION, TESTS = 100, 200  # meanings of each direction
-_MOST = 1_000_000  # training pairs of each direction
+VALIDATION, TESTS = 100, 200  # meanings per direction
+_MOST = 1_000_000  # training pairs per direction
 
 
 def training_counts(pairs: Mapping[Direction, str]) -> dict[Direction, int]:
     """Returns the number of training pairs of each direction.
 
     Raises:
-        ConfigError: A language is none of ``babel``, or a number is none.
+        ConfigError: A language is not in ``babel``, or a number is invalid.
 
     Example:
         >>> training_counts({Direction("a", "b"): "5000"})
@@ -41,20 +41,18 @@ def training_counts(pairs: Mapping[Direction, str]) -> dict[Direction, int]:
 def babel_pairs(
     counts: Mapping[Direction, int], overlap: float = 0.0, seed: int = 0
 ) -> tuple[Pairs, Pairs, dict[str, Pairs]]:
-    """Returns the training, validation and test pairs of directions.
+    """Returns the training, validation and test pairs of the directions.
 
-    The two directions of a pair of languages have the same meanings, of which a smaller number are
-    the first. All directions are validated and tested on the same meanings, none of which is
-    trained on.
+    Both directions of a language pair use the same meanings; the smaller count is a prefix. All
+    directions are validated and tested on the same meanings, none of which is trained on.
 
     Args:
-        counts: The number of training pairs of each direction.
-        overlap: The share of meanings that pairs of languages have in common, see
-            :func:`.training_meanings`.
-        seed: Another one draws other training meanings.
+        counts: Number of training pairs of each direction.
+        overlap: Fraction of meanings that language pairs share, see :func:`.training_meanings`.
+        seed: Random seed of the training meanings.
 
     Raises:
-        DataError: There are not so many meanings.
+        DataError: There are not enough meanings.
 
     Example:
         >>> train, valid, tests = babel_pairs({Direction("a", "b"): 3, Direction("b", "a"): 2})

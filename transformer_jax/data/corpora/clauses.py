@@ -1,4 +1,4 @@
-"""The clauses of ``phrasebook``: tense, negation, questions, and where the time goes."""
+"""The clauses of ``phrasebook``: tense, negation, questions, and the position of time phrases."""
 
 from transformer_jax.data.corpora.grammar import Grammar
 from transformer_jax.data.corpora.morphology import english_forms, portuguese_forms
@@ -19,7 +19,7 @@ AUXILIARIES = {
     "should": ("devo deve devemos devem", "inf", "should", "base", "fut", 0.7),
 }
 SIMPLE = {"pres": 3.0, "past": 4.0}
-# Who: a person doing, a person in a state, an animal, a thing, transport, a building.
+# Subjects: a person doing, a person in a state, an animal, a thing, transport, a building.
 PEOPLE = {"h": 1.0, "s": 0.15, "a": 0.1, "t": 0.05, "v": 0.04, "b": 0.04}
 ADJECTIVAL = "fruit dish food drink clothes furniture text device thing vehicle transport building"
 ADJECTIVAL += " place room show instrument flower tree idea toss photo mango sleeve bank bench"
@@ -52,7 +52,7 @@ def _say(
 
 
 def _plain(g: Grammar) -> None:
-    """Someone does something, or does not."""
+    """Adds clauses in which someone does something, or does not."""
     for people, share in PEOPLE.items():
         for agreement, (person, _, _, weight) in AGREEMENT.items():
             who = f"<S.{people}.{agreement}>".replace("S.s", "S.h")
@@ -63,7 +63,7 @@ def _plain(g: Grammar) -> None:
                 if (people, tense) == ("t", "pres"):
                     continue
                 times: tuple[str, ...] = ("", f"ADV.{tense}")
-                if person == "1p":  # "compramos" is now or then: only the time tells
+                if person == "1p":  # "compramos" is present or past: only the time phrase tells
                     times = (f"ADVS.{tense}",) if tense == "past" else ("", f"ADVS.{tense}")
                 if people == "s":
                     kind = "ADVL" if person == "1p" else "ADVM"
@@ -96,10 +96,10 @@ def _plain(g: Grammar) -> None:
 def _future(g: Grammar, people: str, agreement: str, w: float) -> None:
     """Adds sentences about future acts, planned or not.
 
-    "Irá" with a verb is "will do", but a journey to somewhere at a stated time is planned, and said
-    in the present progressive: "irá viajar ao Rio em Dezembro", "is travelling to Rio in December".
+    "Irá" with a verb is "will do", but a journey to a place at a stated time is planned, and uses
+    the present progressive: "irá viajar ao Rio em Dezembro", "is travelling to Rio in December".
     Without the time ("will travel to Rio") or the destination ("will travel in December"), after
-    "quando" and in all that is not a journey it stays "will".
+    "quando", and for everything but journeys, it is "will".
     """
     who = f"<S.{people}.{agreement}>".replace("S.s", "S.h")
     ours, will = _auxiliary("fut", agreement)
@@ -122,7 +122,7 @@ def _future(g: Grammar, people: str, agreement: str, w: float) -> None:
 
 
 def _questions(g: Grammar) -> None:
-    """Who, what, where, when, why, how many."""
+    """Adds questions with who, what, where, when, why and how many."""
     for agreement, (person, _, _, weight) in AGREEMENT.items():
         who, w = f"<S.h.{agreement}>", weight * 0.5
         tenses = {"fut": ("irei irá iremos irão", "will")}
@@ -194,7 +194,7 @@ def _being(g: Grammar) -> None:
 
 
 def _be(forms: dict[str, str], tense: str, agreement: str, person: str) -> tuple[str, str]:
-    """A verb of being and "to be", in any of three tenses."""
+    """Adds a verb of being and "to be", in three tenses."""
     _, now, then, _ = AGREEMENT[agreement]
     if tense == "fut":
         return f"{_auxiliary('fut', agreement)[0]} {forms['inf']}", "will be"
@@ -202,7 +202,7 @@ def _be(forms: dict[str, str], tense: str, agreement: str, person: str) -> tuple
 
 
 def _states(g: Grammar) -> None:
-    """Ages, hunger, trades and where one is from."""
+    """Adds ages, hunger, trades and origins."""
     have, be = portuguese_forms("ter"), portuguese_forms("ser")
     for gender in ("m", "f"):
         for number in "sp":
@@ -248,7 +248,7 @@ def _things(g: Grammar) -> None:
 
 
 def add_clauses(g: Grammar) -> None:
-    """Adds every kind of sentence as a way to write ``<S>``."""
+    """Adds every kind of sentence as an expansion of ``<S>``."""
     _where(g)
     _plain(g)
     _questions(g)
@@ -258,7 +258,7 @@ def add_clauses(g: Grammar) -> None:
 
 
 def _where(g: Grammar) -> None:
-    """Adds questions about the place of living, or of acts on things."""
+    """Adds questions about where one lives, or does something to a thing."""
     for form in [n.removeprefix("VP.h.") for n in list(g.rules) if n.startswith("VP.h.")]:
         if form.startswith("ger"):
             continue

@@ -1,4 +1,4 @@
-"""Synchronous grammars: rules that write a sentence in two languages at once."""
+"""Synchronous grammars, whose rules write a sentence in two languages at once."""
 
 import random
 from bisect import bisect
@@ -14,14 +14,14 @@ Pair = tuple[str, str]
 
 
 class Rule(NamedTuple):
-    """One way to write a symbol; a part is a word, or the number of a child."""
+    """One expansion of a symbol; a part is a word, or the index of a child."""
 
     children: Words
     source: tuple[str | int, ...]
     target: tuple[str | int, ...]
     weight: float
-    tag: str  # "kind:word", or "" for a word whose company is of no interest
-    join: str  # two kinds; the words so tagged among the rule and its children are a pair
+    tag: str  # "kind:word", or "" for a word whose combinations do not matter
+    join: str  # two kinds; words with these tags in the rule and its children form a pair
 
 
 class Derivation(NamedTuple):
@@ -38,13 +38,13 @@ _Memo = dict[tuple[str, int], _Found]
 
 
 def _join(kinds: str, tags: Words) -> tuple[Pair, ...]:
-    """Every pair of tags of the two kinds."""
+    """All pairs of tags of the two kinds."""
     first, second = kinds[0], kinds[1]
     return tuple((a, b) for a in tags if a[0] == first for b in tags if b[0] == second)
 
 
 def _numbered(text: str, children: Words) -> tuple[str | int, ...]:
-    """Words as they are, symbols as their number among the children."""
+    """Words unchanged, and symbols as their index among the children."""
     return tuple(
         children.index(word[1:-1]) if word[0] == "<" and word[1:-1] in children else word
         for word in text.split()
@@ -53,7 +53,7 @@ def _numbered(text: str, children: Words) -> tuple[str | int, ...]:
 
 @dataclass
 class Grammar:
-    """Rules by symbol; symbols are written ``<like this>``, no symbol may contain itself.
+    """Rules by symbol; symbols are written ``<like this>``, and may not be recursive.
 
     Example:
         >>> grammar = Grammar()
@@ -81,7 +81,7 @@ class Grammar:
         tag: str = "",
         join: str = "",
     ) -> None:
-        """Adds a rule; both sides must name the same symbols, in any order."""
+        """Adds a rule; both sides must contain the same symbols, in any order."""
         children = tuple(word[1:-1] for word in source.split() if word[0] == "<")
         if not source or len(set(children)) < len(children):
             raise ValueError(f"{symbol}: empty source or a symbol twice in {source!r}")
@@ -92,7 +92,7 @@ class Grammar:
         self.rules.setdefault(symbol, []).append(Rule(children, left, right, weight, tag, join))
 
     def copy(self, symbol: str, weights: Mapping[str, float]) -> None:
-        """Adds, for each named symbol, a rule that writes ``symbol`` as that one."""
+        """Adds, for each named symbol, a rule that expands ``symbol`` to it."""
         for child, weight in weights.items():
             if child in self.rules:
                 self.rule(symbol, f"<{child}>", f"<{child}>", weight)
@@ -118,9 +118,9 @@ class Grammar:
         return Derivation(tuple(source), tuple(target), tags, pairs)
 
     def sample(self, symbol: str, draw: random.Random) -> Derivation:
-        """A derivation by chance: at every symbol a rule in proportion to its weight."""
+        """Samples a derivation: at every symbol, a rule in proportion to its weight."""
         ready = self._choices.get(symbol)
-        if ready is None:  # what writes words alone is combined once
+        if ready is None:  # rules of words only are combined once
             rules = self.rules[symbol]
             sums = list(accumulate(rule.weight for rule in rules))
             options = [rule if rule.children else self._combine(rule, []) for rule in rules]
@@ -133,7 +133,7 @@ class Grammar:
         return self._combine(chosen, [self.sample(child, draw) for child in chosen.children])
 
     def _first(self, symbol: str) -> dict[str, list[Rule]]:
-        """The rules of a symbol by the first word of what they write."""
+        """The rules of a symbol, by the first word that they write."""
         if symbol not in self._index:
             table: dict[str, list[Rule]] = {}
             for rule in self.rules[symbol]:
@@ -145,13 +145,13 @@ class Grammar:
         return self._index[symbol]
 
     def parse(self, symbol: str, words: Words) -> list[Derivation]:
-        """Every derivation of exactly these words; one, if the grammar is unambiguous."""
+        """All derivations of exactly these words; one, if the grammar is unambiguous."""
         memo: _Memo = {}
         found = self._symbol_at(symbol, 0, words, memo)
         return [derivation for end, derivation in found if end == len(words)]
 
     def _symbol_at(self, symbol: str, start: int, words: Words, memo: _Memo) -> _Found:
-        """Returns the ends of a symbol that starts here, with its derivations."""
+        """Returns the possible ends of a symbol that starts here, with their derivations."""
         found = memo.get((symbol, start))
         if found is None:
             word = words[start] if start < len(words) else ""
@@ -178,7 +178,7 @@ class Grammar:
         return found
 
     def count(self, symbol: str) -> int:
-        """Counts the derivations: a sum over rules of a product over children."""
+        """Counts derivations: a sum over rules of products over children."""
         memo: dict[str, int] = {}
 
         def ways(name: str) -> int:
@@ -194,11 +194,11 @@ class Grammar:
         return ways(symbol)
 
     def distinct(self, symbol: str) -> int:
-        """Counts the different sources, without listing them.
+        """Counts distinct sources without listing them.
 
-        The sources are read word by word by a deterministic automaton whose state is the set of
-        all that may still follow. Equal to `count` if and only if no source has two derivations,
-        so then each source has one translation.
+        A deterministic automaton reads the sources word by word; its state is the set of everything
+        that may follow. The result equals :meth:`count` if and only if no source has two
+        derivations, and then each source has one translation.
         """
         memo: dict[frozenset[Words], int] = {}
 
@@ -228,7 +228,7 @@ class Grammar:
         return size(frozenset({(f"<{symbol}",)}))
 
     def words(self, symbol: str) -> tuple[set[str], set[str]]:
-        """The words of either language that occur in what a symbol may be written as."""
+        """The words of either language that may occur in expansions of a symbol."""
         seen, new = {symbol}, [symbol]
         source: set[str] = set()
         target: set[str] = set()

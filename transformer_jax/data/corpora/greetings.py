@@ -1,8 +1,8 @@
-"""The courtesies of ``phrasebook``: greetings, how one is, names, thanks and partings.
+"""Courtesies in ``phrasebook``: greetings, well-being, names, thanks and farewells.
 
 A greeting may address somebody ("Bom dia, minha amiga"), and may open a question or an
-introduction; whoever is addressed and whoever is asked about agree: "como vai você" of one,
-"como vão vocês" of several.
+introduction. The person addressed and the person asked about agree: "como vai você" for one, "como
+vão vocês" for several.
 """
 
 from transformer_jax.data.corpora import words
@@ -33,13 +33,13 @@ obrigada | thank you | 1
 muito obrigado | thank you very much | 1
 muito obrigada | thank you very much | 1
 """
-# Whom one greets beside names and "my friend": by number.
+# People to greet besides names and "my friend", by number.
 TITLES = {
     "s": "professor:teacher professora:teacher doutor:doctor doutora:doctor senhor:sir "
     "senhora:madam",
     "p": "senhores:gentlemen senhoras:ladies crianças:children",
 }
-# How one is: portuguese | english | weight
+# Well-being: portuguese | english | weight
 STATES = """
 bem | well | 3
 muito bem | very well | 2
@@ -58,7 +58,7 @@ def _table(g: Grammar, symbol: str, table: str) -> None:
 
 
 def _people(g: Grammar) -> None:
-    """Whom one addresses, and whom one asks about, of one and of several."""
+    """Adds people to address and to ask about, one or several."""
     for number, titles in TITLES.items():
         for entry in titles.split():
             portuguese, english = entry.split(":")
@@ -80,7 +80,7 @@ def _people(g: Grammar) -> None:
 
 
 def _how(g: Grammar) -> None:
-    """Adds questions about the well-being of people addressed, and of third persons."""
+    """Adds questions about the well-being of the people addressed, and of third persons."""
     go, be = portuguese_forms("ir"), portuguese_forms("estar")
     for number, you, person, now, then in (
         ("s", "você", "3s", "is", "was"),
@@ -113,7 +113,7 @@ def _telling(g: Grammar) -> None:
         ):
             told = f"{who} {verb} <State>", f"{who} {english} <State>"
             g.rule("Well", *told, weight * often)
-            if agreement[0] == "1" and english == now:  # who is well gives thanks for being asked
+            if agreement[0] == "1" and english == now:  # who is well gives thanks for the question
                 fine = f"{who} {verb} <GoodState>", f"{who} {english} <GoodState>"
                 g.rule("Fine", *fine, weight * often)
     for owner, english, name in (
@@ -148,7 +148,7 @@ def _until(g: Grammar) -> None:
 
 
 def add_greetings(g: Grammar) -> None:
-    """Adds what people say to each other when they meet and part.
+    """Adds what people say when they meet and part.
 
     Example:
         >>> from transformer_jax.data.corpora.phrasebook import translate

@@ -1,8 +1,8 @@
-"""``in_context``: documents that each follow a rule of their own, to be found out while reading.
+"""``in_context``: documents that each follow their own rule, to be inferred while reading.
 
-A document is lines such as ``ab>yx``. Its rule is fresh: a mapping of four letters to four
-others, or to copy, or to write backwards. So nothing but the lines before tells how to go on, and
-a model that does well has learnt to learn from its context (Brown et al. 2020).
+A document consists of lines such as ``ab>yx``. Its rule is new: a mapping of four letters to four
+others, copying, or reversing. Only the previous lines determine the next one, so a model that does
+well has learned to learn from its context (Brown et al. 2020).
 """
 
 import dataclasses
@@ -19,18 +19,18 @@ __all__ = ["EXAMPLE", "LINES", "Kind", "SequenceRule", "Split", "examples", "gen
 Split = Literal["train", "valid", "test"]
 Kind = Literal["map", "copy", "reverse"]
 
-LINES = 10  # of a document
-EXAMPLE = "{input}>{output}\n"  # a line: short, so that what belongs together is near
+LINES = 10  # lines per document
+EXAMPLE = "{input}>{output}\n"  # a short line, so that related letters are close
 _ALPHABET = string.ascii_lowercase[:12]  # few letters, so that each is soon known
-_LETTERS = 4  # that a rule knows
-_LENGTH = 2  # of inputs
-_KINDS: tuple[Kind, ...] = ("map", "map", "map", "copy", "reverse")  # as often as they stand here
-_ASIDE = 0.1  # of the rules, for each of valid and test
+_LETTERS = 4  # letters in a rule
+_LENGTH = 2  # length of inputs
+_KINDS: tuple[Kind, ...] = ("map", "map", "map", "copy", "reverse")  # as often as listed
+_ASIDE = 0.1  # fraction of the rules, for each of valid and test
 
 
 @dataclasses.dataclass(frozen=True)
 class SequenceRule:
-    """A transformation of the inputs of a document, and the letters that they are made of.
+    """A transformation of the inputs of a document, and the letters of the inputs.
 
     Example:
         >>> SequenceRule("map", "abcd", "wxyz").apply("cab")
@@ -49,14 +49,14 @@ class SequenceRule:
         return f"{self.kind} {self.letters} {self.images}".rstrip()
 
     def apply(self, text: str) -> str:
-        """The output of an input."""
+        """Returns the output for an input."""
         if self.kind == "map":
             return text.translate(str.maketrans(self.letters, self.images))
         return text if self.kind == "copy" else text[::-1]
 
 
 def split_of(rule: SequenceRule) -> Split:
-    """The split that has a rule, whatever the seed.
+    """Returns the split of a rule, for any seed.
 
     Example:
         >>> split_of(SequenceRule("copy", "abcd"))
@@ -67,12 +67,13 @@ def split_of(rule: SequenceRule) -> Split:
 
 
 def generate(split: Split, count: int, seed: int = 0) -> list[str]:
-    """``count`` documents, each the `LINES` lines of one rule on different inputs.
+    """Generates ``count`` documents, each `LINES` lines of one rule on different inputs.
 
-    A document depends on the split, the seed and its number: fewer are the beginning of more.
+    A document depends on the split, the seed and its index: a smaller count is a prefix of a
+    larger.
 
     Raises:
-        ConfigError: No such split, or a negative count.
+        ConfigError: An unknown split, or a negative count.
 
     Example:
         >>> print(generate("train", 1, seed=1)[0][:17])
@@ -88,13 +89,13 @@ def generate(split: Split, count: int, seed: int = 0) -> list[str]:
 def examples(
     split: Split, count: int, seed: int = 0
 ) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """A pool of examples and ``count`` queries, each of another rule, to make prompts of.
+    """Generates a pool of examples and ``count`` queries, each with its own rule, for prompts.
 
     Both are tables with the fields ``rule``, ``input`` and ``output``. The pool has `LINES`
-    examples of the rule of each query, none of them with its input.
+    examples for the rule of each query, none with its input.
 
     Raises:
-        ConfigError: No such split, or a negative count.
+        ConfigError: An unknown split, or a negative count.
 
     Example:
         >>> pool, queries = examples("test", 2, seed=5)

@@ -1,4 +1,4 @@
-"""Inflection of Portuguese and English words: just enough for the built-in corpus, and correct."""
+"""Inflection of Portuguese and English words: just enough for the built-in corpus, but correct."""
 
 __all__ = [
     "english_forms",
@@ -30,8 +30,8 @@ _ENGLISH_PLURALS = {
     "sheet of paper": "sheets of paper",
 }
 
-# 1s 3s 1p 3p of the present, then of the past, then the gerund; a short row is completed
-# by the regular endings.
+# 1s 3s 1p 3p of the present, then of the past, then the gerund; the regular endings complete a
+# short row.
 _PORTUGUESE_VERBS = {
     "ir": "vou vai vamos vão fui foi fomos foram indo",
     "fazer": "faço faz fazemos fazem fiz fez fizemos fizeram fazendo",
@@ -137,7 +137,7 @@ _ENGLISH_VERBS = {
 
 
 def portuguese_plural(noun: str) -> str:
-    """The plural of a noun or of an adjective.
+    """Returns the plural of a noun or an adjective.
 
     Example:
         >>> [portuguese_plural(w) for w in ["casa", "avião", "jornal", "jardim", "azul", "fácil"]]
@@ -167,7 +167,7 @@ def portuguese_plural(noun: str) -> str:
 
 
 def portuguese_adjective(adjective: str) -> dict[str, str]:
-    """An adjective's four forms: masculine and feminine, singular and plural.
+    """Returns an adjective's four forms: masculine and feminine, singular and plural.
 
     Example:
         >>> portuguese_adjective("novo")
@@ -185,7 +185,7 @@ def portuguese_adjective(adjective: str) -> dict[str, str]:
 
 
 def _spelled(stem: str, ending: str, kind: str) -> str:
-    """Stem and ending, with the letter that keeps the sound."""
+    """Joins stem and ending, changing the spelling to keep the sound."""
     if kind == "ar" and ending[0] == "e":
         for letter, written in (("ç", "c"), ("c", "qu"), ("g", "gu")):
             if stem.endswith(letter):
@@ -198,7 +198,7 @@ def _spelled(stem: str, ending: str, kind: str) -> str:
 
 
 def portuguese_forms(verb: str) -> dict[str, str]:
-    """A verb's forms by name: ``pres.1s`` ... ``past.3p``, ``inf`` and ``ger``.
+    """Returns a verb's forms by name: ``pres.1s`` ... ``past.3p``, ``inf`` and ``ger``.
 
     Example:
         >>> forms = portuguese_forms("tocar")
@@ -223,7 +223,7 @@ def portuguese_forms(verb: str) -> dict[str, str]:
 
 
 def english_plural(noun: str) -> str:
-    """The plural of a noun.
+    """Returns the plural of a noun.
 
     Example:
         >>> [english_plural(w) for w in ["book", "box", "city", "boy", "knife"]]
@@ -243,7 +243,7 @@ def _with_s(word: str) -> str:
 
 
 def english_forms(verb: str) -> dict[str, str]:
-    """A verb's forms by name: ``base``, ``s``, ``past`` and ``ing``; a particle stays behind.
+    """Returns a verb's forms by name: ``base``, ``s``, ``past`` and ``ing``; particles are kept.
 
     Example:
         >>> english_forms("take off")["past"], english_forms("carry")["s"]

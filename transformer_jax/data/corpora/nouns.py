@@ -1,7 +1,7 @@
 """Nouns and adjectives of ``phrasebook``, as tables.
 
-A noun is ``portuguese:gender:english``. A noun in two classes has two meanings, and the classes
-share no verb and no adjective, so its company always tells which one is meant.
+A noun is ``portuguese:gender:english``. A noun in two classes has two meanings; the classes share
+no verb and no adjective, so the context always tells which one is meant.
 """
 
 __all__ = ["ADJECTIVES", "CLASS_ADJECTIVES", "NOUNS"]
@@ -139,7 +139,7 @@ NOUNS = {
 }
 
 
-# "ser" for what lasts, "estar" for what passes.
+# "ser" for permanent properties, "estar" for temporary ones.
 ADJECTIVES = {
     "ser": (
         "alto:tall, jovem:young, simpático:nice, inteligente:intelligent, rico:rich, pobre:poor, "

@@ -1,7 +1,7 @@
-"""``phrasebook``: Portuguese sentences with their English, as many as one likes, from a grammar.
+"""``phrasebook``: any number of Portuguese sentences with their English, from a grammar.
 
 Each Portuguese sentence has one translation. Some words have two meanings (*banco* is a bank or a
-bench, *manga* a mango or a sleeve) and only the rest of the sentence tells which.
+bench, *manga* a mango or a sleeve), and only the rest of the sentence tells which.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ __all__ = [
 
 Split = Literal["train", "valid", "test", "test_unseen"]
 
-# The four sentences of the lecture; the last two differ in the order of words alone.
+# The four sentences of the lecture; the last two differ only in word order.
 L1_PAIRS: tuple[tuple[str, str], ...] = (
     ("Olá, como vai você?", "Hello, how are you?"),
     ("O livro está em cima da mesa.", "The book is on the table."),
@@ -42,14 +42,14 @@ L1_PAIRS: tuple[tuple[str, str], ...] = (
 )
 _L1_TARGETS = frozenset(english for _, english in L1_PAIRS)
 
-_HELD_OUT = 0.05  # of the combinations of two words
-_ASIDE = 0.1  # of the sentences, for each of valid and test
-_PATIENCE = 50_000  # draws without anything new before a split is taken to be exhausted
+_HELD_OUT = 0.05  # fraction of the combinations of two words
+_ASIDE = 0.1  # fraction of the sentences, for each of valid and test
+_PATIENCE = 50_000  # draws without a new sentence before a split counts as exhausted
 
 
 @cache
 def grammar() -> Grammar:
-    """The whole grammar; a sentence is an ``<S>``.
+    """The complete grammar; a sentence is an ``<S>``.
 
     Example:
         >>> words = "o menino comeu uma manga madura .".split()
@@ -72,13 +72,13 @@ def _known() -> set[str]:
 
 
 def _fraction(text: str) -> float:
-    """A number in [0, 1) that any machine makes of the same text."""
+    """A number in [0, 1) that depends only on the text, on any machine."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
 
 
 @cache
 def is_held_out(pair: Pair) -> bool:
-    """Returns whether two words never meet in ``train``, ``valid`` and ``test``.
+    """Returns whether two words never occur together in ``train``, ``valid`` and ``test``.
 
     Example:
         >>> is_held_out(("v:viajar", "n:Rio"))
@@ -97,21 +97,21 @@ def _split(target: str, pairs: tuple[Pair, ...]) -> Split:
 
 
 def generate(split: Split, count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """``count`` different pairs of a split, in an order that depends on ``seed`` alone.
+    """Generates ``count`` distinct pairs of a split, in an order that depends only on ``seed``.
 
-    A sentence belongs to one split whatever the seed: decided by a hash of its English, so no
-    translation is shared between splits either. A sentence in which a held-out combination (verb
-    and object, noun and adjective) occurs belongs to ``test_unseen``, any other to one of the
-    rest. Fewer pairs are the beginning of more; ``train`` begins with `L1_PAIRS`.
+    A sentence belongs to one split, for any seed, by a hash of its English, so splits share no
+    translations either. A sentence with a held-out combination (verb and object, noun and
+    adjective) belongs to ``test_unseen``, any other to one of the remaining splits. A smaller count
+    is a prefix of a larger; ``train`` begins with `L1_PAIRS`.
 
     Args:
-        split: Which part of the corpus.
-        count: How many pairs.
-        seed: Another one draws other pairs of the same split.
+        split: Name of the split.
+        count: Number of pairs.
+        seed: Random seed of the pairs.
 
     Raises:
-        ConfigError: No such split, or a negative count.
-        DataError: The split has not so many pairs that can be found by chance.
+        ConfigError: An unknown split, or a negative count.
+        DataError: Random draws do not find this many pairs.
 
     Example:
         >>> generate("train", 3)[2]
@@ -148,7 +148,7 @@ def _parse(source: str) -> tuple[Words, tuple[Pair, ...]] | None:
 
 
 def translate(source: str) -> str | None:
-    """The translation of a Portuguese sentence, or None where the grammar does not make it.
+    """Translates a Portuguese sentence; None if the grammar does not generate it.
 
     Example:
         >>> translate("O gato dormiu no banco."), translate("Ela sentou no banco.")
@@ -161,12 +161,12 @@ def translate(source: str) -> str | None:
 
 
 def combinations(source: str) -> frozenset[Pair]:
-    """The pairs of words that a sentence brings together, as verb and object, noun and adjective.
+    """The pairs of words that a sentence combines, such as verb and object, noun and adjective.
 
-    Only pairs that may be held out: words of two meanings are never asked to be guessed.
+    Only pairs that may be held out: the meaning of an ambiguous word never has to be guessed.
 
     Raises:
-        DataError: The grammar does not make this sentence.
+        DataError: The grammar does not generate this sentence.
 
     Example:
         >>> sorted(combinations("Ela comprou um carro novo."))
@@ -179,7 +179,7 @@ def combinations(source: str) -> frozenset[Pair]:
 
 
 def split_of(source: str) -> Split | None:
-    """The split that a sentence belongs to, or None where the grammar does not make it.
+    """Returns the split of a sentence, or None if the grammar does not generate it.
 
     Example:
         >>> split_of("Em Dezembro, Lucas irá viajar ao Rio.")
@@ -190,12 +190,12 @@ def split_of(source: str) -> Split | None:
 
 
 def size() -> int:
-    """Counts all pairs: exact, as no sentence is derived in two ways."""
+    """Counts all pairs; exact, as no sentence has two derivations."""
     return grammar().count("S")
 
 
 def word_forms() -> tuple[set[str], set[str]]:
-    """The different written words of Portuguese and of English, without stops.
+    """The distinct written words of Portuguese and of English, without punctuation.
 
     Example:
         >>> portuguese, english = word_forms()

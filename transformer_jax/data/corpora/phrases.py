@@ -1,6 +1,6 @@
 """The noun phrases, subjects and times of ``phrasebook``.
 
-Symbols are named by what they agree in: ``NP.fruit.fs`` is a noun phrase about fruit, feminine
+Symbols are named by their agreement: ``NP.fruit.fs`` is a noun phrase about fruit, feminine
 singular.
 """
 
@@ -25,8 +25,8 @@ __all__ = [
     "two_meanings",
 ]
 
-# Subjects: Portuguese person, English "to be" now and then, weight. "você" is a second person
-# that takes the third person's verb.
+# Subjects: Portuguese person, English "to be" in present and past, weight. "você" is a second
+# person with third-person verb forms.
 AGREEMENT = {
     "1s": ("1s", "am", "was", 1.5),
     "2s": ("3s", "are", "were", 1.0),
@@ -37,7 +37,7 @@ AGREEMENT = {
 }
 GENDERS = ("ms", "fs", "mp", "fp")
 ARTICLES = {"ms": "o", "fs": "a", "mp": "os", "fp": "as"}
-MASS = ("food", "drink", "remedy")  # with "the" or with nothing, never counted
+MASS = ("food", "drink", "remedy")  # with "the" or without an article, never counted
 UNOWNED = ("someone", "place", "building", "transport", "bank", "cape", "leaf", "tree", "show")
 POSSESSIVES = ("my", "our", "your")
 BARE = ("sport", "subject", "drums")  # never with an article
@@ -50,19 +50,19 @@ ABSOLUTE = (
 
 
 def _entries(table: str, comma: str = ",") -> list[list[str]]:
-    """``a:b:c, d:e:f`` as lists."""
+    """Parses ``a:b:c, d:e:f`` into lists."""
     return [entry.strip().split(":") for entry in table.split(comma) if entry.strip()]
 
 
 @cache
 def _ambiguous() -> set[str]:
-    """Nouns that stand in two classes."""
+    """Nouns in two classes."""
     every = [entry[0] for table in nouns.NOUNS.values() for entry in _entries(table)]
     return {noun for noun in every if every.count(noun) > 1}
 
 
 def two_meanings(name: str) -> bool:
-    """Returns whether the nouns of a class mean something else in another.
+    """Returns whether nouns of a class mean something else in another class.
 
     Example:
         >>> two_meanings("mango"), two_meanings("fruit")
@@ -82,13 +82,13 @@ def _adjectives() -> dict[str, tuple[str, str]]:
 
 
 def add_adjectives(g: Grammar, name: str, adjectives: str) -> None:
-    """Adds what the nouns of a class may be, beside the noun and after "to be"."""
+    """Adds the adjectives of a class, next to the noun and after "to be"."""
     for adjective in adjectives.split():
         kind, english = _adjectives()[adjective]
         for agreement, form in portuguese_adjective(adjective).items():
             for symbol in (f"A.{name}.{agreement}", f"A.{name}.{agreement}.{kind}"):
                 g.rule(symbol, form, english, tag=f"a:{adjective}")
-            if adjective.endswith("o"):  # a form that shows the gender of who says "eu"
+            if adjective.endswith("o"):  # a form that shows the gender of the speaker of "eu"
                 g.rule(f"V.{name}.{agreement}.{kind}.shown", form, english)
             very = f"V.{name}.{agreement}.{kind}"
             g.rule(very, form, english, tag=f"a:{adjective}")
@@ -118,7 +118,7 @@ def _determiners(g: Grammar) -> None:
             g.rule(f"D.{agreement}", form, target, float(weight))
             if target not in POSSESSIVES:
                 g.rule(f"DU.{agreement}", form, target, float(weight))
-            # After a preposition a possessive keeps its article: "no meu quarto".
+            # After a preposition, a possessive keeps its article: "no meu quarto".
             owned = f"{ARTICLES[agreement]} {form}" if target in POSSESSIVES else form
             g.rule(f"DP.{agreement}", owned, target, float(weight))
     for i, (portuguese, english) in enumerate(_entries(words.NUMBERS, " ")):
@@ -165,7 +165,7 @@ def add_noun_phrases(g: Grammar, name: str) -> None:
 
 
 def _counted(g: Grammar, name: str, agreement: str, core: str, article: str) -> None:
-    """Phrases about what can be counted."""
+    """Adds phrases about countable things."""
     noun, full = f"N.{name}.{agreement}", f"NP.{name}.{agreement}"
     size = len(g.rules[noun])
     after = f"NPP.{name}.{agreement}"
@@ -177,12 +177,12 @@ def _counted(g: Grammar, name: str, agreement: str, core: str, article: str) -> 
     for owner, english in () if unowned else owners:
         for symbol in (full, after):
             g.rule(symbol, f"{article} <{core}> de {owner}", f"{english} <{core}>", 0.35)
-    # Subjects of "to be": something definite.
+    # Subjects of "to be" are definite.
     g.rule(f"ND.{name}.{agreement}", f"{article} <{noun}>", f"the <{noun}>", 3.0)
     for owner, english in () if unowned else owners[:2]:
         source = f"{article} <{noun}> de {owner}"
         g.rule(f"ND.{name}.{agreement}", source, f"{english} <{noun}>", 0.4)
-    # Something new: what there is, what one has.
+    # New things, for "there is" and "have".
     if agreement[1] == "s":
         one = {"ms": "um", "fs": "uma"}[agreement]
         g.rule(f"NI.{name}.s", f"{one} <{core}>", f"a <{core}>", float(size))
@@ -266,7 +266,7 @@ def _subjects(g: Grammar) -> None:
 
 
 def add_phrases(g: Grammar) -> None:
-    """Adds nouns and all that is made of them."""
+    """Adds nouns and everything built from them."""
     _nouns(g)
     _determiners(g)
     for name in nouns.NOUNS:

@@ -1,8 +1,8 @@
 """The places of ``phrasebook``: what is on, under, next to or inside what.
 
-A relation is a preposition, or several words that end in one, and takes any noun phrase of the
-kinds of places that it suits: the article contracts with it by the rules of spelling ("em cima da
-mesa", "ao lado desta porta", "dentro das minhas caixas"), and English follows word by word.
+A relation is a preposition, or several words that end in one, and takes any noun phrase of suitable
+kinds of places: the article contracts with it by the rules of spelling ("em cima da mesa", "ao lado
+desta porta", "dentro das minhas caixas"), and English follows word by word.
 """
 
 from transformer_jax.data.corpora import nouns
@@ -22,16 +22,16 @@ from transformer_jax.data.corpora.spelling import expand
 
 __all__ = ["add_location_clauses", "add_places"]
 
-# Nouns of other classes that serve as places, by kind, and the class whose adjectives they take.
+# Nouns of other classes that serve as places, by kind, with the class whose adjectives they take.
 KINDS = {
     "surface": ("furniture", "mesa cadeira cama sofá prateleira tapete"),
     "container": ("thing", "caixa bolsa mochila mala armário gaveta"),
     "landmark": ("furniture", "porta janela espelho lâmpada carro"),
 }
 
-# portuguese | english | who may be there | kinds of places | weight. Who: t a thing, a an animal
-# or what is as large, h a person. A plain "em" is "on", "in" or "at" as the place is; the other
-# relations say it themselves.
+# portuguese | english | who may be there | kinds of places | weight. Who: t a thing, a an animal or
+# something as large, h a person. A plain "em" is "on", "in" or "at" depending on the place; the
+# other relations are explicit.
 RELATIONS = """
 em | on | ta | surface bench | 2
 em | in | t | container | 1.5
@@ -54,7 +54,7 @@ longe de | far from | ah | building place | 0.5
 
 
 def _kinds(g: Grammar) -> None:
-    """Noun phrases about each kind of place, and about people who are called by name."""
+    """Adds noun phrases about each kind of place, and about named people."""
     entries = [
         entry.strip().split(":") for table in nouns.NOUNS.values() for entry in table.split(",")
     ]
@@ -72,7 +72,7 @@ def _kinds(g: Grammar) -> None:
 
 
 def add_places(g: Grammar) -> None:
-    """Adds where one may be: ``LOC.t`` for a thing, and ``REL.t`` without a plain "em".
+    """Adds locations: ``LOC.t`` for a thing, and ``REL.t`` without a plain "em".
 
     Example:
         >>> from transformer_jax.data.corpora.phrasebook import grammar
@@ -97,11 +97,11 @@ def add_places(g: Grammar) -> None:
 
 
 def _subjects(g: Grammar) -> list[tuple[str, str, str, float]]:
-    """Who or what is somewhere: symbol, agreement, kind of place, weight."""
+    """Subjects of locations: symbol, agreement, kind of place, weight."""
     found = []
     for names, kind, often in (
         ("thing clothes text fruit toss", "t", 1.0),
-        ("device", "a", 1.0),  # too large for a box, as animals are
+        ("device", "a", 1.0),  # too large for a box, like animals
         ("animal", "a", 1.5),
     ):
         for name in names.split():
@@ -111,7 +111,7 @@ def _subjects(g: Grammar) -> list[tuple[str, str, str, float]]:
 
 
 def add_location_clauses(g: Grammar) -> None:
-    """Adds where something is, what is somewhere, and what there is."""
+    """Adds where something is, what is somewhere, and what exists."""
     forms = portuguese_forms("estar")
     for subject, agreement, kind, w in _subjects(g):
         person, *being, _ = AGREEMENT[agreement]
@@ -121,7 +121,7 @@ def add_location_clauses(g: Grammar) -> None:
             g.rule("S", f"{who} {est} {where} .", f"{who} {be} {where} .", 3 * w * share)
             g.rule("S", f"{who} não {est} {where} .", f"{who} {be} not {where} .", w * share)
             g.rule("S", f"{who} {est} {where} ?", f"{be} {who} {where} ?", w * share)
-            asked = f"{who} {est}" if kind == "h" else f"{est} {who}"  # as one asks of pronouns
+            asked = f"{who} {est}" if kind == "h" else f"{est} {who}"  # the order for pronouns
             g.rule("S", f"onde {asked} ?", f"where {be} {who} ?", 0.7 * w * share)
     for ask, english, kind in (("o que", "what", "t"), ("quem", "who", "h")):
         where = f"<LOC.{kind}>"

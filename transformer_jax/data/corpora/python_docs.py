@@ -1,4 +1,4 @@
-"""``python-docs``: the topics of Python's own reference, which every Python brings along."""
+"""``python-docs``: the topics of Python's own reference, which is part of every Python."""
 
 import hashlib
 from typing import Literal
@@ -9,19 +9,18 @@ __all__ = ["Split", "generate", "once", "part", "topics"]
 
 Split = Literal["train", "valid", "test"]
 
-_PARTS = 10  # every tenth topic is for testing, the next one of each ten for validation
+_PARTS = 10  # every tenth topic is for testing, the one after it for validation
 
 
 def generate(split: Split) -> list[str]:
-    """The topics of a split, sorted by name; a function of the version of Python alone.
+    """The topics of a split, sorted by name; they depend only on the version of Python.
 
-    Which topics are held out is decided by a hash of their names: every tenth, in the order of
-    the hashes, is for testing, and as many for validation. A third of the topics' paragraphs are
-    also part of another topic. Each comes once, in the first topic by name, so that nothing held
-    out was trained on.
+    Held-out topics are chosen by a hash of their names: in the order of the hashes, every tenth is
+    for testing, and as many for validation. A third of the topics' paragraphs also occur in another
+    topic. Each is kept only in the first topic by name, so nothing held out is trained on.
 
     Raises:
-        DataError: This Python came without its documentation.
+        DataError: This Python has no documentation.
 
     Example:
         >>> parts = [generate(split) for split in ("train", "valid", "test")]
@@ -32,7 +31,7 @@ def generate(split: Split) -> list[str]:
 
 
 def part(documents: dict[str, str], split: Split) -> list[str]:
-    """The documents of a split, sorted by name, as ``generate`` decides."""
+    """The documents of a split, sorted by name, by the rule of ``generate``."""
     ranked = sorted(documents, key=lambda name: hashlib.sha256(name.encode()).digest())
     places = {name: rank % _PARTS for rank, name in enumerate(ranked)}
     wanted = {"test": {0}, "valid": {1}, "train": set(range(2, _PARTS))}[split]
@@ -40,10 +39,10 @@ def part(documents: dict[str, str], split: Split) -> list[str]:
 
 
 def topics() -> dict[str, str]:
-    """All topics as they are, by name.
+    """All topics, unchanged, by name.
 
     Raises:
-        DataError: This Python came without its documentation.
+        DataError: This Python has no documentation.
     """
     try:
         from pydoc_data.topics import topics
@@ -56,7 +55,7 @@ def topics() -> dict[str, str]:
 
 
 def once(documents: dict[str, str]) -> dict[str, str]:
-    """Documents without the paragraphs of those before them by name."""
+    """Removes paragraphs that already occur in documents earlier by name."""
     seen: set[str] = set()
     kept = {}
     for name in sorted(documents):

@@ -1,4 +1,4 @@
-"""``python-library``: Python's own reference, and what its library says of itself."""
+"""``python-library``: Python's reference, and the docstrings of its library."""
 
 import ast
 import functools
@@ -10,20 +10,20 @@ from transformer_jax.data.corpora.python_docs import Split, once, part, topics
 
 __all__ = ["generate"]
 
-# What is tested, installed beside the library, or drawn.
+# Tests, modules installed next to the library, and graphics.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "turtledemo"}
-_LEAST = 80, 400  # characters of a docstring, and of all of a module's
+_LEAST = 80, 400  # characters of a docstring, and of all docstrings of a module
 
 
 def generate(split: Split) -> list[str]:
-    """The topics and modules of a split, as of ``python-docs``; five times as much text.
+    """The topics and modules of a split, as in ``python-docs``; five times as much text.
 
-    A module's text is its docstrings of some length, in the order of its source; nothing is
-    imported. Each paragraph comes once. It is a function of the version of Python, and of which
-    parts of its library are installed.
+    A module's text is its longer docstrings, in source order; nothing is imported. Each paragraph
+    occurs once. The result depends on the version of Python, and on which parts of its library are
+    installed.
 
     Raises:
-        DataError: This Python came without its documentation.
+        DataError: This Python has no documentation.
     """
     return part(once(topics() | _modules()), split)
 
@@ -44,7 +44,7 @@ def _modules() -> dict[str, str]:
 def _docstrings(path: pathlib.Path) -> list[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other people's escapes
+            warnings.simplefilter("ignore")  # about invalid escapes in other people's code
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return []

@@ -1,9 +1,9 @@
-"""``scenes``: pictures of drawn shapes with their captions, as many as one likes.
+"""``scenes``: any number of pictures of drawn shapes, with captions.
 
-A picture shows one thing, two or three things that are alike, or two things in a relation. Its
-caption follows from a grammar, and the picture determines it: "a small red circle", "two large
-blue squares", "a large green cross above a small red circle". Of two things, the caption begins
-with the one whose color and shape come first in the alphabet.
+A picture shows one thing, two or three equal things, or two things in a relation. Its caption
+follows from a grammar, and is determined by the picture: "a small red circle", "two large blue
+squares", "a large green cross above a small red circle". With two things, the caption begins with
+the one whose color and shape come first in the alphabet.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ __all__ = [
 
 Split = Literal["train", "valid", "test", "test_unseen"]
 
-SIDE = 48  # pixels along each side of a picture
+SIDE = 48  # pixels per side of a picture
 BACKGROUND = (24, 24, 24)
 COLORS = {
     "red": (225, 35, 40),
@@ -55,7 +55,7 @@ COLORS = {
     "gray": (130, 130, 135),
     "lime": (170, 240, 60),
 }
-SHADES = 20  # the most that is added to, or taken from, each of red, green and blue
+SHADES = 20  # the largest change of each of red, green and blue
 SHAPES = {
     "circle": "circles",
     "cross": "crosses",
@@ -64,9 +64,9 @@ SHAPES = {
     "square": "squares",
     "triangle": "triangles",
 }
-SIZES = {"small": 8, "large": 16}  # pixels along each side of a thing
-STEP = 4  # pixels: rows and columns that things begin in are multiples
-# Combinations that no picture of train, valid and test has: each shape once, each color at most.
+SIZES = {"small": 8, "large": 16}  # pixels per side of a thing
+STEP = 4  # pixels: first rows and columns of things are multiples of this
+# Combinations missing from train, valid and test: each shape once, each color at most once.
 HELD_OUT = frozenset(
     {
         ("red", "diamond"),
@@ -79,8 +79,8 @@ HELD_OUT = frozenset(
 )
 
 _NUMBERS = {1: "a", 2: "two", 3: "three"}
-_ASIDE = 0.1  # of the pictures, for each of valid and test
-_KINDS = ("one", "several", "relation", "relation")  # as often as they are listed
+_ASIDE = 0.1  # fraction of the pictures, for each of valid and test
+_KINDS = ("one", "several", "relation", "relation")  # as often as listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Thing:
     size: str
     top: int
     left: int
-    shade: tuple[int, int, int] = (0, 0, 0)  # what is added to the usual red, green and blue
+    shade: tuple[int, int, int] = (0, 0, 0)  # added to the usual red, green and blue
 
     @property
     def box(self) -> tuple[int, int, int, int]:
@@ -107,13 +107,13 @@ class Thing:
 
     @property
     def rgb(self) -> tuple[int, ...]:
-        """Its red, green and blue, 0 to 255."""
+        """Red, green and blue, 0 to 255."""
         both = zip(COLORS[self.color], self.shade, strict=True)
         return tuple(min(255, max(0, usual + more)) for usual, more in both)
 
     @property
     def mask(self) -> Bool[np.ndarray, "height width"]:
-        """True where its pixels are."""
+        """True at the pixels of the thing."""
         top, left, bottom, right = self.box
         found = np.zeros((SIDE, SIDE), bool)
         found[top:bottom, left:right] = shape_mask(self.shape, SIZES[self.size])
@@ -122,12 +122,12 @@ class Thing:
 
 @dataclasses.dataclass(frozen=True)
 class Scenes:
-    """Pictures with their captions, and the things that each of them shows.
+    """Pictures with their captions, and the things in each.
 
     Attributes:
         pixels: One array of all pictures.
-        captions: The caption of each.
-        things: The things of each, in the order of its caption.
+        captions: Caption of each picture.
+        things: Things in each picture, in the order of its caption.
     """
 
     pixels: UInt8[np.ndarray, "N height width 3"]
@@ -165,7 +165,7 @@ def shape_mask(shape: str, side: int) -> Bool[np.ndarray, "{side} {side}"]:
 
 
 def caption_of(things: tuple[Thing, ...]) -> str:
-    """Returns the caption of a picture of these things, in whatever order they are given.
+    """Returns the caption of a picture of these things, given in any order.
 
     Example:
         >>> red = Thing("red", "circle", "small", top=3, left=20)
@@ -183,10 +183,10 @@ def caption_of(things: tuple[Thing, ...]) -> str:
 def named_boxes(
     words: Sequence[str], things: tuple[Thing, ...]
 ) -> dict[int, list[tuple[int, int, int, int]]]:
-    """Returns the boxes of the things that each word for a shape stands for, by its place.
+    """Returns the boxes of the things that each word for a shape refers to, by its position.
 
     Args:
-        words: The words of the true caption; others may follow.
+        words: The words of the correct caption; more words may follow.
         things: The things of the picture, in the order of its caption.
 
     Example:
@@ -202,7 +202,7 @@ def named_boxes(
 
 
 def split_of(things: tuple[Thing, ...]) -> Split:
-    """Returns the split that a picture belongs to, whatever the seed.
+    """Returns the split of a picture, for any seed.
 
     Example:
         >>> split_of((Thing("blue", "circle", "small", top=3, left=20),))
@@ -216,14 +216,14 @@ def split_of(things: tuple[Thing, ...]) -> Split:
 
 
 def generate(split: Split, count: int, seed: int = 0) -> Scenes:
-    """Returns ``count`` pictures of a split.
+    """Generates ``count`` pictures of a split.
 
-    A picture depends on the split, the seed and its number: fewer are the beginning of more. A hash
-    of what it shows decides its split, so that no picture is in two of them; one with a combination
-    of color and shape that is held out belongs to ``test_unseen``.
+    A picture depends on the split, the seed and its index: a smaller count is a prefix of a larger.
+    A hash of its content decides its split, so no picture is in two splits; one with a held-out
+    combination of color and shape belongs to ``test_unseen``.
 
     Raises:
-        ConfigError: No such split, or a negative count.
+        ConfigError: An unknown split, or a negative count.
 
     Example:
         >>> made = generate("train", 3)
@@ -255,12 +255,12 @@ def _kind(thing: Thing) -> tuple[str, str]:
 
 
 def _in_order(things: tuple[Thing, ...]) -> tuple[Thing, ...]:
-    """Things by color and shape, and things that are alike from the top left."""
+    """Sorts things by color and shape, and equal things from the top left."""
     return tuple(sorted(things, key=lambda one: (*_kind(one), one.top, one.left)))
 
 
 def _relation(one: Thing, other: Thing) -> str:
-    """Returns the relation of two things of which either rows or columns overlap."""
+    """Returns the relation of two things that overlap either in rows or in columns."""
     if one.box[3] <= other.left:
         return "left of"
     if other.box[3] <= one.left:
@@ -295,7 +295,7 @@ def _beside(
 ) -> tuple[Thing, Thing]:
     """Draws two things, the second to the right of the first or below it.
 
-    Across that direction, at least half of the smaller one overlaps the other.
+    In the other direction, they overlap by at least half of the smaller one.
     """
     sizes = draw.choice([*SIZES]), draw.choice([*SIZES])
     first, second = (SIZES[size] for size in sizes)

@@ -1,4 +1,4 @@
-"""From words to written sentences and back: contractions, *a* and *an*, capitals, points."""
+"""Words to written sentences and back: contractions, *a* and *an*, capitals, punctuation."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ _WORDS = re.compile(r"[\w'-]+|[.,?!]")
 
 
 def _contractions() -> dict[str, tuple[str, str]]:
-    """Written word to the two that it is made of: ``{"no": ("em", "o"), ...}``."""
+    """Contractions and the two words that each consists of: ``{"no": ("em", "o"), ...}``."""
     articles = ("o", "a", "os", "as")
     table = {
         fused + article: (preposition, article)
@@ -30,7 +30,7 @@ _SOUNDS_LIKE_A_CONSONANT = ("uni", "use", "eu", "one")
 
 
 def contract(words: Sequence[str]) -> list[str]:
-    """Prepositions fused with what follows, as Portuguese writes them.
+    """Contracts prepositions with the next word, as in written Portuguese.
 
     Example:
         >>> contract(["viajar", "a", "o", "Rio", "em", "este", "ano"])
@@ -64,7 +64,7 @@ def _sentence(words: Sequence[str]) -> str:
 
 
 def write_portuguese(words: Sequence[str]) -> str:
-    """A sentence from its words.
+    """Writes a sentence from its words.
 
     Example:
         >>> write_portuguese("em Dezembro , ela irá viajar a o Rio .".split())
@@ -74,7 +74,7 @@ def write_portuguese(words: Sequence[str]) -> str:
 
 
 def read_portuguese(text: str, known: set[str]) -> tuple[str, ...]:
-    """The inverse of `write_portuguese`; ``known`` tells a name from a capital."""
+    """The inverse of `write_portuguese`; ``known`` distinguishes names from initial capitals."""
     words = _WORDS.findall(text)
     if words and (words[0].lower() in _EXPANDED or words[0].lower() in known):
         words[0] = words[0].lower()
@@ -82,7 +82,7 @@ def read_portuguese(text: str, known: set[str]) -> tuple[str, ...]:
 
 
 def write_english(words: Sequence[str]) -> str:
-    """A sentence from its words, with *an* before a vowel.
+    """Writes a sentence from its words, with *an* before a vowel.
 
     Example:
         >>> write_english("she bought a orange in a university .".split())

@@ -1,8 +1,8 @@
 """The verb phrases of ``phrasebook``.
 
-``VP.h.past.3s.base`` is a verb phrase of a human subject: in Portuguese the third person singular
-of the past, in English the bare verb that follows *did*. A verb phrase is either a journey to
-somewhere (``VJ``) or anything else (``VE``), as the future says the two differently.
+``VP.h.past.3s.base`` is a verb phrase with a human subject: in Portuguese the third person singular
+of the past, in English the bare verb after *did*. A verb phrase is either a journey to a place
+(``VJ``) or anything else (``VE``), because the future expresses the two differently.
 """
 
 from transformer_jax.data.corpora import words
@@ -12,16 +12,16 @@ from transformer_jax.data.corpora.phrases import GENDERS, two_meanings
 
 __all__ = ["VERB_FORMS", "add_verbs"]
 
-# The two forms of a verb that a clause chooses from: Portuguese form, English form.
+# The forms of a verb that a clause chooses from: Portuguese form, English form.
 FINITE = [("pres.3s", "s"), ("pres.3s", "base")]
 FINITE += [(f"pres.{person}", "base") for person in ("1s", "1p", "3p")]
 FINITE += [(f"past.{person}", form) for person in PERSONS for form in ("past", "base")]
 VERB_FORMS = [*FINITE, ("inf", "base"), ("ger", "ing")]
-# Of journeys alone: "irá viajar a Roma amanhã", "is travelling to Rome tomorrow".
+# Only journeys: "irá viajar a Roma amanhã", "is travelling to Rome tomorrow".
 PLANNED = ("inf", "ing")
 
 PEOPLE = ("someone", "person", "trade")
-MARKS = "=*!~+@"  # as words.VERBS tells them
+MARKS = "=*!~+@"  # documented at words.VERBS
 WANTING = "querer|want to,gostar de|like to,precisar|need to,ter que|have to,começar a|start to"
 
 
@@ -60,7 +60,7 @@ def _verb(
     tag: str,
     marks: str,
 ) -> None:
-    """One line of the table of verbs, in all its forms."""
+    """Adds one line of the table of verbs, in all its forms."""
     ours, theirs = portuguese_forms(portuguese), english_forms(english)
     before, after = links
     journey, place = "+" in marks, ""
@@ -111,7 +111,7 @@ def _weight(g: Grammar, symbol: str) -> float:
 
 
 def _verb_phrases(g: Grammar) -> None:
-    """Verb phrases as they are, and in company."""
+    """Adds verb phrases alone, and with company."""
     kin = {f"ND.{c}.{gn}": 1.0 for c in ("person", "trade") for gn in ("ms", "fs")}
     g.copy("Company", {**kin, "Name": 4.0})
     for subject in "hsatvb":

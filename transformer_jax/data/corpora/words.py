@@ -1,6 +1,6 @@
-"""The lexicon of ``phrasebook`` but for nouns and adjectives, as tables.
+"""The lexicon of ``phrasebook`` except nouns and adjectives, as tables.
 
-English is spelled as in America, but for *travelling*, which the lecture writes so.
+English has American spelling, except *travelling*, as in the lecture.
 """
 
 __all__ = [
@@ -16,11 +16,10 @@ __all__ = [
 ]
 
 
-# portuguese | english | who | whom. Who: h a person, a an animal, t a thing, v transport,
-# b a building. Whom: "class class", or "preposition/preposition: class", or "-" for nobody.
-# Marks: "=" never "is doing"; "~" a state, true for long; "!" nothing one would want; "*" a verb
-# that its object gives another meaning; "+" a journey to somewhere, which one plans;
-# "@" a place follows.
+# portuguese | english | who | whom. Who: h a person, a an animal, t a thing, v transport, b a
+# building. Whom: "class class", or "preposition/preposition: class", or "-" for nobody. Marks: "="
+# never "is doing"; "~" a lasting state; "!" undesirable; "*" the object determines the meaning of
+# the verb; "+" a journey to a place, which is planned; "@" a place follows.
 VERBS = """
 comprar | buy | h | fruit dish food drink clothes furniture text device thing vehicle mango
 vender | sell | h | fruit dish clothes furniture text device thing vehicle instrument
@@ -152,8 +151,8 @@ lançar | cast | h | net
 puxar | pull | h | net
 """
 
-# tense | portuguese | english; "all" serves present, past and future. Those of "pres" and "past"
-# tell the tense by themselves; "long" ones also suit what is true for long.
+# tense | portuguese | english; "all" suits present, past and future. Entries of "pres" and "past"
+# show the tense by themselves; "long" ones also suit lasting states.
 ADVERBS = """
 all | de manhã | in the morning
 all | à noite | at night

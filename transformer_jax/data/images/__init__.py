@@ -1,1 +1,1 @@
-"""Pictures: where they come from, decoding, transforms, stores and batches."""
+"""Pictures: sources, decoding, transforms, stores and batches."""

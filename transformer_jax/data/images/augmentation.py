@@ -1,4 +1,4 @@
-"""Random changes of pictures in training, by the key of each row of a batch."""
+"""Random changes of training pictures, determined by a key per row of a batch."""
 
 import dataclasses
 from typing import Any, Literal
@@ -25,18 +25,18 @@ __all__ = ["Augmentation", "KeyedPlan", "KeyedRows"]
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation(Configuration, group="augmentation"):
-    """Random changes of pictures in training; without settings there are none."""
+    """Random changes of training pictures; by default there are none."""
 
-    # A random part of the picture: moved by at most padding pixels, or of random size.
+    # Random crop: shifted by at most padding pixels, or a part of random size.
     crop: Literal["none", "shift", "resized"] = "none"
-    padding: Amount = 4  # pixels of a shift, each way
-    area: tuple[Share, Share] = (0.08, 1.0)  # bounds of the area of a part of random size
-    flip: bool = False  # mirror every other picture, left for right: not where sides have a meaning
-    operations: Amount = 0  # RandAugment: random operations on each picture
-    strength: Share = 0.3  # of each of them, the paper's magnitude divided by 30
-    erase: Share = 0.0  # probability of a rectangle of noise
-    mixup: NotNegative = 0.0  # MixUp: alpha of the share of two pictures that are mixed
-    cutmix: NotNegative = 0.0  # CutMix: alpha of the area that comes from another picture
+    padding: Amount = 4  # largest shift, in pixels
+    area: tuple[Share, Share] = (0.08, 1.0)  # smallest and largest area of a random part
+    flip: bool = False  # mirror half of the pictures, left to right: not if sides have a meaning
+    operations: Amount = 0  # RandAugment: number of random operations per picture
+    strength: Share = 0.3  # strength of each operation: the paper's magnitude divided by 30
+    erase: Share = 0.0  # probability of erasing a rectangle with noise
+    mixup: NotNegative = 0.0  # MixUp: alpha of the shares of two mixed pictures
+    cutmix: NotNegative = 0.0  # CutMix: alpha of the area taken from another picture
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,12 +44,12 @@ class Augmentation(Configuration, group="augmentation"):
             raise ConfigError(f"augmentation.area is {self.area}: two shares in order, above 0")
 
     def __call__(self, pixels: Pixels, key: int, size: int) -> Resized:
-        """Returns a changed picture of ``size`` pixels a side.
+        """Returns a changed picture of ``size`` pixels per side.
 
         Args:
             pixels: A square picture of at least that size.
-            key: Of the changes.
-            size: Of a side.
+            key: Key of the changes.
+            size: Pixels per side of the result.
 
         Example:
             >>> picture = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
@@ -77,8 +77,8 @@ class KeyedRows:
     """The rows of a batch, with a key for each.
 
     Attributes:
-        items: Of the plan, such as a :class:`.BatchPlan`.
-        keys: One a row.
+        items: Items of the plan, such as a :class:`.BatchPlan`.
+        keys: One key per row.
     """
 
     items: Any
@@ -88,14 +88,14 @@ class KeyedRows:
         return len(self.items)
 
     def select(self, rows: np.ndarray) -> "KeyedRows":
-        """Some of the rows, such as those of one process."""
+        """Selects rows, such as the rows of one process."""
         items = self.items[rows] if isinstance(self.items, np.ndarray) else self.items.select(rows)
         return KeyedRows(items, self.keys[rows])
 
 
 @dataclasses.dataclass(frozen=True)
 class KeyedPlan:
-    """A plan whose batches have a key for each row, from the seed, the step and the row alone.
+    """A plan with a key for each row, determined only by the seed, the step and the row.
 
     Example:
         >>> from transformer_jax.data.plan import ArrayPlan
@@ -109,7 +109,7 @@ class KeyedPlan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches in an epoch."""
         return int(self.plan.steps_per_epoch)
 
     @property

@@ -1,4 +1,4 @@
-"""Pictures with captions: the built-in scenes, or pictures of files."""
+"""Pictures with captions: the built-in scenes, or pictures from files."""
 
 import dataclasses
 from typing import Literal, get_args
@@ -19,15 +19,15 @@ from transformer_jax.data.images.tables import ImageTable
 
 __all__ = ["CaptionData", "open_captions", "references", "scenes_table"]
 
-TEST_SCENES = 1000  # pictures of each split of the built-in corpus but training
+TEST_SCENES = 1000  # pictures in each non-training split of the built-in corpus
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptionData(ImageData):
-    """The source of pictures and their captions; give one of corpus, images, tfds."""
+    """The source of pictures and their captions; set one of corpus, images, tfds."""
 
-    corpus: Literal["scenes"] | None = None  # built-in: drawn shapes, made on the spot
-    corpus_size: Count = 20_000  # training pictures of the built-in corpus
+    corpus: Literal["scenes"] | None = None  # built-in and generated: drawn shapes
+    corpus_size: Count = 20_000  # number of training pictures of the built-in corpus
     read: ImageReadOptions = ImageReadOptions()
 
     def __post_init__(self) -> None:
@@ -41,14 +41,14 @@ class CaptionData(ImageData):
 
 
 def open_captions(data: CaptionData) -> ImageSplits:
-    """Returns training, validation and test pictures with their captions.
+    """Loads training, validation and test pictures with their captions.
 
-    Those of the built-in corpus are drawn here; ``test_unseen`` has the combinations that training
-    has not.
+    The built-in corpus is drawn here; its ``test_unseen`` has the combinations missing from
+    training.
 
     Raises:
         ConfigError: The settings name no data.
-        DataError: Something cannot be read.
+        DataError: A file cannot be read.
     """
     if data.corpus is None:
         if data.images is None and data.tfds is None:
@@ -65,7 +65,7 @@ def open_captions(data: CaptionData) -> ImageSplits:
 
 
 def scenes_table(split: scenes.Split, count: int) -> ImageTable:
-    """Returns pictures of a split of the built-in corpus, with a caption each.
+    """Returns pictures of a split of the built-in corpus, with one caption each.
 
     Example:
         >>> scenes_table("train", 2).texts[0]

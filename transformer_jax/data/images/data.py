@@ -1,4 +1,4 @@
-"""The pictures of a run: its settings, and training, validation and test pictures."""
+"""The pictures of a run: settings, and training, validation and test pictures."""
 
 import dataclasses
 import hashlib
@@ -17,40 +17,40 @@ from transformer_jax.data.text import local_data
 
 __all__ = ["ImageData", "ImageReadOptions", "ImageSplits", "open_images", "open_table"]
 
-_SPLITS = {"valid": ("valid", "validation", "val"), "test": ("test",)}  # folders beside `train`
+_SPLITS = {"valid": ("valid", "validation", "val"), "test": ("test",)}  # folders next to `train`
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageReadOptions(Configuration, group="data.read"):
-    """Options of reading pictures and their texts."""
+    """Options for reading pictures and their texts."""
 
-    # Column, field or array that holds pictures; TFDS feature. None looks for a usual name:
-    # file_name, image, images, file, path, x.
+    # Column, field or array of pictures, or TFDS feature. None looks for a usual name: file_name,
+    # image, images, file, path, x.
     image: str | None = None
-    # Likewise of labels or captions: label, labels, caption, captions, text, y.
+    # The same for labels or captions: label, labels, caption, captions, text, y.
     text: str | None = None
     lowercase: bool = False  # lower-case texts
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
-    # Most pixels of a picture, checked before it is decoded.
+    # Largest number of pixels in a picture, checked before decoding.
     max_pixels: Annotated[int, Range(1, MAX_PIXELS)] = 50_000_000
-    # Share of training pictures for validation where none is given, 0 to 0.5.
+    # Fraction of training pictures held out if no validation is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
     # Decode all pictures before training, into a file of the run. False decodes each when a step
-    # needs it; None decodes them before if they need at most 4 GiB.
+    # needs it; None decodes them first if they need at most 4 GiB.
     decode_first: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageData(Configuration, group="data"):
-    """The source of pictures and their texts; give images or tfds."""
+    """The source of pictures and their texts; set images or tfds."""
 
-    # A folder with a folder for each class, or with folders train, valid and test of that kind; a
-    # table (.csv, .tsv, .jsonl) of files and texts; .npz, or .npy with a .txt beside it.
+    # A folder with one folder per class, or such folders named train, valid and test; a table
+    # (.csv, .tsv, .jsonl) of files and texts; .npz, or .npy with a .txt next to it.
     images: str | None = None
-    valid: str | None = None  # likewise for validation; without it a part of training is held out
-    test: str | None = None  # likewise for tests
+    valid: str | None = None  # the same for validation; without it, a part of training is held out
+    test: str | None = None  # the same for tests
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. cifar10, prepared as array_record
-    tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
+    tfds_dir: str | None = None  # its folder; None is TFDS_DATA_DIR or ~/tensorflow_datasets
     read: ImageReadOptions = ImageReadOptions()
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class ImageData(Configuration, group="data"):
 
 @dataclasses.dataclass(frozen=True)
 class ImageSplits:
-    """All pictures of a run; ``tests`` by name, and the options of reading them."""
+    """All pictures of a run; ``tests`` are by name, with the options for reading them."""
 
     train: ImageTable
     valid: ImageTable | None = None
@@ -80,16 +80,16 @@ class ImageSplits:
 
 
 def open_images(data: ImageData) -> ImageSplits:
-    """Returns training, validation and test pictures of the settings.
+    """Loads training, validation and test pictures.
 
-    Validation pictures come from ``data.valid``; or from the folder or split of that name beside
-    the training pictures; or a part of training is held out, chosen by a hash of the name of the
-    picture, with all its texts. Nothing is decoded: headers are checked, so that a picture that is
-    missing, of no known format or too large is refused before training.
+    Validation pictures come from ``data.valid``, or from the folder or split of that name next to
+    the training pictures, or are held out from training, chosen by a hash of the picture's name,
+    with all its texts. Nothing is decoded, but headers are checked, so that a picture that is
+    missing, of unknown format or too large is refused before training.
 
     Raises:
         ConfigError: The settings name no data.
-        DataError: Something cannot be read.
+        DataError: A file cannot be read.
     """
     read = data.read
     tests: dict[str, ImageTable] = {}
@@ -119,10 +119,10 @@ def open_images(data: ImageData) -> ImageSplits:
 
 
 def open_table(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
-    """Returns the pictures of one folder or file, whose headers are checked.
+    """Returns the pictures of one folder or file, after checking their headers.
 
     Raises:
-        DataError: It cannot be read; or a picture is missing, of no known format or too large.
+        DataError: It cannot be read; or a picture is missing, of unknown format or too large.
     """
     table = _read(path, read, flag)
     table.pictures.check(read.max_pixels)
@@ -134,7 +134,7 @@ def _read(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
 
 
 def _split_folders(path: str) -> dict[str, str]:
-    """The folders of a data set that has one for each split, else the path as training."""
+    """The folders of a data set with one folder per split; otherwise the path as training."""
     here = str(local_data(path, "data.images"))
     if not os.path.isdir(os.path.join(here, "train")):
         return {"train": path}
@@ -147,7 +147,7 @@ def _split_folders(path: str) -> dict[str, str]:
 
 
 def _hold_out(table: ImageTable, share: float) -> tuple[ImageTable, ImageTable]:
-    """Training and validation pictures: about ``share`` of the pictures go to validation."""
+    """Splits pictures into training and validation, about ``share`` of them."""
     keys = [hashlib.blake2b(key.encode(), digest_size=8).digest() for key in table.keys]
     used = sorted(keys[row] for row in set(table.rows.tolist()))
     if len(used) < 2:

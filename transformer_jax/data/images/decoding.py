@@ -1,4 +1,4 @@
-"""Encoded pictures as arrays of pixels, by Pillow: bounded, upright, and all of one mode."""
+"""Decoding of pictures to arrays of pixels, by Pillow: bounded, upright, and in one mode."""
 
 import io
 import warnings
@@ -12,15 +12,15 @@ from transformer_jax.core.errors import DataError
 
 __all__ = ["FORMATS", "MAX_PIXELS", "SUFFIXES", "decode", "read_header"]
 
-# Readers of pictures alone: others of Pillow start programs (EPS) or open further files.
+# Formats that are only decoded: some of Pillow's start programs (EPS) or open further files.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm",
 )  # fmt: skip
 MAX_PIXELS = 89_478_485
-"""The most pixels that Pillow decodes without a warning."""
+"""The largest number of pixels that Pillow decodes without a warning."""
 
-# Beyond MAX_PIXELS an error, instead of a warning: the picture is refused.
+# Beyond MAX_PIXELS, an error instead of a warning: the picture is refused.
 warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
 
@@ -34,15 +34,15 @@ class Header(NamedTuple):
 
 
 def read_header(content: bytes | BinaryIO, where: str, max_pixels: int = MAX_PIXELS) -> Header:
-    """Returns format, mode and size of an encoded picture.
+    """Reads the format, mode and size of an encoded picture.
 
     Args:
-        content: The file, of which an open one is read no further than needed.
-        where: The file, as messages begin with it.
-        max_pixels: Most pixels.
+        content: The file; an open file is read no further than needed.
+        where: Name of the file, with which messages begin.
+        max_pixels: Largest number of pixels.
 
     Raises:
-        DataError: It is no picture of a known format, or has more pixels.
+        DataError: It is not a picture of a known format, or has more pixels.
 
     Example:
         >>> read_header(b"P6 2 1 255 " + bytes(6), "dot.ppm")
@@ -59,23 +59,23 @@ def read_header(content: bytes | BinaryIO, where: str, max_pixels: int = MAX_PIX
 def decode(
     content: bytes, where: str, channels: int = 3, max_pixels: int = MAX_PIXELS
 ) -> UInt8[np.ndarray, "height width {channels}"]:
-    """Returns the pixels of an encoded picture, of an animation those of its first frame.
+    """Decodes a picture; of an animation, the first frame.
 
-    - It is turned upright as its EXIF orientation says.
-    - Transparent pixels are laid over white.
-    - 16 bits a channel become 8, by division by 257; 32-bit whole numbers are read as 16 bits.
+    - It is turned upright according to its EXIF orientation.
+    - Transparent pixels are blended over white.
+    - 16 bits per channel become 8, by division by 257; 32-bit integers are treated as 16 bits.
     - Palettes, CMYK, YCbCr, LAB and HSV become RGB, or grey if ``channels`` is 1; grey becomes
       three equal channels.
 
     Args:
         content: The file.
-        where: The file, as messages begin with it.
+        where: Name of the file, with which messages begin.
         channels: 3 for RGB, 1 for grey.
-        max_pixels: Most pixels, checked before decoding.
+        max_pixels: Largest number of pixels, checked before decoding.
 
     Raises:
-        DataError: It is no picture of a known format, is truncated or damaged, has more pixels, or
-            holds floating-point numbers.
+        DataError: It is not a picture of a known format, is truncated or damaged, has more pixels,
+            or contains floating-point numbers.
 
     Example:
         >>> decode(b"P5 2 1 255 " + bytes([0, 255]), "dots.pgm").tolist()
@@ -117,7 +117,7 @@ def _opened(content: bytes | BinaryIO, where: str, max_pixels: int) -> Any:
 
 
 def _in_mode(picture: Any, mode: str) -> Any:
-    """The picture as RGB or grey; see :func:`decode`."""
+    """Converts a picture to RGB or grey; see :func:`decode`."""
     if picture.mode.startswith("I"):
         wide = np.asarray(picture).astype(np.int64).clip(0, 65_535)
         picture = Image.fromarray((wide // 257).astype(np.uint8))
@@ -125,7 +125,7 @@ def _in_mode(picture: Any, mode: str) -> Any:
         with_alpha = picture.convert("RGBA")
         white = Image.new("RGBA", with_alpha.size, "white")
         picture = Image.alpha_composite(white, with_alpha)
-    # Not every mode has a way to grey of its own.
+    # Not every mode converts to grey directly.
     return (
         picture.convert(mode)
         if picture.mode in ("1", "L")

@@ -1,4 +1,4 @@
-"""Pictures that TensorFlow Datasets prepared on disk, in the format array_record."""
+"""Pictures prepared on disk by TensorFlow Datasets, in the format array_record."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -35,14 +35,14 @@ class PreparedPictures(Sequence[bytes]):
             ) from None
 
     def where(self, index: int) -> str:
-        """The split, and the number of the record."""
+        """Returns the split and the number of the record."""
         return f"{self._name}: record {index}"
 
     def check(self, max_pixels: int) -> None:
-        """Reads the header of each picture.
+        """Checks the header of each picture.
 
         Raises:
-            DataError: A picture is of no known format, or has more pixels.
+            DataError: A picture is of unknown format, or has more pixels.
         """
         for index in range(len(self)):
             read_header(self[index], self.where(index), max_pixels)
@@ -59,7 +59,7 @@ class ImageReader(PreparedReader):
     Args:
         folder: Folder of one version of one configuration.
         image: The feature that holds pictures; None looks for a usual name.
-        text: Likewise that of texts.
+        text: The feature that holds texts; None looks for a usual name.
 
     Raises:
         ConfigError: The package is not installed, or a feature is missing or of another type.
@@ -93,7 +93,7 @@ class ImageReader(PreparedReader):
         self._labels: Any = getattr(kinds[self._text], "names", None)
 
     def table(self, split: str) -> ImageTable:
-        """Returns the pictures of a split, and their texts.
+        """Returns the pictures of a split and their texts.
 
         Raises:
             DataError: A shard is missing, cut or damaged, or a record has no label.
@@ -122,5 +122,5 @@ def _as_encoded() -> Any:
 def open_images(
     name: str, data_dir: str | None = None, image: str | None = None, text: str | None = None
 ) -> ImageReader:
-    """A data set by its name; see :func:`.find_prepared` and :class:`ImageReader`."""
+    """Opens a data set by name; see :func:`.find_prepared` and :class:`ImageReader`."""
     return ImageReader(find_prepared(name, data_dir), image, text)

@@ -1,4 +1,4 @@
-"""The pixels that a model reads of a picture: size, and mean and standard deviation of channels."""
+"""Preprocessing of pictures for a model: size, mean and standard deviation of channels."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,28 +23,28 @@ __all__ = ["Preprocessing"]
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing(Configuration, group="preprocessing"):
-    """Sizes and normalization of pictures before a model reads them, stored with the run."""
+    """Size and normalization of pictures before a model reads them; stored with the run."""
 
-    # Pictures become squares of so many pixels before they are cropped; None is the model's size.
+    # Pictures become squares of this many pixels before cropping; None is the model's size.
     resize: Count | None = None
-    fit: Fit = "crop"  # the short side is resized and the middle kept, or both sides are resized
-    filter: Filter = "bilinear"  # of resizing
-    # Mean of each channel, of pixels from 0 to 1; one value is for all.
+    fit: Fit = "crop"  # crop: resize the short side and keep the middle; squash: resize both sides
+    filter: Filter = "bilinear"  # resampling filter
+    # Mean of each channel, for pixels from 0 to 1; one value is for all channels.
     mean: tuple[float, ...] = (0.5,)
-    # Standard deviation of each channel, likewise.
+    # Standard deviation of each channel, in the same form.
     std: tuple[Positive, ...] = (0.5,)
-    scale: Annotated[float, Range(above=0)] = 1 / 255  # factor of pixels before that
+    scale: Annotated[float, Range(above=0)] = 1 / 255  # factor of pixels before normalization
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], image_size: int) -> "Preprocessing":
-        """Returns what ``preprocessor_config.json`` of a Hugging Face folder asks for.
+        """Reads a Hugging Face ``preprocessor_config.json``.
 
         Args:
-            settings: Of the file; an empty one asks for what ViT does.
-            image_size: Of the model.
+            settings: Content of the file; an empty one has the defaults of ViT.
+            image_size: The model's image size.
 
         Raises:
-            ConfigError: It asks for what is not supported, such as padding.
+            ConfigError: It specifies something unsupported, such as padding.
 
         Example:
             >>> settings = {"size": {"shortest_edge": 256}, "crop_size": 224, "resample": 3}
@@ -55,7 +55,7 @@ class Preprocessing(Configuration, group="preprocessing"):
             raise ConfigError("preprocessor_config.json: do_pad is true: padding is not supported")
         size = settings.get("size") or image_size
         short = isinstance(size, dict) and "shortest_edge" in size
-        # An older form: a number for the short side if a crop follows, else for both.
+        # An older form: one number, for the short side if a crop follows, otherwise for both.
         short = short or (not isinstance(size, dict) and bool(settings.get("do_center_crop")))
         sides = set(size.values()) if isinstance(size, dict) else {size}
         if len(sides) != 1 or not all(isinstance(side, int) and side > 0 for side in sides):
@@ -78,7 +78,7 @@ class Preprocessing(Configuration, group="preprocessing"):
         )
 
     def settings(self, image_size: int, channels: int) -> dict[str, Any]:
-        """Returns ``preprocessor_config.json`` of a Hugging Face folder.
+        """Returns a Hugging Face ``preprocessor_config.json``.
 
         Example:
             >>> made = Preprocessing(resize=256, mean=(0.0,)).settings(224, 3)
@@ -90,7 +90,7 @@ class Preprocessing(Configuration, group="preprocessing"):
         cropped = self.fit == "crop" or size != image_size
         both = {"height": size, "width": size}
         return {
-            # Of the two, the one of CLIP resizes the short side and that of DeiT crops.
+            # Of the two processors, CLIP's resizes the short side and DeiT's crops.
             "image_processor_type": "CLIPImageProcessor" if self.fit == "crop" else
             "DeiTImageProcessor" if cropped else "ViTImageProcessor",
             "do_resize": True,
@@ -106,7 +106,7 @@ class Preprocessing(Configuration, group="preprocessing"):
         }  # fmt: skip
 
     def scaled(self, old: int, new: int) -> "Preprocessing":
-        """Returns the same margin around what is cropped, for a model of another image size.
+        """Returns the same relative margin around the crop, for a model of another image size.
 
         Example:
             >>> Preprocessing(resize=256).scaled(224, 112).resize
@@ -117,7 +117,7 @@ class Preprocessing(Configuration, group="preprocessing"):
         return dataclasses.replace(self, resize=round(self.resize * new / old))
 
     def square(self, pixels: Pixels, image_size: int) -> Resized:
-        """Returns a picture as a square of ``resize`` pixels a side, before it is cropped.
+        """Returns a picture as a square of ``resize`` pixels per side, before cropping.
 
         Example:
             >>> Preprocessing(resize=8).square(np.zeros((10, 20, 3), np.uint8), 4).shape
@@ -126,7 +126,7 @@ class Preprocessing(Configuration, group="preprocessing"):
         return resize_to(pixels, self.resize or image_size, self.fit, self.filter)
 
     def pixels(self, pixels: Pixels, image_size: int) -> Resized:
-        """Returns the pixels that a model of ``image_size`` reads of a picture.
+        """Returns the pixels of a picture as a model of ``image_size`` reads them.
 
         Example:
             >>> Preprocessing(resize=8).pixels(np.zeros((10, 20, 3), np.uint8), 4).shape

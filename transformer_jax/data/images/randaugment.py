@@ -1,4 +1,4 @@
-"""RandAugment: a few random changes of one strength; and random erasing."""
+"""RandAugment, a few random changes of equal strength, and random erasing."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from transformer_jax.data.images.transforms import Pixels, draws
 
 __all__ = ["OPERATIONS", "random_augment", "random_erase"]
 
-_GREY = 128  # of pixels that an operation brings in from outside
+_GREY = 128  # value of pixels moved in from outside
 
 
 def _affine(coefficients: Callable[[float, int], tuple[float, ...]]) -> Callable[..., Image.Image]:
@@ -34,7 +34,7 @@ def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Callable[.
     return lambda picture, value: kind(picture).enhance(1 + value)
 
 
-# The operations of Cubuk et al. 2020: largest value at strength 1, whether its sign is drawn, and
+# The operations of Cubuk et al. 2020: largest value at strength 1, whether its sign is random, and
 # the function of a picture and the value.
 OPERATIONS: dict[str, tuple[float, bool, Callable[[Image.Image, float], Image.Image]]] = {
     "identity": (0.0, False, lambda picture, value: picture),
@@ -59,15 +59,15 @@ OPERATIONS: dict[str, tuple[float, bool, Callable[[Image.Image, float], Image.Im
 
 
 def random_augment(pixels: Pixels, key: int, count: int = 2, strength: float = 0.3) -> Pixels:
-    """Returns a picture after ``count`` random operations (Cubuk et al. 2020, section 3).
+    """Applies ``count`` random operations to a picture (Cubuk et al. 2020, section 3).
 
-    Each operation is drawn from the paper's fourteen with equal probability.
+    Each operation is drawn uniformly from the paper's fourteen.
 
     Args:
         pixels: The picture.
-        key: Of the operations.
-        count: Operations in a row, the paper's N.
-        strength: Of each, 0 to 1: the paper's M divided by 30.
+        key: Key of the operations.
+        count: Number of operations, the paper's N.
+        strength: Strength of each, 0 to 1: the paper's M divided by 30.
 
     Example:
         >>> picture = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -83,14 +83,14 @@ def random_augment(pixels: Pixels, key: int, count: int = 2, strength: float = 0
 
 
 def random_erase(pixels: Pixels, key: int, probability: float = 0.25) -> Pixels:
-    """Returns a picture in which a rectangle may be random pixels (Zhong et al. 2020).
+    """Replaces a random rectangle of a picture by random pixels (Zhong et al. 2020).
 
     The rectangle covers 2 to 33 percent of the picture, with proportions of 0.3 to 3.3.
 
     Args:
         pixels: The picture.
-        key: Of the rectangle.
-        probability: With which there is one.
+        key: Key of the rectangle.
+        probability: Probability of a rectangle.
 
     Example:
         >>> picture = np.zeros((8, 8, 1), np.uint8)

@@ -1,4 +1,4 @@
-"""Pictures by their number, as encoded bytes or as arrays: files and arrays in memory."""
+"""Pictures by index, as encoded bytes or as arrays: files and arrays in memory."""
 
 import concurrent.futures
 import hashlib
@@ -28,22 +28,22 @@ _LARGEST_FILE = 1 << 29  # bytes
 
 @runtime_checkable
 class PictureSource(Protocol):
-    """Pictures by their number."""
+    """A sequence of pictures."""
 
     def __len__(self) -> int:
         """The number of pictures."""
 
     def __getitem__(self, index: int) -> bytes | UInt8[np.ndarray, "height width C"]:
-        """A picture, encoded or as an array."""
+        """Returns a picture, encoded or as an array."""
 
     def where(self, index: int) -> str:
-        """The place of a picture, as messages begin with it."""
+        """Returns the place of a picture, with which messages begin."""
 
     def check(self, max_pixels: int) -> None:
         """Refuses pictures that are missing or too large, without decoding any."""
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """For checksums, the identity of each picture, and its version, which a copy changes."""
+        """The identity of each picture for checksums, and its version, which copying changes."""
 
 
 class PictureFiles(Sequence[bytes]):
@@ -51,7 +51,7 @@ class PictureFiles(Sequence[bytes]):
 
     Args:
         paths: The files.
-        places: Where each is listed, such as ``captions.csv:3: ``; None lists them nowhere.
+        places: Where each is listed, such as ``captions.csv:3: ``; None if nowhere.
     """
 
     def __init__(self, paths: list[str], places: list[str] | None = None):
@@ -68,17 +68,17 @@ class PictureFiles(Sequence[bytes]):
             raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
 
     def where(self, index: int) -> str:
-        """The line that lists a picture, and its file."""
+        """Returns the line that lists a picture, and its file."""
         place = "" if self._places is None else f"{self._places[index]}: "
         return f"{place}{self.paths[index]}"
 
     def check(self, max_pixels: int) -> None:
-        """Reads the beginning of each file: its format and its size.
+        """Checks the format and the size at the beginning of each file.
 
-        What is cut off or damaged later in a file shows only when it is decoded.
+        Truncation or damage later in a file shows only when it is decoded.
 
         Raises:
-            DataError: A file is missing, no picture, or has more pixels.
+            DataError: A file is missing, not a picture, or has more pixels.
         """
         with concurrent.futures.ThreadPoolExecutor(max_workers=8) as threads:
             check = lambda index: self._check(index, max_pixels)
@@ -93,7 +93,7 @@ class PictureFiles(Sequence[bytes]):
             raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """Path and size of each file, and its time."""
+        """Path, size and time of each file."""
         for index, path in enumerate(self.paths):
             try:
                 status = os.stat(local_file(path))
@@ -107,10 +107,10 @@ class ArrayPictures(Sequence[np.ndarray]):
 
     Args:
         array: The pictures; ``[N height width]`` is grey.
-        name: Its file, for messages.
+        name: Name of the file, for messages.
 
     Raises:
-        DataError: The array has another shape or another type.
+        DataError: The array has the wrong shape or dtype.
     """
 
     def __init__(self, array: np.ndarray, name: str):
@@ -132,14 +132,14 @@ class ArrayPictures(Sequence[np.ndarray]):
         return self.array[int(index)]
 
     def where(self, index: int) -> str:
-        """The file, and the number of the picture in it, from 0."""
+        """Returns the file, and the index of the picture in it, from 0."""
         return f"{self.name}: picture {index}"
 
     def check(self, max_pixels: int) -> None:
-        """Refuses pictures of more pixels.
+        """Refuses pictures with too many pixels.
 
         Raises:
-            DataError: They have more.
+            DataError: They have more pixels.
         """
         _, height, width, _ = self.array.shape
         if height * width > max_pixels:
@@ -149,7 +149,7 @@ class ArrayPictures(Sequence[np.ndarray]):
             )
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """The checksum of the pixels of each picture, and no version."""
+        """The checksum of the pixels of each picture, without versions."""
         for picture in self.array:
             yield hashlib.sha256(np.ascontiguousarray(picture).data).digest(), b""
 
@@ -191,16 +191,16 @@ def in_channels(
         return pixels
     if channels == 3:
         return np.repeat(pixels, 3, axis=-1)
-    # ITU-R 601-2, by Pillow's whole numbers.
+    # ITU-R 601-2, in Pillow's integer arithmetic.
     weights = np.array([19_595, 38_470, 7_471], np.uint32)
     return ((pixels.astype(np.uint32) @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]
 
 
 def find_pictures(folder: str) -> list[str]:
-    """Returns the pictures in a folder and the folders within it, in the order of their paths.
+    """Returns the pictures in a folder and its subfolders, in the order of their paths.
 
     Raises:
-        DataError: There is no such folder, or no picture in it.
+        DataError: There is no such folder, or it has no pictures.
     """
     if not os.path.isdir(folder):
         raise DataError(f"{folder or repr(folder)}: no such folder of pictures")
@@ -216,7 +216,7 @@ def find_pictures(folder: str) -> list[str]:
 
 
 def load_arrays(path: str, flag: str = "") -> dict[str, np.ndarray]:
-    """Returns the arrays of a ``.npz`` file by name, or that of a ``.npy`` file as ``""``.
+    """Loads the arrays of a ``.npz`` file by name, or the array of a ``.npy`` file as ``""``.
 
     A ``.npy`` file is memory-mapped. Files with Python objects are refused.
 

@@ -1,6 +1,6 @@
-"""Pictures as squares of one size: decoded once into a memory-mapped array, or when they are read.
+"""Pictures as squares of one size: decoded once into a memory-mapped array, or on every read.
 
-Both give the same pixels, so that a run does not depend on the choice.
+Both give the same pixels, so a run does not depend on the choice.
 """
 
 import concurrent.futures
@@ -25,7 +25,7 @@ from transformer_jax.data.store import open_arrays, release_pages, write_arrays
 __all__ = ["ImageStore", "Pictures", "build_image_store"]
 
 STORED = 4 << 30
-"""Most bytes of pictures that are decoded before training, where the run does not say."""
+"""Most bytes of pictures that are decoded before training, if the run does not specify it."""
 
 _NAMES = ("pixels",)
 
@@ -35,10 +35,10 @@ class Pictures:
     """The form in which a model reads pictures.
 
     Attributes:
-        size: Pixels of a side.
+        size: Pixels per side.
         channels: 3, or 1 for grey.
-        preprocessing: How a picture becomes such a square.
-        max_pixels: The most pixels of a picture, before it is resized.
+        preprocessing: Conversion of a picture to such a square.
+        max_pixels: Largest number of pixels in a picture, before resizing.
     """
 
     size: int
@@ -48,10 +48,10 @@ class Pictures:
 
     @property
     def side(self) -> int:
-        """Pixels of a side before pictures are cropped.
+        """Pixels per side before cropping.
 
         Raises:
-            DataError: They are smaller than what the model reads.
+            DataError: It is smaller than the model's input.
         """
         side = self.preprocessing.resize or self.size
         if side < self.size:
@@ -62,7 +62,7 @@ class Pictures:
         return side
 
     def square(self, source: PictureSource, index: int) -> UInt8[np.ndarray, "S S C"]:
-        """Returns a picture as a square that is not cropped yet.
+        """Returns a picture as a square, before cropping.
 
         Raises:
             DataError: The picture cannot be read.
@@ -72,10 +72,10 @@ class Pictures:
 
 
 class ImageStore:
-    """Pictures as squares of one size, as pixels from 0 to 255.
+    """Pictures as squares of one size, with pixels from 0 to 255.
 
     Attributes:
-        form: How a model reads them.
+        form: The form in which the model reads them.
     """
 
     def __init__(self, source: PictureSource, form: Pictures, array: Any = None):
@@ -100,11 +100,11 @@ class ImageStore:
         keys: np.ndarray | None = None,
         change: Augmentation | None = None,
     ) -> Float32[np.ndarray, "B height width C"]:
-        """Returns normalized pictures, as a model reads them; row -1 is all zero.
+        """Returns normalized pictures, as a model reads them; row -1 is all zeros.
 
         Args:
-            rows: The pictures.
-            keys: A key for each; None changes nothing at random.
+            rows: Indices of the pictures.
+            keys: A key for each; None makes no random changes.
             change: The random changes.
 
         Raises:
@@ -128,10 +128,10 @@ class ImageStore:
     def of_items(
         self, items: Any, rows: Int[np.ndarray, " count"], change: Augmentation | None = None
     ) -> tuple[Int[np.ndarray, " B"], Float32[np.ndarray, "B height width C"]]:
-        """Returns the examples of a batch and their pictures.
+        """Returns the examples of a batch, and their pictures.
 
         Args:
-            items: Of a plan, or :class:`.KeyedRows`.
+            items: Items of a plan, or :class:`.KeyedRows`.
             rows: The picture of each example.
             change: The random changes, if there are keys.
         """
@@ -159,24 +159,24 @@ def build_image_store(
     cache: str | pathlib.Path | None = None,
     decode: bool | None = None,
 ) -> ImageStore:
-    """Returns the pictures of a source as squares of one size.
+    """Makes squares of one size from the pictures of a source.
 
     Args:
         source: The pictures.
-        form: How a model reads them.
-        name: For progress.
-        cache: A folder that keeps the squares, memory-mapped, under a name made of the paths, sizes
-            and times of files and of ``form``. None keeps them in memory.
-        decode: Whether all pictures are decoded now; else each when it is read. None decodes up to
+        form: The form in which a model reads them.
+        name: Name for the progress display.
+        cache: A folder that keeps the squares, memory-mapped, under a name made from paths, sizes
+            and times of files and from ``form``. None keeps them in memory.
+        decode: Whether to decode all pictures now, instead of each on reading. None decodes up to
             4 GiB.
 
     Raises:
-        DataError: A picture that is decoded now is missing, damaged, truncated, or has too many
-            pixels. The message names it.
+        DataError: A picture decoded now is missing, damaged, truncated, or has too many pixels.
+            The message names it.
     """
     shape = (len(source), form.side, form.side, form.channels)
     if isinstance(source, ArrayPictures) and source.array.shape == shape:
-        return ImageStore(source, form, source.array)  # they are such squares
+        return ImageStore(source, form, source.array)  # they are already such squares
     if decode is None:
         decode = int(np.prod(shape, dtype=np.int64)) <= STORED
     if not decode:
@@ -215,7 +215,7 @@ def _fill(array: np.ndarray, source: PictureSource, form: Pictures, name: str) -
 
 
 def _key(source: PictureSource, form: Pictures) -> str:
-    """A name that changes with the pictures and how they are read."""
+    """A name that depends on the pictures and how they are read."""
     read = (form.side, form.channels, form.preprocessing.fit, form.preprocessing.filter)
     digest = hashlib.sha256(repr(read).encode())
     for identity, version in source.parts():

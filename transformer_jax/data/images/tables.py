@@ -1,4 +1,4 @@
-"""Pictures with a text each: folders of classes, tables of files, arrays."""
+"""Pictures with texts: folders of classes, tables of files, arrays."""
 
 import csv
 import dataclasses
@@ -24,7 +24,7 @@ from transformer_jax.data.text import local_data, read_lines
 __all__ = ["TABLES", "ImageTable", "read_images"]
 
 TABLES = (".csv", ".tsv", ".jsonl")
-# Columns, fields and arrays by which pictures and their texts are known where none are named.
+# Usual names of columns, fields and arrays of pictures and texts, if none are given.
 PICTURES = ("file_name", "image", "images", "file", "path", "x")
 TEXTS = ("label", "labels", "caption", "captions", "text", "texts", "y")
 _KEPT_IN_FOLDERS = tuple(f"{name}{end}" for name in ("metadata", "captions") for end in TABLES)
@@ -32,15 +32,15 @@ _KEPT_IN_FOLDERS = tuple(f"{name}{end}" for name in ("metadata", "captions") for
 
 @dataclasses.dataclass(frozen=True)
 class ImageTable:
-    """Pictures, and texts of them: labels or captions.
+    """Pictures and their texts: labels or captions.
 
     Attributes:
-        name: Of the folder or file, for messages.
+        name: Name of the folder or file, for messages.
         pictures: The pictures.
-        rows: The number of the picture of each text, in which several texts may share one.
+        rows: Index of the picture of each text; several texts may share one.
         texts: The texts.
-        keys: A name of each picture that stays when pictures are added or moved, such as its path
-            in the folder.
+        keys: A name of each picture that does not change when pictures are added or moved, such as
+            its path within the folder.
     """
 
     name: str
@@ -53,11 +53,11 @@ class ImageTable:
         return len(self.texts)
 
     def where(self, index: int) -> str:
-        """The picture of a text, as messages begin with it."""
+        """Returns the place of a text's picture, with which messages begin."""
         return self.pictures.where(int(self.rows[index]))
 
     def select(self, indices: Sequence[int], name: str) -> "ImageTable":
-        """Some of the texts, with the same pictures."""
+        """Selects texts, with the same pictures."""
         rows = self.rows[np.asarray(indices, np.int64)]
         texts = [self.texts[i] for i in indices]
         return dataclasses.replace(self, name=name, rows=rows, texts=texts)
@@ -70,21 +70,22 @@ def read_images(
     flag: str = "",
     prepare: Preparation = Preparation(),
 ) -> ImageTable:
-    """Returns the pictures of a folder, table or array, and their texts.
+    """Reads the pictures of a folder, table or array, and their texts.
 
     Args:
         path: One of
 
-            - a folder with a folder for each class, whose name is the label, or with a table
-              ``metadata.csv`` or ``captions.csv`` (``.tsv``, ``.jsonl``) beside its pictures;
-            - a table: ``.csv`` or ``.tsv`` with a line of names first, or ``.jsonl``; paths of
-              pictures are relative to its folder, and a picture may occur in several lines;
-            - ``.npz`` with an array of pictures and one of texts or numbers;
-            - ``.npy`` with pictures, and ``.txt`` of the same name beside it with a text a line.
+                - a folder with one folder per class, named by its label, or with a table
+                  ``metadata.csv`` or ``captions.csv`` (``.tsv``, ``.jsonl``) next to its pictures;
+                - a table: ``.csv`` or ``.tsv`` with a header, or ``.jsonl``; paths of pictures are
+                  relative to its folder, and a picture may occur in several lines;
+                - ``.npz`` with one array of pictures and one of texts or numbers;
+                - ``.npy`` with pictures, and a ``.txt`` of the same name next to it, one text per
+                  line.
         image: The column, field or array of pictures; None looks for a usual name.
-        text: Likewise that of texts.
+        text: The column, field or array of texts; None looks for a usual name.
         flag: The setting of the path, for messages.
-        prepare: The preparation of texts.
+        prepare: Preparation of texts.
 
     Raises:
         DataError: It cannot be read, names no pictures or no texts, or a picture is missing.
@@ -107,7 +108,7 @@ def read_images(
 
 
 def _folder(path: str, here: str, flag: str) -> ImageTable:
-    """Pictures in folders named by their labels."""
+    """Reads pictures in folders named by their labels."""
     classes = sorted(entry.name for entry in os.scandir(here) if _visible(entry) and entry.is_dir())
     keys: list[str] = []
     texts: list[str] = []
@@ -141,7 +142,7 @@ def _ends_as(name: str) -> bool:
 def _table(
     path: str, suffix: str, image: str | None, text: str | None, flag: str, prepare: Preparation
 ) -> ImageTable:
-    """Pictures that a table lists."""
+    """Reads pictures listed in a table."""
     lines = _objects if suffix == ".jsonl" else _columns
     folder, numbers = os.path.dirname(path), dict[str, int]()
     rows, texts, places = [], [], list[str]()
@@ -166,7 +167,7 @@ def _table(
 def _columns(
     path: str, suffix: str, image: str | None, text: str | None, flag: str
 ) -> Iterator[tuple[int, str, list[str]]]:
-    """Line, picture and text of each row of a table with a line of names."""
+    """Yields line, picture and text of each row of a table with a header."""
     if suffix == ".csv":
         reader = csv.reader((line + "\n" for line in read_lines(path, flag)), strict=True)
     else:
@@ -190,7 +191,7 @@ def _columns(
 
 
 def _numbered(reader: Any, path: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table, with the line at which each ends."""
+    """Yields the rows of a table, with the line at which each ends."""
     try:
         for cells in reader:
             yield reader.line_num, cells
@@ -201,7 +202,7 @@ def _numbered(reader: Any, path: str) -> Iterator[tuple[int, list[str]]]:
 def _objects(
     path: str, suffix: str, image: str | None, text: str | None, flag: str
 ) -> Iterator[tuple[int, str, list[str]]]:
-    """Line, picture and texts of each JSON object; a field may hold a list of texts."""
+    """Yields line, picture and texts of each JSON object; a field may hold a list of texts."""
     for number, line in enumerate(read_lines(path, flag), 1):
         if not line:
             continue
@@ -224,7 +225,7 @@ def _choose(
     where: str,
     what: str,
 ) -> str:
-    """The name of a column, field or array."""
+    """Chooses the name of a column, field or array."""
     known = list(names)
     for name in (wanted,) if wanted is not None else usual:
         if known.count(name) == 1:
@@ -237,7 +238,7 @@ def _choose(
 def _arrays(
     path: str, image: str | None, text: str | None, flag: str, prepare: Preparation
 ) -> ImageTable:
-    """Pictures of an array, with their texts."""
+    """Reads pictures in an array, with their texts."""
     arrays = load_arrays(path, flag)
     if "" in arrays:
         pictures, beside = ArrayPictures(arrays[""], path), os.path.splitext(path)[0] + ".txt"
@@ -263,7 +264,7 @@ def _arrays(
 
 def _as_texts(array: np.ndarray, where: str) -> list[str]:
     if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]  # as Keras has the labels of CIFAR
+        array = array[:, 0]  # the layout of CIFAR labels in Keras
     if array.ndim != 1 or array.dtype.kind not in "iuUb":
         raise DataError(
             f"{where}: {array.dtype} {list(array.shape)}: one whole number or text for each "

@@ -1,7 +1,7 @@
-"""Sizes and random changes of pictures, as functions of pixels and a key.
+"""Resizing and random changes of pictures, as functions of pixels and a key.
 
-A key is a whole number; what is drawn from it is the same on every machine and for every version
-of NumPy (:func:`transformer_jax.data.plan.uniform`).
+A key is an integer; random draws from it are the same on every machine and with every version of
+NumPy (:func:`transformer_jax.data.plan.uniform`).
 """
 
 import math
@@ -28,7 +28,7 @@ __all__ = [
     "split",
 ]
 
-_STRIP = 64  # times its short side a picture is long at most when it is resized
+_STRIP = 64  # largest ratio of the sides of a picture when it is resized
 
 Fit = Literal["crop", "squash"]
 Filter = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
@@ -37,7 +37,7 @@ Resized = UInt8[np.ndarray, "_ _ C"]
 
 
 def draws(key: int, count: int) -> Float64[np.ndarray, " count"]:
-    """Returns numbers from 0 up to, not including, 1, drawn from a key.
+    """Draws numbers from 0 (included) to 1 (excluded), given a key.
 
     Example:
         >>> draws(0, 2).round(3)
@@ -47,7 +47,7 @@ def draws(key: int, count: int) -> Float64[np.ndarray, " count"]:
 
 
 def split(key: int, count: int) -> list[int]:
-    """Returns further keys made from one.
+    """Splits a key into further keys.
 
     Example:
         >>> [new % 1000 for new in split(0, 2)]
@@ -57,9 +57,9 @@ def split(key: int, count: int) -> list[int]:
 
 
 def resize(pixels: Pixels, height: int, width: int, filter: Filter = "bilinear") -> Resized:
-    """Returns the picture in another size, by a filter of Pillow.
+    """Resizes a picture with a filter of Pillow.
 
-    When it shrinks a picture, the filter covers all pixels that a new one stands for.
+    When shrinking, the filter covers all pixels that a new pixel replaces.
 
     Example:
         >>> resize(np.array([[[0], [100]]], np.uint8), 1, 4)[0, :, 0].tolist()
@@ -73,7 +73,7 @@ def resize(pixels: Pixels, height: int, width: int, filter: Filter = "bilinear")
 
 
 def centre_crop(pixels: Pixels, height: int, width: int) -> Resized:
-    """Returns the middle of a picture.
+    """Returns the center of a picture.
 
     Example:
         >>> centre_crop(np.arange(4, dtype=np.uint8).reshape(1, 4, 1), 1, 2)[0, :, 0].tolist()
@@ -86,13 +86,13 @@ def centre_crop(pixels: Pixels, height: int, width: int) -> Resized:
 
 
 def resize_to(pixels: Pixels, size: int, fit: Fit = "crop", filter: Filter = "bilinear") -> Resized:
-    """Returns a square picture: its middle, or all of it with other proportions.
+    """Returns a square picture: the center, or everything with changed proportions.
 
     Args:
         pixels: The picture.
-        size: Of a side.
-        fit: ``crop`` makes the short side ``size`` and keeps the middle; ``squash`` resizes both.
-        filter: Of Pillow.
+        size: Pixels per side.
+        fit: ``crop`` makes the short side ``size`` and keeps the center; ``squash`` resizes both.
+        filter: Filter of Pillow.
 
     Example:
         >>> resize_to(np.zeros((30, 60, 3), np.uint8), 20).shape
@@ -101,14 +101,14 @@ def resize_to(pixels: Pixels, size: int, fit: Fit = "crop", filter: Filter = "bi
     if fit == "squash":
         return resize(pixels, size, size, filter)
     short = min(pixels.shape[:2])
-    # Of a long strip only the middle is resized, which would else need memory without bound.
+    # Only the center of a long strip is resized, which would otherwise need unbounded memory.
     pixels = centre_crop(pixels, *(min(side, _STRIP * short) for side in pixels.shape[:2]))
     height, width = (side * size // short for side in pixels.shape[:2])
     return centre_crop(resize(pixels, height, width, filter), size, size)
 
 
 def flip(pixels: Pixels, key: int) -> Pixels:
-    """Returns the picture, or with probability one half its mirror image, left for right.
+    """Returns the picture or, with probability one half, its mirror image, left to right.
 
     Example:
         >>> [flip(np.array([[[1], [2]]], np.uint8), key)[0, 0, 0].item() for key in range(4)]
@@ -118,7 +118,7 @@ def flip(pixels: Pixels, key: int) -> Pixels:
 
 
 def shifted_crop(pixels: Pixels, key: int, padding: int) -> Pixels:
-    """Returns the picture moved by at most ``padding`` pixels each way; what is new is black.
+    """Shifts a picture by at most ``padding`` pixels in each direction; new pixels are black.
 
     He et al. 2016, section 4.2.
 
@@ -141,16 +141,16 @@ def random_resized_crop(
 ) -> Resized:
     """Returns a random part of a picture, resized to a square (Szegedy et al. 2015, section 6).
 
-    The area of the part is uniform in ``area``, times that of the picture, and the logarithm of its
-    proportions is uniform. After ten parts that do not fit, the largest part in the middle with
-    allowed proportions is taken.
+    The area of the part, relative to the picture, is uniform in ``area``, and the logarithm of its
+    aspect ratio is uniform. If ten parts do not fit, the result is the largest central part with an
+    allowed aspect ratio.
 
     Args:
         pixels: The picture.
-        key: Of the part.
-        size: Of a side.
-        area: Bounds of the area.
-        ratio: Bounds of width divided by height.
+        key: Key of the part.
+        size: Pixels per side of the result.
+        area: Smallest and largest relative area.
+        ratio: Smallest and largest width divided by height.
 
     Example:
         >>> random_resized_crop(np.zeros((30, 60, 3), np.uint8), 5, 8).shape

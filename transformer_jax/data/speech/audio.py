@@ -1,4 +1,4 @@
-"""Waveforms at other sample rates, and their log-mel frames."""
+"""Waveforms: resampling, and log-mel frames."""
 
 import dataclasses
 import functools
@@ -14,26 +14,26 @@ from transformer_jax.functional.mel import mel_filter_weights
 
 __all__ = ["AudioConfig", "log_mel_frames", "resampled"]
 
-_BLOCK = 128  # frames that one compiled program makes, whatever the length of a recording
-# Rates that are resampled, from a fraction of the wanted rate to a multiple of it. Speech is
-# recorded at 8,000 to 192,000 samples a second; headers with other rates are damaged.
+_BLOCK = 128  # frames per call of the compiled program, whatever the length of a recording
+# Resampled rates, from a fraction of the target rate to a multiple of it. Speech is recorded at
+# 8,000 to 192,000 samples per second; headers with other rates are damaged.
 _SLOWEST, _FASTEST = 1 / 16, 64
-_LONGEST_FILTER = 1 << 18  # up or down; the filter has 20 taps for each
-_MOST_SAMPLES = 1 << 28  # of a resampled recording: 1 GiB, 4.6 hours at 16,000 a second
+_LONGEST_FILTER = 1 << 18  # longest filter, up or down; it has 20 taps for each
+_MOST_SAMPLES = 1 << 28  # of a resampled recording: 1 GiB, 4.6 hours at 16,000 per second
 
 
 @dataclasses.dataclass(frozen=True)
 class AudioConfig(Configuration, group="data.audio"):
-    """The computation of log-mel frames from waveforms."""
+    """Settings of log-mel frames computed from waveforms."""
 
-    sample_rate: Annotated[int, Range(1, 1 << 20)] = 16_000  # samples a second
-    resample: bool = False  # resample files of another rate, which are else refused
-    frame_length_ms: Annotated[float, Range(above=0, most=10_000)] = 25.0  # of a frame
-    # From the beginning of a frame to that of the next.
+    sample_rate: Annotated[int, Range(1, 1 << 20)] = 16_000  # samples per second
+    resample: bool = False  # resample files of another rate, which are otherwise refused
+    frame_length_ms: Annotated[float, Range(above=0, most=10_000)] = 25.0  # length of a frame
+    # Time between the starts of consecutive frames.
     frame_shift_ms: Annotated[float, Range(above=0, most=10_000)] = 10.0
-    num_mels: Annotated[int, Range(1, 1 << 20)] = 80  # mel filters, the numbers of a frame
-    low_frequency: NotNegative = 20.0  # of the filters, Hz
-    high_frequency: NotNegative | None = None  # None is half the sample rate
+    num_mels: Annotated[int, Range(1, 1 << 20)] = 80  # mel filters, and so values per frame
+    low_frequency: NotNegative = 20.0  # lowest frequency of the filters, Hz
+    high_frequency: NotNegative | None = None  # highest frequency, Hz; None is half the sample rate
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,17 +50,17 @@ class AudioConfig(Configuration, group="data.audio"):
 
     @property
     def length(self) -> int:
-        """Samples of a frame."""
+        """Samples per frame."""
         return round(self.sample_rate * self.frame_length_ms / 1000)
 
     @property
     def shift(self) -> int:
-        """Samples from the beginning of a frame to that of the next."""
+        """Samples between the starts of consecutive frames."""
         return round(self.sample_rate * self.frame_shift_ms / 1000)
 
     @property
     def fft_size(self) -> int:
-        """Samples of the FFT: the power of 2 that holds a frame."""
+        """Samples of the FFT: the smallest power of 2 that holds a frame."""
         return 1 << max(1, (self.length - 1).bit_length())
 
     @property
@@ -73,13 +73,13 @@ class AudioConfig(Configuration, group="data.audio"):
 def resampled(
     samples: Float32[np.ndarray, " N"], rate: int, wanted: int, name: str = "the waveform"
 ) -> Float32[np.ndarray, " M"]:
-    """Returns the waveform at another rate, by a polyphase filter.
+    """Resamples a waveform with a polyphase filter.
 
     Args:
         samples: The waveform.
-        rate: Samples a second of the waveform.
-        wanted: Samples a second of the result.
-        name: The file, for messages.
+        rate: Samples per second of the waveform.
+        wanted: Samples per second of the result.
+        name: Name of the file, for messages.
 
     Raises:
         DataError: No recording has this rate, or the result would take more than 1 GiB.
@@ -116,9 +116,9 @@ def resampled(
 def log_mel_frames(
     samples: Float32[np.ndarray, " N"], config: AudioConfig
 ) -> Float32[np.ndarray, "T M"]:
-    """The log-mel frames of a waveform, of the configuration's sample rate.
+    """The log-mel frames of a waveform with the configured sample rate.
 
-    One program of one shape computes blocks of frames, so that no length compiles anything anew.
+    One program of fixed shape computes blocks of frames, so no length needs a new compilation.
 
     Example:
         >>> log_mel_frames(np.zeros(16_000, np.float32), AudioConfig()).shape
@@ -139,7 +139,7 @@ def log_mel_frames(
 
 @functools.lru_cache(maxsize=4)
 def _program(config: AudioConfig) -> Any:
-    """A compiled function from the samples of a block to its frames."""
+    """Compiles a function from the samples of a block to its frames."""
     import jax
     import jax.numpy as jnp
 

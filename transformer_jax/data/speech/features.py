@@ -50,7 +50,7 @@ class Normalization:
 class FeatureStatistics(NamedTuple):
     """Sums over frames, from which mean and standard deviation follow.
 
-    Sums are of differences from the first frame, which are 0 for a constant feature.
+    The sums are over differences from the first frame, which are 0 for a constant feature.
     """
 
     frames: int
@@ -60,7 +60,7 @@ class FeatureStatistics(NamedTuple):
 
     @classmethod
     def of(cls, features: Iterable[Float32[np.ndarray, "T F"]]) -> "FeatureStatistics":
-        """The sums over all frames of some recordings.
+        """Computes the sums over all frames of recordings.
 
         Raises:
             DataError: There are no recordings.
@@ -78,7 +78,7 @@ class FeatureStatistics(NamedTuple):
         return cls(frames, first, sums[0], sums[1])
 
     def normalization(self) -> Normalization:
-        """Mean and standard deviation; the latter is 1 of a feature that never changes.
+        """Returns mean and standard deviation; the latter is 1 for a constant feature.
 
         Example:
             >>> features = np.array([[1.0, 5.0], [3.0, 5.0]], np.float32)
@@ -87,7 +87,7 @@ class FeatureStatistics(NamedTuple):
         """
         away = self.total / self.frames
         variance = self.squares / self.frames - np.square(away)
-        # What rounding may leave where the first frame is far from equal others.
+        # Possible rounding errors if the first frame is far from otherwise equal frames.
         constant = variance <= 1e-14 * self.squares / self.frames
         std = np.where(constant, 1.0, np.sqrt(np.maximum(variance, 0)))
         mean = self.first + away
@@ -97,17 +97,17 @@ class FeatureStatistics(NamedTuple):
 def read_features(
     path: str | os.PathLike[str], audio: AudioConfig, where: str = ""
 ) -> tuple[Float32[np.ndarray, "T F"], bytes]:
-    """The features of a recording, and the bytes of its file.
+    """Reads the features of a recording, and the bytes of its file.
 
     Args:
-        path: A ``.wav`` file, whose log-mel frames are made; or features ``[T, F]`` as ``.npy``, or
-            as the one array or the array ``features`` of an ``.npz`` file.
-        audio: How frames are made of waveforms.
-        where: The line that names the file, for messages, such as ``train.tsv:3: ``.
+        path: A ``.wav`` file, whose log-mel frames are computed; or features ``[T, F]`` as
+            ``.npy``, or as the only array or the array ``features`` of an ``.npz`` file.
+        audio: Settings of frames computed from waveforms.
+        where: The line that lists the file, for messages, such as ``train.tsv:3: ``.
 
     Raises:
-        DataError: The file is missing, damaged or of another kind, has another sample rate, is too
-            short for a frame, or holds NaN or infinity.
+        DataError: The file is missing, damaged or of another kind, has another sample rate, is
+            shorter than a frame, or contains NaN or infinity.
     """
     name = f"{where}{path}"
     if Path(path).suffix.lower() not in SUFFIXES:
@@ -124,7 +124,7 @@ def read_features(
 def decode_features(
     content: bytes, suffix: str, audio: AudioConfig, name: str
 ) -> Float32[np.ndarray, "T F"]:
-    """The features in the bytes of a file, see :func:`read_features`."""
+    """Decodes features from the bytes of a file, see :func:`read_features`."""
     if suffix == ".wav":
         samples, rate = read_wav(content, name)
         if rate != audio.sample_rate:
@@ -145,7 +145,7 @@ def decode_features(
 
 
 def check_features(features: np.ndarray, name: str) -> Float32[np.ndarray, "T F"]:
-    """Features as float32, which are ``[T, F]``, finite, and at least one frame.
+    """Returns features as float32, after checking that they are finite ``[T, F]``, with a frame.
 
     Raises:
         DataError: They are not; the message begins with ``name``.
@@ -179,7 +179,7 @@ def _refuse_nonfinite(rows: np.ndarray, name: str, what: str) -> None:
 
 
 def _array(content: bytes, suffix: str, name: str) -> np.ndarray:
-    """The array of a NumPy file."""
+    """Returns the array of a NumPy file."""
     try:
         loaded = load_arrays(io.BytesIO(content))
         if isinstance(loaded, np.ndarray):
@@ -189,7 +189,7 @@ def _array(content: bytes, suffix: str, name: str) -> np.ndarray:
             key = "features" if "features" in names else names[0] if len(names) == 1 else None
             if key is not None:
                 return np.asarray(loaded[key])
-    except Exception as error:  # of damaged bytes the reader raises whatever they lead it to
+    except Exception as error:  # damaged bytes make the reader raise any error
         reason = (str(error).splitlines() or ["damaged"])[0][:160]
         raise DataError(f"{name}: no {suffix} file that can be read ({reason})") from None
     raise DataError(

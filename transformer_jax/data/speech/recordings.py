@@ -1,4 +1,4 @@
-"""Recordings and their texts: manifests, and what they list as arrays of features and token ids."""
+"""Recordings and their texts: manifests, and the listed files as arrays of features and ids."""
 
 import dataclasses
 import hashlib
@@ -45,22 +45,22 @@ _NAMES = ("features", "offsets", "digests")
 
 @dataclasses.dataclass(frozen=True)
 class SpeechReadOptions(Configuration, group="data.read"):
-    """Options of reading recordings and their texts."""
+    """Options for reading recordings and their texts."""
 
     lowercase: bool = False  # lower-case the texts
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
-    # Longest recording in positions of stacked frames, and longest text in tokens; others are
-    # dropped and counted.
+    # Longest recording, in positions of stacked frames, and longest text, in tokens; longer ones
+    # are dropped and counted.
     max_length: Annotated[int, Range(2)] = 512
-    validation_size: Amount = 1000  # recordings held out where none are given; at most a tenth
+    validation_size: Amount = 1000  # recordings held out if none are given; at most a tenth
 
 
 @dataclasses.dataclass(frozen=True)
 class SpeechData(Configuration, group="data"):
-    """Manifests of recordings: lines of a path and its text, as .tsv or .jsonl (path, text)."""
+    """Manifests of recordings: lines with a path and its text, as .tsv or .jsonl (path, text)."""
 
     train: str | None = None  # training recordings; paths are relative to the manifest
-    valid: str | None = None  # validation recordings; without them a part of training is held out
+    valid: str | None = None  # validation recordings; without them, a part of training is held out
     test: str | None = None  # test recordings
     read: SpeechReadOptions = SpeechReadOptions()
     audio: AudioConfig = AudioConfig()
@@ -81,10 +81,10 @@ class Recordings:
     """The recordings of a manifest and their texts.
 
     Attributes:
-        paths: Of the files.
-        texts: What is said in each.
-        name: Of the manifest.
-        lines: The line of each.
+        paths: Paths of the files.
+        texts: The transcript of each.
+        name: Name of the manifest.
+        lines: Line number of each.
     """
 
     paths: list[str]
@@ -96,22 +96,22 @@ class Recordings:
         return len(self.paths)
 
     def where(self, index: int) -> str:
-        """The line that lists a recording, as messages begin with it."""
+        """Returns the line that lists a recording, with which messages begin."""
         return f"{self.name}:{self.lines[index]}: "
 
     def read(self, index: int, audio: AudioConfig) -> tuple[Float32[np.ndarray, "T F"], bytes]:
-        """The features of a recording, and the bytes of its file; see :func:`read_features`."""
+        """Reads the features of a recording and the bytes of its file, as :func:`read_features`."""
         return read_features(self.paths[index], audio, self.where(index))
 
     def select(self, indices: Sequence[int], name: str) -> "Recordings":
-        """Some of the recordings."""
+        """Selects recordings."""
         paths, texts = ([side[i] for i in indices] for side in (self.paths, self.texts))
         return Recordings(paths, texts, name, [self.lines[i] for i in indices])
 
 
 @dataclasses.dataclass(frozen=True)
 class SpeechSplits:
-    """All recordings of a run; ``tests`` by name."""
+    """All recordings of a run; ``tests`` are by name."""
 
     train: Recordings
     valid: Recordings | None = None
@@ -119,18 +119,18 @@ class SpeechSplits:
 
 
 def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparation()) -> Recordings:
-    """The recordings that a manifest lists, one a line; empty lines are none.
+    """Reads a manifest, with one recording per line; empty lines are skipped.
 
     Args:
         path: A ``.tsv`` file of paths and texts, or ``.jsonl`` of objects with ``path`` and
             ``text``. Paths are relative to its folder. ``.gz`` is unpacked.
         flag: The setting of the manifest, for messages.
-        prepare: The preparation of texts.
+        prepare: Preparation of texts.
 
     Raises:
         ConfigError: The manifest is of another kind.
-        DataError: A line has no path or no text, or names a file that is missing or of another
-            kind; or there is no line.
+        DataError: A line has no path or no text, or lists a file that is missing or of another
+            kind; or there are no lines.
     """
     suffix = pathlib.PurePath(path.removesuffix(".gz")).suffix.lower()
     if suffix not in (".tsv", ".jsonl"):
@@ -156,7 +156,7 @@ def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparati
 
 
 def _check_there(path: str, where: str) -> None:
-    """Refuses a file of another kind, and a local one that is missing, before any is read."""
+    """Refuses a file of another kind, and a missing local file, before any is read."""
     if pathlib.PurePath(path).suffix.lower() not in SUFFIXES:
         raise DataError(f"{where}{path}: the name ends in none of {', '.join(SUFFIXES)}")
     if url_of(path) is None and not os.path.exists(path):
@@ -164,10 +164,10 @@ def _check_there(path: str, where: str) -> None:
 
 
 def load_recordings(data: SpeechData) -> SpeechSplits:
-    """Training, validation and test recordings of the settings.
+    """Loads training, validation and test recordings.
 
-    Without ``data.valid`` a part of training is held out, chosen by a hash of the path as the
-    manifest has it, whatever the order of the lines.
+    Without ``data.valid``, a part of training is held out, chosen by a hash of the path in the
+    manifest, independent of the order of lines.
 
     Raises:
         ConfigError: There is no training data.
@@ -193,7 +193,7 @@ def load_recordings(data: SpeechData) -> SpeechSplits:
 def _held_out(
     recordings: Recordings, folder: str, count: int
 ) -> tuple[Recordings, Recordings | None]:
-    """Training and validation recordings; see :func:`hold_out`."""
+    """Splits recordings into training and validation; see :func:`hold_out`."""
     short = [os.path.relpath(path, folder or ".") for path in recordings.paths]
     numbers = [str(index) for index in range(len(short))]
     train, valid = hold_out(Pairs(short, numbers, recordings.name), count)
@@ -205,7 +205,7 @@ def _held_out(
 
 @dataclasses.dataclass(frozen=True)
 class FeatureStore:
-    """Features of recordings: number ``i`` is rows ``offsets[i]`` to ``offsets[i + 1]``."""
+    """Features of recordings: recording ``i`` is rows ``offsets[i]`` to ``offsets[i + 1]``."""
 
     features: Float32[np.ndarray, "total F"]
     offsets: Int[np.ndarray, " ends"]
@@ -219,7 +219,7 @@ class FeatureStore:
 
     @property
     def frames(self) -> Int[np.ndarray, " count"]:
-        """Frames of each recording."""
+        """Number of frames of each recording."""
         return np.diff(self.offsets)
 
     def normalization(self) -> Normalization:
@@ -233,14 +233,14 @@ def build_features(
     width: int | None = None,
     cache: pathlib.Path | None = None,
 ) -> FeatureStore:
-    """The features of recordings, not normalized; progress is shown.
+    """Reads the features of recordings, not normalized, and shows progress.
 
     Args:
-        recordings: What to read.
-        audio: How frames are made of waveforms.
-        width: Numbers of a frame; None is those of the first recording.
-        cache: A folder that keeps the arrays, memory-mapped, under a name made of the paths, sizes
-            and times of the files and of ``audio``. None keeps them in memory.
+        recordings: The recordings.
+        audio: Settings of frames computed from waveforms.
+        width: Values per frame; None is as in the first recording.
+        cache: A folder that keeps the arrays, memory-mapped, under a name made from the paths,
+            sizes and times of the files and from ``audio``. None keeps them in memory.
 
     Raises:
         DataError: A file cannot be read as features, or its frames have another width; the message
@@ -263,7 +263,7 @@ def build_features(
 
 
 def _key(recordings: Recordings, audio: AudioConfig) -> str:
-    """A name that changes with the files."""
+    """A name that depends on the files."""
     digest = hashlib.sha256(repr(audio).encode())
     for i, path in enumerate(recordings.paths):
         try:
@@ -290,7 +290,7 @@ def _write(
 def _read_all(
     recordings: Recordings, audio: AudioConfig, width: Any, add: Callable[[np.ndarray], object]
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Pass the flat features of each file to ``add``; returns offsets, digests and the width."""
+    """Passes the flat features of each file to ``add``; returns offsets, digests and the width."""
     frames, digests = [], []
     for i in tracked(range(len(recordings)), f"reading the recordings of {recordings.name}"):
         features, content = recordings.read(i, audio)

@@ -1,4 +1,4 @@
-"""Recordings with their texts as arrays: which fit a model, and batches of them."""
+"""Recordings with their texts as arrays: selection of those that fit a model, and batches."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ class SpeechStore:
     """Features and texts of recordings.
 
     Attributes:
-        features: Of all recordings.
+        features: Features of all recordings.
         target: Token ids of all texts.
-        kept: The recordings in use; others are too long.
+        kept: Indices of the recordings in use; all others are too long.
         normalization: Applied to features when a batch is made.
-        stacked_frames: Frames of a position.
+        stacked_frames: Frames per position.
         counts: Numbers of dropped recordings by reason.
     """
 
@@ -40,12 +40,12 @@ class SpeechStore:
 
     @property
     def source_lengths(self) -> Int[np.ndarray, " count"]:
-        """Positions of each recording."""
+        """Number of positions of each recording."""
         return -(-self.features.frames[self.kept] // self.stacked_frames)
 
     @property
     def target_lengths(self) -> Int[np.ndarray, " count"]:
-        """Tokens of each text, with its end token."""
+        """Number of tokens of each text, including its end token."""
         return self.target.lengths[self.kept]
 
 
@@ -58,15 +58,15 @@ def build_speech_store(
     stacked_frames: int,
     max_length: int,
 ) -> SpeechStore:
-    """Recordings of at most ``max_length`` positions whose texts have at most as many tokens.
+    """Keeps recordings of at most ``max_length`` positions whose texts have at most as many tokens.
 
     Args:
-        features: Of the recordings.
-        recordings: With their texts.
-        tokenizer: Of the texts.
-        normalization: Of the features.
-        stacked_frames: Frames of a position.
-        max_length: Most positions, and most tokens with the end token.
+        features: Features of the recordings.
+        recordings: The recordings with their texts.
+        tokenizer: Tokenizer of the texts.
+        normalization: Normalization of the features.
+        stacked_frames: Frames per position.
+        max_length: Largest number of positions, and of tokens including the end token.
     """
     target = encode_targets(recordings.texts, tokenizer)
     positions = -(-features.frames // stacked_frames)
@@ -80,13 +80,13 @@ def build_speech_store(
 def make_speech_batch(
     store: SpeechStore, indices: Int[np.ndarray, " B"], S: int, T: int, pad: int = 0
 ) -> Batch:
-    """The arrays of one batch: normalized and stacked features, and texts, padded.
+    """Returns the arrays of one batch: normalized and stacked features, and texts, padded.
 
-    A row of index -1 holds nothing but padding and has length 0.
+    A row of index -1 is only padding and has length 0.
 
     Returns:
-        ``inputs``, which are ``source`` float32 ``[B S W]`` and ``source_lengths`` int32 ``[B]``;
-        ``target`` int32 ``[B T]`` and its ``lengths`` int32 ``[B]``.
+        ``inputs``, a dictionary of ``source`` float32 ``[B S W]`` and ``source_lengths`` int32
+        ``[B]``; ``target`` int32 ``[B T]`` and its ``lengths`` int32 ``[B]``.
     """
     rows = np.where(indices < 0, -1, store.kept[np.maximum(indices, 0)])
     width = store.features.features.shape[1]
@@ -101,16 +101,16 @@ def make_speech_batch(
 def fill_positions(
     features: Sequence[Float32[np.ndarray, "_ F"]], rows: int, S: int, stacked_frames: int
 ) -> tuple[Float32[np.ndarray, "{rows} {S} W"], Int[np.ndarray, " {rows}"]]:
-    """Stacked frames of recordings as rows of one array, filled up with zeros; their lengths.
+    """Stacks the frames of recordings as rows of one array, zero-padded; returns the lengths too.
 
-    Each row is what :func:`.stack_frames` makes of it. On hosts NumPy does it, which compiles
-    nothing for a new length.
+    Each row equals the result of :func:`.stack_frames`. On the host, NumPy computes it, so a new
+    length needs no compilation.
 
     Args:
-        features: Normalized, of the first rows.
-        rows: Of the array.
-        S: Its positions.
-        stacked_frames: Frames of a position.
+        features: Normalized features of the first rows.
+        rows: Number of rows.
+        S: Number of positions.
+        stacked_frames: Frames per position.
 
     Example:
         >>> fill_positions([np.array([[1], [2], [3]], np.float32)], 1, 2, 2)

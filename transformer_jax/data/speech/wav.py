@@ -1,7 +1,7 @@
-"""WAV files: their chunks, the layout of their samples, and the samples as numbers from -1 to 1.
+"""WAV files: their chunks, the layout of samples, and samples as numbers from -1 to 1.
 
 Programs that write to a pipe cannot go back to fill in sizes. Placeholders (0, 0xFFFFFFFF and
-the like) therefore mean that the samples go on to the end of the file.
+similar) therefore mean that the samples extend to the end of the file.
 """
 
 import struct
@@ -16,14 +16,14 @@ __all__ = ["Waveform", "read_wav"]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _MOST_CHANNELS = 64
-# Writers of streams give the size of the samples as 0 or as about the largest that fits 31 or 32
-# bits, less a header.
+# Writers of streams give the size of the samples as 0, or as about the largest that fits 31 or 32
+# bits, minus a header.
 _PLACEHOLDER = 0x7FFF0000
-_TOLD_APART = 0xFFFFFFFF  # by RF64 files: the size stands in the chunk ds64
+_TOLD_APART = 0xFFFFFFFF  # in RF64 files: the size is in the chunk ds64
 
 
 class Waveform(NamedTuple):
-    """Samples from -1 to 1 and their number a second."""
+    """Samples from -1 to 1, and their number per second."""
 
     samples: Float32[np.ndarray, " N"]
     rate: int
@@ -35,22 +35,22 @@ class _Layout(NamedTuple):
     rate: int
     channels: int
     dtype: np.dtype  # of one sample; 24 bits are read as bytes
-    width: int  # bytes of one sample
-    order: str  # of bytes: "<" is little-endian
+    width: int  # bytes per sample
+    order: str  # byte order: "<" is little-endian
 
 
 def read_wav(content: bytes, name: str) -> Waveform:
-    """Returns the waveform of a WAV file, the mean of its channels.
+    """Reads the waveform of a WAV file, averaged over its channels.
 
-    Samples are PCM of 8, 16, 24 or 32 bits or floating point of 32 or 64 bits. Sizes that the
-    writer to a pipe left open mean that the samples go on to the end of the file.
+    Samples are PCM of 8, 16, 24 or 32 bits, or floating point of 32 or 64 bits. A size left open by
+    a program that wrote to a pipe means that the samples extend to the end of the file.
 
     Args:
         content: The bytes of the file.
         name: The name of the file, for messages.
 
     Raises:
-        DataError: The file is damaged, is cut, or holds samples of another kind.
+        DataError: The file is damaged or truncated, or has samples of another kind.
     """
     try:
         layout, data = _parts(content)
@@ -70,7 +70,7 @@ def _parts(content: bytes) -> tuple[_Layout, memoryview]:
     """Returns the layout and the bytes of the samples.
 
     Raises:
-        ValueError: The file is none, is cut, or holds samples of another kind.
+        ValueError: It is not a WAV file, is truncated, or has samples of another kind.
     """
     magic, kind = content[:4], content[8:12]
     if magic not in (b"RIFF", b"RIFX", b"RF64", b"BW64") or kind != b"WAVE":
@@ -103,10 +103,10 @@ def _parts(content: bytes) -> tuple[_Layout, memoryview]:
 
 
 def _end_of_samples(content: bytes, order: str, start: int, size: int) -> int:
-    """Returns the end of the samples: the end of the file where the size is a placeholder."""
+    """Returns the end of the samples: the end of the file if the size is a placeholder."""
     if size >= _PLACEHOLDER and start + size > len(content):
         return len(content)
-    # A size of 0 is true where the file ends there, or with other chunks.
+    # A size of 0 is correct if the file ends there, or continues with other chunks.
     if size == 0 and not _chunks(content, order, start):
         return len(content)
     return start + size
@@ -115,7 +115,7 @@ def _end_of_samples(content: bytes, order: str, start: int, size: int) -> int:
 def _chunks(content: bytes, order: str, at: int) -> bool:
     """Returns whether chunks fill the rest of the file."""
     while at + 8 <= len(content):
-        if not all(32 <= byte < 127 for byte in content[at : at + 4]):  # of its name; silence is 0
+        if not all(32 <= byte < 127 for byte in content[at : at + 4]):  # its name; silence is 0
             return False
         (size,) = struct.unpack_from(f"{order}I", content, at + 4)
         at += 8 + size + size % 2
@@ -123,10 +123,10 @@ def _chunks(content: bytes, order: str, at: int) -> bool:
 
 
 def _layout(chunk: bytes, order: str) -> _Layout:
-    """Returns what the chunk ``fmt`` says.
+    """Parses the chunk ``fmt``.
 
     Raises:
-        ValueError: It is cut, contradicts itself, or names another kind of samples.
+        ValueError: It is truncated, contradicts itself, or specifies another kind of samples.
     """
     if len(chunk) < 16:
         raise ValueError("its format is cut")
