@@ -245,7 +245,7 @@ def test_texts_are_those_of_the_command(request, run, run_command):
     assert model.score("a cab") == model.score(["a cab"])[0]
     with pytest.raises(ConfigError, match="sequences is 5: allowed are 1 to num_beams, 2"):
         model("a", num_beams=2, num_return_sequences=5)
-    with pytest.raises(ConfigError, match="temprature is no setting of generation; did you"):
+    with pytest.raises(ConfigError, match="temprature is not a setting of generation; did you"):
         model.generate("a", temprature=1)
 
 

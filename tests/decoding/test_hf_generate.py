@@ -537,7 +537,7 @@ def test_files_are_read_as_they_are_published():
         ({"num_return_sequences": 2}, "allowed are 1 to num_beams, 1"),
         ({"early_stopping": "soon"}, "early_stopping is 'soon': allowed is true, false or 'never'"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0.0: at least 1e-06"),
-        ({"bad_words_ids": [[]]}, "each run needs tokens"),
+        ({"bad_words_ids": [[]]}, "each needs tokens"),
         ({"eos_token_id": "end"}, "eos_token_id is 'end': allowed is a token id or"),
         ({"suppress_tokens": [1], "forced_eos_token_id": 1}, "also among suppress_tokens"),
         ({"exponential_decay_length_penalty": [2, 1.1]}, "give eos_token_id"),

@@ -1,1 +1,1 @@
-"""From logits to sequences: greedy, sampled, by beam, and by exhaustive search."""
+"""From logits to sequences: greedy search, sampling, beam search and exhaustive search."""

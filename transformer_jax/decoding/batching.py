@@ -1,4 +1,4 @@
-"""Groups sequences that are generated together, with the settings of each row of their batch."""
+"""Groups of sequences that are generated together, with settings for each row of the batch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -24,12 +24,12 @@ __all__ = ["batch_by_length", "is_plain", "left_pad", "row_settings", "sampling_
 def batch_by_length(
     sequences: Iterable[GenerationSequence], most: int, *, alone: bool
 ) -> Iterator[list[GenerationSequence]]:
-    """Batches of at most ``most``: prompts of like length, and alike in being greedy.
+    """Yields batches of at most ``most`` prompts, similar in length and either greedy or not.
 
     Args:
         sequences: The sequences.
-        most: Rows of a batch.
-        alone: Whether greedy texts come one by one, as speculation writes them.
+        most: Largest number of rows in a batch.
+        alone: Whether greedy texts get their own batch each, as speculation needs.
     """
     single = lambda sequence: alone and is_plain(sequence.request)
     kind = lambda sequence: (single(sequence), sequence.request.samples)
@@ -49,7 +49,7 @@ def batch_by_length(
 def left_pad(
     texts: Sequence[Sequence[int]], rows: int, width: int, pad: int
 ) -> tuple[Int[np.ndarray, "{rows} {width}"], Int[np.ndarray, " {rows}"]]:
-    """Texts as rows that end in the last column, and where each begins.
+    """Returns texts as rows that end in the last column, and the index at which each begins.
 
     Example:
         >>> left_pad([[5, 6], [7]], 2, 3, pad=0)
@@ -64,7 +64,7 @@ def left_pad(
 
 
 def is_plain(request: GenerationRequest) -> bool:
-    """Returns whether a request is greedy and nothing else."""
+    """Returns whether a request is plain greedy search."""
     return (
         request.greedy
         and request.repetition_penalty == 1
@@ -76,15 +76,15 @@ def is_plain(request: GenerationRequest) -> bool:
 def row_settings(
     sequences: Sequence[GenerationSequence], rows: int, special: SpecialTokens, vocab: int
 ) -> tuple[SearchPlan, SearchValues]:
-    """Returns the plan of a batch, and the settings of each row.
+    """Returns the search plan of a batch, and the settings of each row.
 
-    A setting that no row has is left out of the computation.
+    Settings that no row uses are left out of the computation.
 
     Args:
         sequences: The sequences.
-        rows: Rows of the batch; those beyond the sequences change nothing.
+        rows: Number of rows of the batch; rows beyond the sequences have no effect.
         special: End tokens, padding and suppressed tokens.
-        vocab: Tokens that the model writes.
+        vocab: Number of tokens that the model can write.
     """
     requests = [sequence.request for sequence in sequences]
 
@@ -95,7 +95,7 @@ def row_settings(
     shortest = [
         1 + (sequence.request.min_new_tokens or 0) - len(sequence.tokens) for sequence in sequences
     ]
-    # By processor: its value, that of each sequence, and one that changes nothing.
+    # By processor: function of a request to its value, and a value without effect.
     given: dict[str, tuple[str, list[Any], float | int]] = {
         "repetition_penalty": ("repetition", each("repetition_penalty"), 1.0),
         "no_repeat_ngram_size": ("ngram", each("no_repeat_ngram_size"), 0),
@@ -124,9 +124,9 @@ def row_settings(
 def sampling_keys(
     sequences: Sequence[GenerationSequence], rows: int
 ) -> Key[Array, " {rows}"] | None:
-    """A key for each row; None if all rows are greedy.
+    """Returns a key for each row; None if all rows are greedy.
 
-    It follows from the seed of its request, the number of the request, and that of the sample.
+    It is derived from the request's seed and index, and the index of the sample.
     """
     if not any(sequence.request.samples for sequence in sequences):
         return None

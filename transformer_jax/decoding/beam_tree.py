@@ -1,4 +1,4 @@
-"""The tree that beam search grows: continuations that it kept, ended and pruned."""
+"""The tree of a beam search: the continuations that it kept, ended and pruned."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from transformer_jax.decoding.options import SpecialTokens
 
 __all__ = ["BeamNode", "BeamTree", "LiveBeams", "beam_tree"]
 
-# Beginnings of texts to log-probabilities of the token that follows each.
+# Function from prefixes of texts to log-probabilities of the token after each.
 NextLogProbs = Callable[[Sequence[tuple[int, ...]]], Float[np.ndarray, "n V"]]
 Fate = Literal["kept", "ended", "pruned"]
 
@@ -21,11 +21,11 @@ class BeamNode(NamedTuple):
 
     Attributes:
         token: Its last token.
-        parent: The node that it continues, by its place in the tree; -1 is the beginning.
+        parent: Index of the node that it continues; -1 is the root.
         step: The step that added the token, from 1.
-        log_prob: Of all its tokens.
+        log_prob: Log-probability of all its tokens.
         fate: ``kept`` as a beam, ``ended`` as a finished hypothesis, or ``pruned``.
-        best: Whether it lies on the path of the best text.
+        best: Whether it is on the path of the best text.
     """
 
     token: int
@@ -42,7 +42,7 @@ class BeamTree:
 
     Attributes:
         num_beams: B.
-        nodes: In the order of steps; of a step, the most probable first.
+        nodes: The nodes by step, and within a step by probability, most probable first.
         names: The name of each token.
     """
 
@@ -51,7 +51,7 @@ class BeamTree:
     names: dict[int, str]
 
     def tokens(self, node: int) -> tuple[int, ...]:
-        """Returns the tokens from the beginning to a node."""
+        """Returns the tokens from the root to a node."""
         path: list[int] = []
         while node >= 0:
             path.append(self.nodes[node].token)
@@ -64,9 +64,9 @@ class LiveBeams(NamedTuple):
 
     Attributes:
         tokens: The token that each beam wrote.
-        parents: The beam of the step before that it continues.
-        limit: Most tokens of a text.
-        cut: Whether beams at the limit are texts; otherwise only ends count there.
+        parents: The beam of the previous step that it continues.
+        limit: Largest number of tokens in a text.
+        cut: Whether beams at the limit count as texts; otherwise only ends do.
     """
 
     tokens: Int[np.ndarray, "T M"]
@@ -82,17 +82,17 @@ def beam_tree(
     best: Sequence[int],
     name: Callable[[Sequence[int]], Sequence[str]],
 ) -> BeamTree:
-    """Returns the tree of a beam search: of each beam the B most probable continuations.
+    """Returns the tree of a beam search, with the B most probable continuations of each beam.
 
-    A step compares the B continuations of each of B beams, and keeps the best B of them that do not
-    end. Ends among the best are finished hypotheses. Bishop and Bishop 2024, section 12.3.2.
+    A step compares the B continuations of each of B beams, and keeps the best B that do not end.
+    Ends among the best become finished hypotheses. Bishop and Bishop 2024, section 12.3.2.
 
     Args:
-        live: The beams that search kept.
+        live: The live beams of the search.
         next_log_probs: The model.
-        special: Ends, and tokens that are never written.
-        best: The tokens of the best text.
-        name: Names tokens.
+        special: End tokens, and tokens that are never written.
+        best: Tokens of the best text.
+        name: Function from a token to its name.
     """
     M = live.tokens.shape[1]
     ends, never = list(special.ends), list(special.suppress_tokens)
@@ -113,7 +113,7 @@ def beam_tree(
             on_path = text == tuple(best[: t + 1])
             places[way] = len(nodes)
             nodes.append(BeamNode(way[1], node, t + 1, total, fates[way], on_path))
-        # In the order of search, by which the next step counts its parents.
+        # In search order, by which the next step numbers its parents.
         for way in ways:
             if way in kept:
                 beams.append((places[way], (*beams_before[way[0]][1], way[1]), float(totals[way])))
@@ -129,7 +129,7 @@ def _fates(
     *,
     last: bool,
 ) -> dict[tuple[int, int], Fate]:
-    """The fate of the ``M`` best continuations of each beam, by beam and token."""
+    """Returns the fate of the ``M`` best continuations of each beam, by beam and token."""
     most = np.sort(totals, axis=None)[::-1][:M][-1]
     fates: dict[tuple[int, int], Fate] = {}
     for row, values in enumerate(totals):

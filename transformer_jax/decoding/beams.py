@@ -16,10 +16,10 @@ __all__ = ["advance_beams", "read_back"]
 
 
 class _Scores(NamedTuple):
-    """Scores of the next token of each beam, and how they become log-probabilities."""
+    """Scores of the next token of each beam, and their conversion to log-probabilities."""
 
-    raw: Float[Array, "R V"]  # logits, or log-probabilities where processors need them
-    model: Float[Array, "R V"] | None  # log-probabilities before processors, where they differ
+    raw: Float[Array, "R V"]  # logits, or log-probabilities if processors need them
+    model: Float[Array, "R V"] | None  # log-probabilities before processors, if different
     peak: Float[Array, "B M"]
     rest: Float[Array, "B M"]
     exact: bool
@@ -28,13 +28,13 @@ class _Scores(NamedTuple):
         """Returns the log-probabilities of raw scores."""
         if self.exact:
             return values
-        # The normaliser is subtracted first: a log-probability would vanish in the rounding of a
+        # The normalizer is subtracted first: a log-probability would be lost in the rounding of a
         # large logit.
         return (values - self.peak[:, :, None]) - self.rest[:, :, None]
 
 
 class _Ways(NamedTuple):
-    """Continuations of beams, each by one token."""
+    """Continuations of beams by one token each."""
 
     totals: Float[Array, "B N"]
     beams: Int[Array, "B N"]
@@ -56,26 +56,27 @@ def advance_beams(
 
     - A continuation by an end token becomes a finished hypothesis if it is among the
       ``num_beams`` best.
-    - The ``num_beams`` best of the remaining continuations stay live, so the beam never starves.
-    - The ``kept`` finished hypotheses with the best scores, normalized for length, are kept.
+    - The ``num_beams`` best of the remaining continuations stay live, so the beam never empties.
+    - The ``kept`` finished hypotheses with the best length-normalized scores are kept.
 
-    At the length limit a live beam is finished as it is (``cut``). Otherwise the end token is its
-    only continuation and its log-probability is added, so that every text is complete. ``ended`` is
-    then False, since the limit cut the text, unless the end token is among the ``num_beams`` best
-    continuations. All texts of a sentence count as cut if a text without end has a better score
-    than every finished one. With ``num_beams >= V ** (length - 1)`` the search is exact.
+    At the length limit, a live beam is finished without an end token (``cut``), or the end token is
+    its only continuation and its log-probability is added, so that every text is complete. In the
+    latter case ``ended`` is False, since the limit cut the text, unless the end token is among the
+    ``num_beams`` best continuations. All texts of a sentence count as cut if a text without end
+    scores better than every finished one. With ``num_beams >= V ** (length - 1)``, the search is
+    exact.
 
     With ``optimal``, a sentence is done when no live beam can reach the worst kept hypothesis,
-    which leaves the result unchanged; with ``hf``, by the rules of transformers. If there are
+    which does not change the result; with ``hf``, by the rules of transformers. If there are
     several end tokens, ``optimal`` uses the most probable one: the text is the same with each. Ties
-    go to the shorter hypothesis, then to the one with the better rank.
+    go to the shorter hypothesis, then to the better-ranked one.
 
     Args:
         model: Reorders the cache.
         state: The search.
-        logits: Logits of the next token, the beams of a sentence side by side.
-        at: The step.
-        plan: The static part.
+        logits: Logits of the next token; the beams of a sentence are adjacent.
+        at: Context of the step.
+        plan: The static part of the search.
         values: The settings.
     """
     t, hf = state.t, plan.finishing == "hf"
@@ -98,7 +99,7 @@ def advance_beams(
         hopeless = values.eager | ~(reach[:, 0] > best.scores[:, -1])
         settled = (best.lengths > 0).all(1) & hopeless
     else:
-        # Nothing beats keeping today's log-probability all the way to the limit.
+        # The best possible outcome is to keep the current log-probability up to the limit.
         reach = onward.totals[:, :1] / longest
         settled = best.scores[:, -1] >= reach[:, 0]
         settled = settled if values.patient is None else settled & ~values.patient
@@ -143,8 +144,8 @@ def _scores(
 def _onward(state: SearchState, scores: _Scores, at: StepContext) -> _Ways:
     """Returns the ``num_beams`` best continuations that do not end.
 
-    Only the best of each beam are compared across beams. If processors only mask tokens, only their
-    log-probabilities are computed.
+    Only the best of each beam are compared across beams. If processors only mask tokens, only these
+    have their log-probabilities computed.
     """
     (B, M), V = state.total.shape, scores.raw.shape[1]
     few = min(M, V)
@@ -162,10 +163,10 @@ def _ends(
     plan: SearchPlan,
     values: SearchValues,
 ) -> _Ways:
-    """Returns continuations by an end token: the most probable of each beam, or all for ``hf``."""
+    """Returns continuations by an end token: each beam's most probable one, or all for ``hf``."""
     (B, M), R = state.total.shape, scores.raw.shape[0]
     tokens = values.ends
-    # One at a time, so that a vocabulary that is split over devices is not gathered.
+    # One at a time, so that a vocabulary split over devices is not gathered.
     raw = jnp.stack(
         [
             functional.take_logit(scores.raw, jnp.broadcast_to(jnp.maximum(token, 0), (R,)))
@@ -184,7 +185,7 @@ def _ends(
 
 
 def _with_model(state: SearchState, scores: _Scores, ways: _Ways) -> _Ways:
-    """Returns ``ways`` with the model's log-probabilities, if they are ranked by other scores."""
+    """Returns ``ways`` with the model's log-probabilities, if the ranking uses other scores."""
     if scores.model is None or state.model is None:
         return ways
     B, V = state.total.shape[0], scores.raw.shape[1]
@@ -196,7 +197,7 @@ def _with_model(state: SearchState, scores: _Scores, ways: _Ways) -> _Ways:
 def _chosen(onward: _Ways, ends: _Ways, plan: SearchPlan, vocab: int) -> Bool[Array, "B N"]:
     """Returns whether ends are among the ``num_beams`` best continuations.
 
-    Among equals ``hf`` prefers the earlier beam and token, as top-k does there.
+    Among equals, ``hf`` prefers the earlier beam and token, like top-k there.
     """
     place = lambda ways: ways.beams * vocab + ways.tokens
 
@@ -219,7 +220,7 @@ def _admit(
     plan: SearchPlan,
     values: SearchValues,
 ) -> Hypotheses:
-    """Returns the best of old and new finished hypotheses; older ones win ties."""
+    """Returns the best of old and new finished hypotheses; ties go to older ones."""
     last, open_ = (state.t + 1 >= state.limits)[:, None], ~state.done[:, None]
     ways, ended, counts = ends, chosen, chosen
     if plan.cut:  # beams at the limit are finished, as if they had ended
@@ -231,7 +232,7 @@ def _admit(
         counts = chosen | last
     counts = counts & open_
     scores = ways.totals / _penalty(values, state.t + 1)
-    if plan.finishing == "hf":  # in the arithmetic of the original
+    if plan.finishing == "hf":  # in the arithmetic of transformers
         scores = scores + jnp.where(counts, 0.0, plan.nothing)
     else:
         scores = jnp.where(counts, scores, plan.nothing)
@@ -254,7 +255,7 @@ def _admit(
 
 
 def _penalty(values: SearchValues, length: Any) -> Any:
-    """Returns the divisors of totals of one length, or of a length per row: [1 1] or [B 1]."""
+    """Returns the divisors of totals, for one length or a length per row: [1 1] or [B 1]."""
     if values.penalties is None:
         return jnp.ones((1, 1))
     table = values.penalties
@@ -266,7 +267,7 @@ def _penalty(values: SearchValues, length: Any) -> Any:
 
 
 def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> SearchResult:
-    """Returns the finished hypotheses; their tokens are traced back from end to start."""
+    """Returns the finished hypotheses, with tokens traced back from end to start."""
     best, broken = state.best, state.broken[:, None]
     there = (best.lengths > 0) & ~broken
     if plan.finishing == "optimal":  # texts of probability 0 are dropped
@@ -275,7 +276,7 @@ def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> Sea
 
     def back(beams, at):
         t, parents, tokens = at
-        # The last token was written at step t = length - 1, after the beam that it followed.
+        # The last token was written at step t = length - 1, after the beam that it continues.
         inside = t < lengths - 1
         token = jnp.where(inside, jnp.take_along_axis(tokens, beams, axis=1), values.pad)
         token = jnp.where(t == lengths - 1, best.last, token)

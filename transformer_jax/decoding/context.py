@@ -1,4 +1,4 @@
-"""Texts by a model with a context: prompts cut to it, and texts that outgrow it."""
+"""Text generation with a limited context: prompts cut to fit, and texts that outgrow it."""
 
 import abc
 import collections
@@ -24,15 +24,15 @@ class TextStart(NamedTuple):
     """The tokens that a model reads before a text."""
 
     before: tuple[int, ...]  # before every prompt
-    alone: int  # where the model would otherwise read nothing
+    alone: int  # if the model would otherwise read nothing
 
     @classmethod
     def of(cls, token: int) -> "TextStart":
-        """Every text begins with one token, as texts of training here."""
+        """Every text begins with one token, as in models trained here."""
         return cls((token,), token)
 
     def read(self, ids: Sequence[int]) -> list[int]:
-        """Returns what the model reads of a prompt.
+        """Returns the tokens that the model reads for a prompt.
 
         Example:
             >>> TextStart((), 9).read([4, 5]), TextStart((), 9).read([]), TextStart.of(9).read([4])
@@ -42,14 +42,14 @@ class TextStart(NamedTuple):
 
 
 class ContextTextGenerator(CausalTextGenerator):
-    """Generates texts of any length in segments, each within the context of the model.
+    """Generates texts of any length in segments that fit into the model's context.
 
     Attributes:
-        context: The most tokens the model reads at once.
+        context: Largest number of tokens that the model reads at once.
         start: The tokens before a text.
-        vocab: Tokens that the model has.
-        shapes: Rows of a batch, and what happens to long prompts and where a context is full.
-        counts: Prompts seen so far: ``prompts`` and ``cut``.
+        vocab: Size of the model's vocabulary.
+        shapes: Rows of a batch, and the treatment of long prompts and full contexts.
+        counts: Numbers of prompts so far: ``prompts`` and ``cut``.
     """
 
     context: int
@@ -64,19 +64,19 @@ class ContextTextGenerator(CausalTextGenerator):
         texts: Sequence[Sequence[int] | np.ndarray],
         asked: list[tuple[int, Window]],
     ) -> Iterator[tuple[tuple[int, Window], np.ndarray]]:
-        """The log-probability of each token but the first of each window of each text."""
+        """Returns the log-probability of each token but the first, for each window of each text."""
 
     @abc.abstractmethod
     def segment(self, sequences: list[GenerationSequence], streaming: bool) -> Iterator[None]:
-        """Reads what stands there and writes until a context is full or all have ended."""
+        """Reads all current tokens and writes until a context is full or all texts have ended."""
 
     def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
-        """The log-probability of each text, given its prompt if there are prompts.
+        """Returns the log-probability of each text, given its prompt if there are prompts.
 
-        Of a text longer than the context each token still sees at least half of it before.
+        In a text longer than the context, each token still sees at least half a context before it.
 
         Raises:
-            ConfigError: More or fewer prompts than texts.
+            ConfigError: The numbers of prompts and texts differ.
         """
         if prompts is not None and len(prompts) != len(texts):
             raise ConfigError(
@@ -92,7 +92,7 @@ class ContextTextGenerator(CausalTextGenerator):
         ]
 
     def document_log_probs(self, store: TokenStore) -> np.ndarray:
-        """The log-probability of every token of tokenized documents, one after the other."""
+        """Returns the log-probability of every token of tokenized documents, in order."""
         documents = [store[i] for i in range(len(store))]
         found = self.log_probs(documents, [self.start.read(())] * len(store))
         return np.concatenate([np.array(values) for values in found])
@@ -100,10 +100,10 @@ class ContextTextGenerator(CausalTextGenerator):
     def log_probs(
         self, texts: Sequence[Sequence[int] | np.ndarray], known: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """The log-probability of each token of each text, after what is ``known`` before it.
+        """Returns the log-probability of each token of each text, after the ``known`` tokens.
 
         Raises:
-            DataError: A token that the model does not have.
+            DataError: A token is not in the model's vocabulary.
         """
         wholes = [
             np.concatenate([np.asarray(before, np.int64), np.asarray(ids, np.int64)])
@@ -123,10 +123,10 @@ class ContextTextGenerator(CausalTextGenerator):
         return out
 
     def prompt_tokens(self, prompt: str) -> list[int]:
-        """The tokens before a text and those of the prompt, also where they exceed the context.
+        """Returns the start tokens and the tokens of the prompt, even if they exceed the context.
 
         Raises:
-            DataError: The prompt is too long and ``shapes.too_long`` is ``error``.
+            DataError: The prompt is too long, and ``shapes.too_long`` is ``error``.
         """
         [ids] = self.tokenizer.encode_batch([prompt])
         self.counts["prompts"] += 1
@@ -143,28 +143,28 @@ class ContextTextGenerator(CausalTextGenerator):
     def batches(
         self, sequences: Sequence[GenerationSequence]
     ) -> Iterator[list[GenerationSequence]]:
-        """Sequences of like length, and alike in being greedy."""
+        """Groups sequences of similar length that are all greedy, or all not."""
         alone = self.shapes.num_draft_tokens > 0
         return batch_by_length(sequences, self.shapes.rows[-1], alone=alone)
 
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
-        """Generates tokens to the end of each sequence; yields where a text is shown or stops."""
+        """Generates to the end of each sequence; yields when a text is shown or may stop."""
         streaming = streaming or any(sequence.request.stop for sequence in batch)
         while unfinished := [sequence for sequence in batch if sequence.remaining]:
             yield from self.segment(unfinished, streaming)
             self.end_full(unfinished)
 
     def end_full(self, sequences: Iterable[GenerationSequence]) -> None:
-        """End the texts whose context is full, if ``full`` is ``stop``."""
+        """Ends the texts whose context is full, if ``full`` is ``stop``."""
         for sequence in sequences:
             if self.shapes.full == "stop" and sequence.length > self.context:
                 sequence.finish_reason = sequence.finish_reason or "length"
 
     def context_tokens(self, sequence: GenerationSequence) -> list[int]:
-        """Tokens to read next: all, or the latter half once the context is full."""
+        """Returns the tokens to read next: all, or the latter half once the context is full."""
         ids = sequence.prompt_ids + sequence.tokens
         if sequence.length > self.context:
-            # A prompt that is too long fills the context; what is written since makes room.
+            # A prompt that is too long fills the context; tokens written later make room.
             keep = max(1, self.context // 2) if sequence.tokens else self.context
             sequence.origin = len(ids) - keep
         return ids[sequence.origin :]

@@ -1,4 +1,4 @@
-"""Exhaustive search over every sequence, the reference for tests of the other searches."""
+"""Exhaustive search over all sequences, the reference in tests of the other searches."""
 
 import math
 from collections.abc import Callable
@@ -14,20 +14,20 @@ from transformer_jax.decoding.options import SpecialTokens
 
 __all__ = ["ExactHypothesis", "exhaustive_search", "num_sequences"]
 
-# Decoder inputs [R T], the first token included, to logits [R T V]: teacher forcing, no cache.
+# Decoder inputs [R T], including the first token, to logits [R T V]: teacher forcing, no cache.
 Scorer = Callable[[Int[np.ndarray, "R T"]], Float[np.ndarray, "R T V"]]
 
 
 class ExactHypothesis(NamedTuple):
     """A complete sequence with its score."""
 
-    tokens: tuple[int, ...]  # EOS included, unless the limit cut it
+    tokens: tuple[int, ...]  # including EOS, unless the limit cut it
     log_prob: float
     score: float  # normalized for length
 
 
 def num_sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
-    """Counts the sequences of ``length`` tokens: ``Kᴺ``.
+    """The number of sequences of ``length`` tokens: ``Kᴺ``.
 
     Bishop and Bishop 2024, section 12.3.2.
 
@@ -62,24 +62,24 @@ def exhaustive_search(
     limit: int = 1_000_000,
     rows: int = 4096,
 ) -> list[ExactHypothesis]:
-    """The ``num_return_sequences`` best of all sequences of at most ``length`` tokens that end.
+    """Returns the ``num_return_sequences`` best of all sequences of at most ``length`` tokens.
 
-    Of several end tokens the most probable ends each, as in beam search. Where ``at_limit`` is
-    ``cut``, sequences of ``length`` tokens without an end are among them.
+    Each ends with the most probable of the end tokens, as in beam search. If ``at_limit`` is
+    ``cut``, sequences of ``length`` tokens without an end are included.
 
-    It scores whole prefixes, so it shares neither cache nor loop with the searches that are tested
-    against it. Ties go to the shorter, then to the lower tokens.
+    It scores complete prefixes, so it shares neither cache nor loop with the searches tested
+    against it. Ties go to the shorter sequence, then to the lower tokens.
 
     Args:
-        scorer: Maps decoder inputs ``[R T]``, the first token included, to logits ``[R T V]``.
+        scorer: Maps decoder inputs ``[R T]``, including the first token, to logits ``[R T V]``.
         special: Ids of end tokens and suppressed tokens.
-        config: ``num_return_sequences``, ``normalization``, ``length_penalty`` and ``at_limit``
-            count.
+        config: ``num_return_sequences``, ``normalization``, ``length_penalty`` and ``at_limit`` are
+            used.
         start: The token that starts every sequence, usually BOS.
-        vocab_size: K, the number of tokens, EOS included.
-        length: N, most tokens, EOS included.
-        limit: Most sequences to search.
-        rows: Prefixes that are scored at once.
+        vocab_size: K, the number of tokens, including EOS.
+        length: N, the largest number of tokens, including EOS.
+        limit: Largest number of sequences to search.
+        rows: Number of prefixes scored at once.
 
     Raises:
         ConfigError: ``vocab_size ** length`` is more than ``limit``.
@@ -88,7 +88,7 @@ def exhaustive_search(
     ends = (*special.ends, *special.suppress_tokens)
     letters = np.array([v for v in range(vocab_size) if v not in ends], np.int32)
     K = len(letters)
-    N = length if K else 1  # nothing but EOS can follow
+    N = length if K else 1  # only EOS can follow
     prefixes = np.full((K ** (N - 1), N), start, np.int32)
     for t in range(1, N):
         prefixes[:, t] = np.tile(np.repeat(letters, K ** (N - 1 - t)), K ** (t - 1))
@@ -108,7 +108,7 @@ def _complete(
     ends: tuple[int, ...],
     config: GenerationConfig,
 ) -> list[ExactHypothesis]:
-    """Completes every distinct prefix of ``prefixes`` by its most probable end."""
+    """Completes every distinct prefix of ``prefixes`` with its most probable end token."""
     N, so_far = prefixes.shape[1], _so_far(prefixes, log_probs)
     lengths = np.arange(1, N + 1)
     penalties = length_penalty(lengths, config.normalization, config.length_penalty).tolist()
@@ -129,10 +129,10 @@ def _cut(
     letters: Int[np.ndarray, " K"],
     config: GenerationConfig,
 ) -> list[ExactHypothesis]:
-    """Returns the best sequences of all tokens that the limit allows, none of which is an end."""
+    """Returns the best sequences of maximal length without an end token."""
     N = prefixes.shape[1]
     totals = _so_far(prefixes, log_probs)[:, -1:] + log_probs[:, -1][:, letters]
-    # Rows and letters rise, so that among equals the lower tokens come first.
+    # Rows and letters ascend, so that ties go to the lower tokens.
     best = np.argsort(-totals, axis=None, kind="stable")[: config.num_return_sequences]
     rows, last = np.unravel_index(best, totals.shape)
     penalty = float(length_penalty(np.array([N]), config.normalization, config.length_penalty)[0])

@@ -1,4 +1,4 @@
-"""Scores given translations by teacher forcing, token by token."""
+"""Scores given translations token by token, by teacher forcing."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ __all__ = ["Score", "TeacherForced", "TraceStep", "teacher_forced_log_probs", "t
 
 
 class TeacherForced(NamedTuple):
-    """Log-probabilities of given tokens and of the most probable ones instead."""
+    """Log-probabilities of given tokens, and of the most probable alternatives."""
 
     log_probs: Float[Array, "B T"]
     best: Float[Array, "B T K"]
@@ -26,27 +26,27 @@ class TeacherForced(NamedTuple):
 class Score:
     """The log-probability of a translation under the model."""
 
-    log_prob: float  # of the whole, EOS included: the sum of the tokens'
-    tokens: tuple[int, ...]  # EOS included
-    log_probs: tuple[float, ...]  # of each token, given those before it
+    log_prob: float  # of all tokens, including EOS
+    tokens: tuple[int, ...]  # including EOS
+    log_probs: tuple[float, ...]  # of each token, given the tokens before it
 
 
 @dataclasses.dataclass(frozen=True)
 class TraceStep:
-    """One step of a translation: what was written, and what the model thought of it."""
+    """One step of a translation: the written token, and the model's probabilities."""
 
     piece: str
     token: int
     log_prob: float
-    best: tuple[tuple[str, float], ...]  # the most probable pieces, and their log-probabilities
+    best: tuple[tuple[str, float], ...]  # the most probable tokens, and their log-probabilities
 
 
 def teacher_forced_log_probs(
     logits: Float[Array, "B T V"], target: Int[Array, "B T"], best: int = 0
 ) -> TeacherForced:
-    """Log-probabilities of ``target`` and of the ``best`` most probable tokens at each place.
+    """Log-probabilities of ``target``, and of the ``best`` most probable tokens at each position.
 
-    They are NaN where a logit is NaN or infinite.
+    They are NaN if a logit is NaN or infinite.
 
     Example:
         >>> import jax.numpy as jnp
@@ -64,11 +64,11 @@ def teacher_forced_log_probs(
 def trace_steps(
     tokenizer: TextTokenizer, tokens: Sequence[int], forced: Iterable[np.ndarray]
 ) -> list[TraceStep]:
-    """The steps of one text.
+    """Returns the steps of one text.
 
     Args:
-        tokenizer: Names tokens.
-        tokens: Of the text.
+        tokenizer: Tokenizer that names tokens.
+        tokens: Tokens of the text.
         forced: The fields of their :class:`TeacherForced`: ``[T]``, ``[T K]`` and ``[T K]``.
     """
     steps = []

@@ -1,7 +1,7 @@
 """The configuration of text generation, with the names and meanings of Hugging Face.
 
 Translators, language models, speech recognizers, chat, ``generate()`` of Hugging Face and the
-engine CTranslate2 take a :class:`GenerationConfig`; each has a default instance of its own.
+engine CTranslate2 take a :class:`GenerationConfig`; each has its own default instance.
 """
 
 import dataclasses
@@ -27,20 +27,20 @@ __all__ = [
     "Normalization",
 ]
 
-NEW_TOKENS = 128  # most new tokens of a language model by default
+NEW_TOKENS = 128  # default number of new tokens of a language model
 
-LONGEST = 2**20  # arrays are as long as texts may be
-POWER = 6  # the power of the longest length that single precision holds
+LONGEST = 2**20  # longest text, since arrays have this size
+POWER = 6  # largest exponent for which single precision holds its power of the longest length
 FACTOR = 1e6
 MOST_BEAMS = 1024
 
 Normalization = Literal["none", "power", "gnmt"]
-Token = Annotated[int, Range(0, 2**31 - 1)]  # an int32 holds it
-MaybeToken = Annotated[int, Range(-1, 2**31 - 1)]  # some files write -1 for none
+Token = Annotated[int, Range(0, 2**31 - 1)]  # fits in an int32
+MaybeToken = Annotated[int, Range(-1, 2**31 - 1)]  # some files use -1 for none
 Length = Annotated[int, Range(1, LONGEST)]
 Minimum = Annotated[int, Range(0, LONGEST)]
 Beams = Annotated[int, Range(1, MOST_BEAMS)]
-Ngram = Annotated[int, Range(0, 256)]  # tokens of a run are compared one by one
+Ngram = Annotated[int, Range(0, 256)]  # tokens of an n-gram are compared one by one
 Penalty = Annotated[float | int, Range(1 / FACTOR, FACTOR)]
 Probability = Annotated[float | int, Range(above=0, most=1)]
 PerToken = Annotated[float | int, Range(0)]
@@ -54,7 +54,7 @@ Decay = tuple[Annotated[int, Range(-LONGEST, LONGEST)], Penalty]
 
 
 class LengthLimit(NamedTuple):
-    """The most tokens of a text: ``max_len_a * source length + max_len_b``, end tokens included."""
+    """The most tokens in a text, end included: ``max_len_a * source length + max_len_b``."""
 
     max_len_a: float = 2.0
     max_len_b: int = 10
@@ -62,7 +62,7 @@ class LengthLimit(NamedTuple):
     def changed(
         self, max_len_a: float | None = None, max_len_b: int | None = None
     ) -> "LengthLimit":
-        """The limit with the values that are not None.
+        """Returns the limit with the arguments that are not None.
 
         Example:
             >>> LengthLimit(3.5).changed(max_len_b=50)
@@ -82,53 +82,53 @@ class LengthLimit(NamedTuple):
 class GenerationConfig(Configuration, group=""):
     """Settings of text generation; None disables a setting or leaves it to the model."""
 
-    max_new_tokens: Length | None = None  # maximum number of new tokens
-    min_new_tokens: Minimum | None = None  # no end before so many new tokens
-    max_length: Length | None = None  # maximum length, the prompt included
-    min_length: Minimum = 0  # fewest tokens, the prompt, or the start of a decoder, included
-    num_beams: Beams = 1  # beam width; 1 is greedy search, or sampling
-    # Number of returned texts: samples, or the best of beam search, at most the beam width.
+    max_new_tokens: Length | None = None  # largest number of new tokens
+    min_new_tokens: Minimum | None = None  # no end before this many new tokens
+    max_length: Length | None = None  # largest length, including the prompt
+    min_length: Minimum = 0  # smallest length, including the prompt or the decoder's start token
+    num_beams: Beams = 1  # beam width; 1 is greedy search or sampling
+    # Number of texts to return: samples, or the best of beam search (at most the beam width).
     num_return_sequences: Texts = 1
-    # Whether a single beam is sampled; None: language models sample, other models do not.
+    # Whether to sample with one beam; None: language models sample, other models do not.
     do_sample: bool | None = None
-    # With finishing hf, search ends once num_beams hypotheses have ended (true), once none is
-    # expected to improve (false), or once none can improve (never).
+    # With finishing hf, search ends once num_beams hypotheses have ended (true), once no
+    # improvement is expected (false), or once none is possible (never).
     early_stopping: Literal[False, True, "never"] = False
-    length_penalty: Exponent = 1.0  # exponent of the length penalty; 0 prefers short texts
+    length_penalty: Exponent = 1.0  # exponent of the length penalty; 0 favors short texts
     temperature: Temperature = 1.0  # sampling temperature; 0 is greedy
     top_k: Rank | None = None  # sample from the k most probable tokens
-    # Nucleus sampling: the fewest tokens with at least this total probability.
+    # Nucleus sampling: the fewest most probable tokens with at least this total probability.
     top_p: Probability | None = None
     # Sample from tokens with at least this fraction of the highest probability.
     min_p: Probability | None = None
-    repetition_penalty: Penalty = 1.0  # penalty of tokens of the prompt and the text; 1 is none
-    no_repeat_ngram_size: Ngram = 0  # no n-gram of this size is repeated; 0 is no limit
-    encoder_repetition_penalty: Penalty = 1.0  # above 1 favours tokens of the input
-    encoder_no_repeat_ngram_size: Ngram = 0  # no n-gram of this size of the input
-    bad_words_ids: tuple[Run, ...] = ()  # runs never written; an end alone is exempt
-    sequence_bias: tuple[Bias, ...] = ()  # added to the score of a run's last token
+    repetition_penalty: Penalty = 1.0  # penalizes tokens of prompt and text; 1 is none
+    no_repeat_ngram_size: Ngram = 0  # size of n-grams that may not repeat; 0 is no limit
+    encoder_repetition_penalty: Penalty = 1.0  # above 1 favors tokens of the input
+    encoder_no_repeat_ngram_size: Ngram = 0  # size of n-grams of the input that may not occur
+    bad_words_ids: tuple[Run, ...] = ()  # sequences never written; a lone end token is exempt
+    sequence_bias: tuple[Bias, ...] = ()  # sequences, and the bias of their last token
     suppress_tokens: tuple[MaybeToken, ...] = ()  # tokens never written
     begin_suppress_tokens: tuple[MaybeToken, ...] = ()  # tokens never written first
-    forced_bos_token_id: Token | None = None  # written first, after a prompt of one token
-    forced_eos_token_id: tuple[Token, ...] = ()  # one is written at the length limit
-    exponential_decay_length_penalty: Decay | None = None  # ends favoured: start, base
-    renormalize_logits: bool = False  # whether probabilities sum to 1 after all processors
-    remove_invalid_values: bool = False  # whether infinite logits become finite
-    eos_token_id: tuple[Token, ...] = ()  # each ends a text
-    pad_token_id: MaybeToken | None = None  # follows an end; None is the first of eos_token_id
-    decoder_start_token_id: Token | None = None  # first input of a decoder with an encoder
-    # Not settings of Hugging Face.
-    # optimal: search ends when no other hypothesis can be better; hf: by early_stopping.
+    forced_bos_token_id: Token | None = None  # first written token, after a prompt of one token
+    forced_eos_token_id: tuple[Token, ...] = ()  # one of these is written at the length limit
+    exponential_decay_length_penalty: Decay | None = None  # favors ends: start, base
+    renormalize_logits: bool = False  # normalize probabilities after all processors
+    remove_invalid_values: bool = False  # make infinite logits finite
+    eos_token_id: tuple[Token, ...] = ()  # each of these ends a text
+    pad_token_id: MaybeToken | None = None  # fills after an end; None is the first of eos_token_id
+    decoder_start_token_id: Token | None = None  # first input of an encoder-decoder's decoder
+    # The settings below are not from Hugging Face.
+    # optimal: search ends when no hypothesis can be better; hf: according to early_stopping.
     finishing: Literal["optimal", "hf"] = "optimal"
-    # At the length limit a beam is cut, or its end token is scored (eos).
+    # At the length limit, a text is cut, or its end token is scored (eos).
     at_limit: Literal["cut", "eos"] = "cut"
     normalization: Normalization = "power"  # length normalization of scores
-    max_len_a: PerToken = 0.0  # maximum length of a translation: this many tokens per source token
+    max_len_a: PerToken = 0.0  # longest translation: this many tokens per source token
     max_len_b: Length | None = None  # ... plus this many tokens
-    allow_unk: bool = True  # whether a translation may hold the unknown token
+    allow_unk: bool = True  # whether a translation may contain the unknown token
     stop: tuple[str, ...] = ()  # stop strings: the text ends before the first of them
     seed: Seed = 0  # random seed for sampling
-    adapter: str | None = None  # name of the adapter to use; None is the model alone
+    adapter: str | None = None  # name of the adapter to use; None is the base model
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,9 +148,9 @@ class GenerationConfig(Configuration, group=""):
         biased = tuple(run for run, _ in self.sequence_bias)
         for name, runs in (("bad_words_ids", self.bad_words_ids), ("sequence_bias", biased)):
             if not all(runs):
-                raise ConfigError(f"{name} holds an empty run: each run needs tokens")
+                raise ConfigError(f"{name} holds an empty sequence: each needs tokens")
         if self.exponential_decay_length_penalty is not None and not self.eos_token_id:
-            raise ConfigError("exponential_decay_length_penalty favours ends: give eos_token_id")
+            raise ConfigError("exponential_decay_length_penalty favors ends: give eos_token_id")
         for name in ("forced_bos_token_id", "forced_eos_token_id"):
             forced = _several(getattr(self, name))
             if forced and set(forced) <= set(self.suppress_tokens):
@@ -176,19 +176,19 @@ class GenerationConfig(Configuration, group=""):
         for name in settings:
             if name not in kinds:
                 near = nearest(name, kinds) or f": there are {', '.join(kinds)}"
-                raise ConfigError(f"{name} is no setting of generation{near}")
+                raise ConfigError(f"{name} is not a setting of generation{near}")
         check_fields(cls, settings)
         return dataclasses.replace(self, **settings)
 
     def refuse_settings(self, taken: Iterable[str], reason: str) -> None:
-        """Refuses settings other than ``taken`` that change what is generated.
+        """Refuses settings, except ``taken``, that change the generated texts.
 
         Args:
             taken: Names of the settings that apply.
-            reason: Why the rest does not apply, and what to do.
+            reason: Why the other settings do not apply, and what to do.
 
         Raises:
-            ConfigError: It names the first one that differs from its default.
+            ConfigError: Names the first setting that differs from its default.
 
         Example:
             >>> GenerationConfig(min_p=0.1).refuse_settings(["top_p"], "unknown: leave it out")
@@ -210,32 +210,32 @@ class GenerationConfig(Configuration, group=""):
 
     @property
     def fill(self) -> int:
-        """The token that follows an end in beams of ``hf``, which ignores padding token 0."""
+        """The token after an end in beams of ``hf``, which ignores padding token 0."""
         if not self.eos_token_id:
             return -1
         return self.pad_token_id or self.eos_token_id[0]
 
     @property
     def barred(self) -> tuple[tuple[int, ...], ...]:
-        """``bad_words_ids`` without runs that consist of an end token alone."""
+        """``bad_words_ids`` without sequences that are a lone end token."""
         ends = {(token,) for token in self.eos_token_id}
         return tuple(dict.fromkeys(run for run in self.bad_words_ids if run not in ends))
 
     @property
     def tokens(self) -> set[int]:
-        """All tokens that are chosen, favoured or forbidden by name."""
+        """All tokens that are forced, favored or forbidden by name."""
         runs = (*self.bad_words_ids, *(run for run, _ in self.sequence_bias))
         tokens = {token for run in runs for token in run} | set(self.eos_token_id)
         return tokens | set(self.forced_eos_token_id) | set(_several(self.forced_bos_token_id))
 
     @property
     def limit(self) -> LengthLimit:
-        """The most tokens of a translation, by the length of its source."""
+        """The largest number of tokens of a translation, by the length of its source."""
         usual = LengthLimit()
         return usual if self.max_len_b is None else LengthLimit(self.max_len_a, self.max_len_b)
 
     def shortest(self, prompt: int = 1) -> int:
-        """Returns the fewest tokens before an end, after a prompt of ``prompt`` tokens.
+        """Returns the smallest number of tokens before an end, after ``prompt`` tokens.
 
         Example:
             >>> GenerationConfig(min_length=4).shortest()
@@ -246,7 +246,7 @@ class GenerationConfig(Configuration, group=""):
         return max(0, self.min_length - prompt)
 
     def new_tokens(self, prompt: int) -> int:
-        """Returns the most tokens that a language model writes after a prompt.
+        """Returns the largest number of tokens that a language model writes after a prompt.
 
         Example:
             >>> GenerationConfig().new_tokens(5), GenerationConfig(max_length=12).new_tokens(5)
@@ -257,11 +257,11 @@ class GenerationConfig(Configuration, group=""):
         return max(0, self.max_length - prompt)
 
     def target_tokens(self, source: int, longest: int) -> int:
-        """Returns the most tokens of a translation, its end included.
+        """Returns the largest number of tokens in a translation, including its end.
 
         Args:
-            source: Tokens of the source, its end included.
-            longest: The most that the model writes.
+            source: Number of tokens in the source, including its end.
+            longest: Largest number that the model can write.
 
         Example:
             >>> TRANSLATION.target_tokens(20, 256)
@@ -269,16 +269,16 @@ class GenerationConfig(Configuration, group=""):
         """
         limit = self.limit
         most = min(int(limit.max_len_a * source) + limit.max_len_b, longest)
-        if self.max_length is not None:  # counts the start of the decoder
+        if self.max_length is not None:  # includes the start of the decoder
             most = min(most, self.max_length - 1)
         return most if self.max_new_tokens is None else min(most, self.max_new_tokens)
 
     def longest(self, prompt: int, positions: int) -> int:
-        """Returns the most tokens of a text with ``hf``, its prompt included.
+        """Returns the largest number of tokens in a text with ``hf``, including its prompt.
 
         Args:
-            prompt: Tokens that are read, padding included; 1 where an encoder reads.
-            positions: Of the model: the longest text where the config has no length.
+            prompt: Number of tokens read, including padding; 1 if an encoder reads.
+            positions: The model's longest text, used if the config has no length.
 
         Example:
             >>> GenerationConfig().longest(5, 1024)

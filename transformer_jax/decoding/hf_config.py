@@ -11,7 +11,7 @@ from transformer_jax.decoding.generation_config import GenerationConfig
 
 __all__ = ["from_generation_config"]
 
-# Settings that change what greedy or beam search finds, with the values that do not.
+# Settings that change the result of greedy or beam search, with values that do not.
 LACKING: dict[str, tuple[Any, ...]] = {
     "assistant_ensemble_weight": (),
     "constraints": (),
@@ -28,7 +28,7 @@ LACKING: dict[str, tuple[Any, ...]] = {
 }
 
 
-# Settings that only sampling reads, and those that are ours.
+# Settings that only sampling reads, and those of this library.
 PASSED_OVER = {
     *("temperature", "top_k", "top_p", "min_p", "finishing", "at_limit", "normalization"),
     *("max_len_a", "max_len_b", "allow_unk", "stop", "seed", "adapter"),
@@ -36,17 +36,17 @@ PASSED_OVER = {
 
 
 def from_generation_config(fields: Mapping[str, Any]) -> GenerationConfig:
-    """The settings of a ``generation_config.json``, or of an older ``config.json`` without one.
+    """Returns the settings of a ``generation_config.json``, or of an older ``config.json``.
 
-    Settings that only sampling reads, and those that change only the speed or what is
-    reported, are passed over. ``do_sample`` is kept for others to read: the config describes greedy
-    and beam search, which is what ``generate(do_sample=False)`` does with the same file.
+    Settings that affect only sampling, speed or additional outputs are ignored. ``do_sample`` is
+    kept for other readers: the config describes greedy and beam search, as in
+    ``generate(do_sample=False)`` with the same file.
 
     Args:
-        fields: What the file holds. A ``config.json`` may hold anything besides.
+        fields: Content of the file. A ``config.json`` may have any further fields.
 
     Raises:
-        ConfigError: A value that cannot be, or a setting that changes texts and is not supported.
+        ConfigError: An invalid value, or an unsupported setting that changes texts.
 
     Example:
         >>> from_generation_config({"eos_token_id": 2, "num_beams": 4, "forced_eos_token_id": 2})
@@ -70,7 +70,7 @@ def from_generation_config(fields: Mapping[str, Any]) -> GenerationConfig:
 
 
 TOKENS, LIST = "a token id or a list of them", "a list of token ids"
-# What the values of a file may be, by name or else by type.
+# Descriptions of valid values, by name or else by type.
 FORMS: dict[Any, str] = {
     "eos_token_id": TOKENS,
     "forced_eos_token_id": TOKENS,
@@ -87,7 +87,7 @@ FORMS: dict[Any, str] = {
 
 
 def _read(name: str, value: Any, kind: Any) -> Any:
-    """A value of a JSON file as the field holds it."""
+    """Converts a value of a JSON file to the field's type."""
     try:
         match name:
             case "eos_token_id" | "forced_eos_token_id":
@@ -98,7 +98,7 @@ def _read(name: str, value: Any, kind: Any) -> Any:
                 return tuple(_ids(run) for run in _listed(value))
             case "sequence_bias":
                 pairs = value.items() if isinstance(value, Mapping) else _listed(value)
-                # Of a run given twice the last counts.
+                # Of a sequence given twice, the last counts.
                 runs = {_ids(run): _number(bias) for run, bias in pairs}
                 return tuple(runs.items())
             case "exponential_decay_length_penalty":
@@ -120,14 +120,14 @@ def _read(name: str, value: Any, kind: Any) -> Any:
 
 
 def _base(kind: Any) -> type:
-    """The first type of a union or of a type with ranges."""
+    """The first type of a union, or of a type with ranges."""
     while not isinstance(kind, type):
         kind = get_args(kind)[0]
     return kind
 
 
 def _listed(value: Any) -> Sequence[Any]:
-    """A list of a JSON file; text and objects have items too, and mean something else."""
+    """A list from a JSON file; text and objects are iterable too, but mean something else."""
     if not isinstance(value, list | tuple):
         raise TypeError
     return value

@@ -1,4 +1,4 @@
-"""Texts as ``generate()`` of Hugging Face ``transformers`` writes them, token for token."""
+"""Texts exactly as ``generate()`` of Hugging Face ``transformers`` writes them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -26,32 +26,32 @@ __all__ = ["HFGenerationOutput", "HFGenerator"]
 class HFGenerationOutput(NamedTuple):
     """The output of ``generate()``: ``num_return_sequences`` rows for each prompt."""
 
-    tokens: Int[np.ndarray, "R W"]  # prompt or start included, cut after the longest
-    scores: Float[np.ndarray, " R"]  # of beams: what ranks them; of greedy texts: log-probability
+    tokens: Int[np.ndarray, "R W"]  # including the prompt or start, cut after the longest
+    scores: Float[np.ndarray, " R"]  # of beams: the ranking score; of greedy texts: log-probability
 
 
 class _Batch(NamedTuple):
-    """Prompts as a program takes them."""
+    """Prompts as inputs of a program."""
 
-    ids: Any  # [B S], padded on the right to a length that is compiled
-    real: Any  # [B S], which of the ids are no padding
-    width: Any  # [], the columns that count
-    rows: Any  # [B], the rows that count
-    start: Any  # [], the token that a decoder starts with
+    ids: Any  # [B S], padded on the right to a compiled length
+    real: Any  # [B S], True for ids that are not padding
+    width: Any  # [], number of columns in use
+    rows: Any  # [B], True for rows in use
+    start: Any  # [], the decoder's start token
 
 
 class HFGenerator:
     """A model with its generation config, as a function of token ids.
 
-    Returns what ``generate(do_sample=False)`` returns, in the same order, with prompts and padding.
-    As there, rows of one call are padded alike, and padding of prompts counts for n-grams and
-    lengths. The padded sizes of shapes change nothing: one program is compiled for each number of
-    beams and each shape, and kept.
+    Returns the same as ``generate(do_sample=False)``, in the same order, with prompts and padding.
+    As there, rows of one call are padded alike, and padding of prompts counts in n-grams and
+    lengths. Padding to compiled shapes changes nothing: one program is compiled and kept for each
+    number of beams and each shape.
 
     Attributes:
-        graph: The static part of the model as it decodes.
-        params: Its parameters as it reads them.
-        generation_config: That of calls without one.
+        graph: The static part of the model, prepared for decoding.
+        params: Its parameters, prepared for decoding.
+        generation_config: Default config of calls.
     """
 
     def __init__(
@@ -63,23 +63,23 @@ class HFGenerator:
         rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
         lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
     ):
-        """Takes ``model``, a decoder or encoder-decoder or the pair ``(graph, params)``.
+        """Takes ``model``, a decoder, an encoder-decoder or a pair ``(graph, params)``.
 
         Args:
-            model: With its weights.
+            model: The model with its weights.
             generation_config: From :func:`from_generation_config`.
-            others: Configs that calls will bring; programs have room for them from the start.
-            rows: Prompts at once, the rest of a batch filled up.
-            lengths: What prompts, and what is written, are filled up to.
+            others: Configs of later calls; programs have room for them from the start.
+            rows: Numbers of prompts per batch, which is filled up to one of them.
+            lengths: Lengths to which prompts and texts are padded.
 
         Raises:
-            ConfigError: A config names a token that the model does not have, or lacks one it needs.
+            ConfigError: A config names a token missing from the model, or lacks a required one.
         """
         graph, params = split_model(model)
         model = nnx.merge(graph, params)
         model_config = model.config
         self.encodes = isinstance(model, TransformerEncoderDecoder)
-        self.vocab = model_config.vocab_size  # of what is read
+        self.vocab = model_config.vocab_size  # input vocabulary
         self.written_vocab = (
             model_config.decoder_vocab_size if self.encodes else None
         ) or model_config.vocab_size
@@ -97,17 +97,16 @@ class HFGenerator:
         mask: Any = None,
         generation_config: GenerationConfig | None = None,
     ) -> HFGenerationOutput:
-        """Continuations of prompts, or outputs for the inputs of an encoder.
+        """Returns continuations of prompts, or outputs for the inputs of an encoder.
 
         Args:
-            ids: Rows of equal length, padded on the left for a decoder, anywhere for an encoder.
-            mask: Rows of the same shape: 1 where a token is real, 0 where it is padding. None is
-                all real.
-            generation_config: That of this call.
+            ids: Rows of equal length; padded on the left for a decoder, anywhere for an encoder.
+            mask: Rows of the same shape: 1 for tokens, 0 for padding. None is no padding.
+            generation_config: Config of this call.
 
         Raises:
-            ConfigError: A config names a token that the model does not have, or lacks one it needs.
-            DataError: Prompts that are no such rows, or longer than the model or the config allows.
+            ConfigError: A config names a token missing from the model, or lacks a required one.
+            DataError: Invalid prompts, or prompts longer than the model or the config allows.
             NumericsError: The model computed NaN or infinity.
         """
         return self.submit(ids, mask, generation_config)()
@@ -118,7 +117,7 @@ class HFGenerator:
         mask: Any = None,
         generation_config: GenerationConfig | None = None,
     ) -> Callable[[], HFGenerationOutput]:
-        """Starts :meth:`generate`; the function that comes back waits for the result."""
+        """Starts :meth:`generate`; the returned function waits for the result."""
         config = self.generation_config if generation_config is None else generation_config
         self._check(config)
         ids = self._rows(ids)
@@ -187,7 +186,7 @@ class HFGenerator:
         plan: SearchPlan,
         steps: int,
     ) -> tuple[Any, Any, Any]:
-        """Tokens with their prompts ``[B M W]``, how many are written, and scores ``[B M]``."""
+        """Returns tokens with prompts ``[B M W]``, numbers of new tokens, and scores ``[B M]``."""
         ids, real, width, rows, start = batch
         model, (B, S) = nnx.merge(self.graph, params), ids.shape
         limits = jnp.where(rows, most, 0)
@@ -199,17 +198,17 @@ class HFGenerator:
         else:
             counts = real.sum(1)
             prompts, known, starts = ids, width, width - counts
-            # The cache wants prompts that end in the last column; the processors, as they came.
+            # The cache needs prompts that end in the last column; processors read them unchanged.
             aligned = SearchPrompts(jnp.roll(ids, S - width, axis=1), S - counts, limits)
         context = PromptContext(prompts, known, starts, ids, width)
         found = search_prompts(model, aligned, plan, values, length=steps, context=context)
         return _whole(found, context, plan, values)
 
     def _rows(self, ids: Any) -> Int[np.ndarray, "B S"]:
-        """Prompts as an array.
+        """Converts prompts to an array.
 
         Raises:
-            DataError: Rows of several lengths or none, or tokens that the model does not have.
+            DataError: Rows of different lengths, no rows, or tokens missing from the model.
         """
         lengths = {len(row) for row in ids}
         if len(lengths) != 1 or 0 in lengths:
@@ -228,15 +227,15 @@ class HFGenerator:
         return rows.astype(np.int32)
 
     def _real(self, ids: Int[np.ndarray, "B S"], mask: Any) -> Bool[np.ndarray, "B S"]:
-        """Marks the real tokens of each row.
+        """Marks the tokens of each row that are not padding.
 
         Raises:
-            DataError: A mask of another shape, or with padding where it cannot be.
+            DataError: A mask of another shape, or padding in a wrong place.
         """
         real = np.ones(ids.shape, bool) if mask is None else np.asarray(mask) != 0
         if real.shape != ids.shape:
             raise DataError(f"the mask has shape {real.shape} and the prompts {ids.shape}")
-        # Once real, always real.
+        # After the first token there is no padding.
         fine = real.any(1) if self.encodes else (real == (real.cumsum(1) > 0)).all(1) & real[:, -1]
         if not fine.all():
             row = int(np.flatnonzero(~fine)[0])
@@ -248,7 +247,7 @@ class HFGenerator:
         return real
 
     def _fits(self, real: Bool[np.ndarray, "B S"], new: int) -> None:
-        """Refuses texts beyond a table of positions, or beyond angles that follow from a length.
+        """Refuses texts beyond the table of positions, or for which angles depend on the length.
 
         Raises:
             DataError: They are too long.
@@ -268,7 +267,8 @@ class HFGenerator:
         """Refuses a generation config that does not fit the model.
 
         Raises:
-            ConfigError: A token it does not have, or none for its decoder to start from.
+            ConfigError: It names a token missing from the model, or lacks the decoder's start
+                token.
         """
         beyond = sorted(token for token in config.tokens if token >= self.written_vocab)
         if beyond:
@@ -291,7 +291,7 @@ class HFGenerator:
 def _whole(
     found: SearchResult, context: PromptContext, plan: SearchPlan, values: SearchValues
 ) -> tuple[Any, Any, Any]:
-    """Texts behind their prompts, in one row each, with their lengths and what ranks them."""
+    """Returns texts after their prompts, as rows, with their lengths and ranking scores."""
     tokens, count = context.tokens.astype(jnp.int32), found.tokens.shape[2]
     whole = jnp.pad(tokens, ((0, 0), (0, count)))
     whole = jnp.where((jnp.arange(whole.shape[1]) < context.length)[None], whole, values.pad)
@@ -304,7 +304,7 @@ def _whole(
 def _output(
     pending: Sequence[Any], config: GenerationConfig, count: int, known: int
 ) -> HFGenerationOutput:
-    """The texts of ``count`` prompts of ``known`` tokens; waits for the device."""
+    """Returns the texts of ``count`` prompts of ``known`` tokens; waits for the device."""
     tokens, written, scores = (
         np.concatenate(parts)[:count] for parts in zip(*map(jax.device_get, pending), strict=True)
     )

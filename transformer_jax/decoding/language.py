@@ -1,4 +1,4 @@
-"""A trained decoder as a language model: prompts in, texts out, and the probability of texts."""
+"""A trained decoder as a language model: continuations of prompts, and probabilities of texts."""
 
 import collections
 import copy
@@ -36,14 +36,14 @@ __all__ = ["DecoderLanguageModel"]
 
 
 class DecoderLanguageModel(ContextTextGenerator):
-    """A decoder and its tokenizer, as a function of texts.
+    """A decoder with its tokenizer, as a function of texts.
 
-    What a prompt becomes depends neither on its neighbours nor on the shapes it is computed in;
-    where it is drawn, it depends on the seed and on the number of its request.
+    The continuation of a prompt depends neither on other prompts nor on compiled shapes; if
+    sampled, it depends on the seed and the index of its request.
 
     Attributes:
-        context: The most tokens the model reads at once.
-        counts: Prompts seen so far: ``prompts``, ``cut``; and for speculation ``steps`` and
+        context: Largest number of tokens that the model reads at once.
+        counts: Numbers of prompts so far: ``prompts``, ``cut``; for speculation also ``steps`` and
             ``tokens``.
     """
 
@@ -59,19 +59,19 @@ class DecoderLanguageModel(ContextTextGenerator):
         context: int | None = None,
         adapters: tuple[str, ...] = (),
     ):
-        """Takes ``model``, a decoder or the pair ``(graph, params)`` it splits into.
+        """Takes ``model``, a decoder or the pair ``(graph, params)`` that it splits into.
 
         Args:
-            model: Trained.
-            tokenizer: Of its training.
+            model: The trained model.
+            tokenizer: The model's tokenizer.
             start: The tokens before a text; None is BOS.
-            ends: Whether texts of its training end with EOS; otherwise it writes to the limit.
-            shapes: What is compiled.
-            dtype: Of weights and products; None is the model's own.
-            context: The most tokens to read at once; None, or more than the model has positions
-                for, is as many as those.
-            adapters: Names of the adapters of ``model``, in order, if it has several for each row
-                to choose from (:func:`.with_choice`).
+            ends: Whether training texts end with EOS; otherwise the model writes up to the limit.
+            shapes: The compiled shapes.
+            dtype: Dtype of weights and products; None is the model's own.
+            context: Largest number of tokens to read at once; None, or more than the model's
+                positions, is the number of positions.
+            adapters: Names of the adapters of ``model``, in order, if each row may choose from
+                several (:func:`.with_choice`).
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -85,7 +85,7 @@ class DecoderLanguageModel(ContextTextGenerator):
                 config, compute=dataclasses.replace(config.compute, dtype=dtype)
             )
             graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
-        # Laid out once: inside the loop it would be done again for every token.
+        # Prepared once: inside the loop it would be repeated for every token.
         graph, self.params = prepared(graph, params)
         shapes = (shapes or BatchingConfig()).for_platform(device_of(self.params).platform)
         divided = {round_up_rows(rows, self.params) for rows in shapes.rows}
@@ -97,16 +97,16 @@ class DecoderLanguageModel(ContextTextGenerator):
         self.ends, self.others = ends, dict[str, DecoderLanguageModel]()
         check_indices(self.start.read(()), config.vocab_size, "the first token of texts is")
         special = special_tokens(tokenizer, config.vocab_size, ends)
-        # Other mixers keep a state, of which nothing can be forgotten.
+        # Other mixers keep a state from which nothing can be removed.
         self._resumes = config.mixer.kind == "attention"
         self.counts: collections.Counter[str] = collections.Counter()
         self.run = Programs(graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
 
     def ending_at(self, end_tokens: tuple[int, ...]) -> "DecoderLanguageModel":
-        """The same model, whose texts end with any of these tokens, or where the context is full.
+        """Returns a model whose texts end with any of these tokens, or when the context is full.
 
         Args:
-            end_tokens: Tokens that end a text besides those of the tokenizer.
+            end_tokens: Tokens that end a text in addition to the tokenizer's.
         """
         other = copy.copy(self)
         other.end_tokens, other.others = (*self.tokenizer.end_tokens, *end_tokens), {}
@@ -116,10 +116,10 @@ class DecoderLanguageModel(ContextTextGenerator):
         return other
 
     def set_texts(self, adapter: str, start: TextStart, ends: bool) -> None:
-        """Sets how the texts of an adapter begin and end, where it was trained on other texts.
+        """Sets how an adapter's texts begin and end, if it was trained on a different format.
 
         Args:
-            adapter: Its name.
+            adapter: Name of the adapter.
             start: The tokens before its texts.
             ends: Whether they end with EOS.
         """
@@ -145,17 +145,17 @@ class DecoderLanguageModel(ContextTextGenerator):
         return [found[index] for index in range(len(requests))]
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
-        """Streams a text like any language model."""
+        """Streams a text, as any language model."""
         yield from super(DecoderLanguageModel, self.for_request(request)).stream(request)
 
     def for_request(self, request: GenerationRequest) -> "DecoderLanguageModel":
-        """The model whose texts begin and end as those of a request."""
+        """Returns the model with the start and end tokens of a request's texts."""
         return self.others.get(request.adapter or "", self)
 
     def trace(
         self, request: GenerationRequest, best: int = 5
     ) -> tuple[Continuation, list[TraceStep]]:
-        """A continuation and its steps, each with the ``best`` most probable tokens."""
+        """Returns a continuation and its steps, each with the ``best`` most probable tokens."""
         [[continuation, *_]] = self.generate([request])
         read = next(self.for_request(request).sequences(request, 0)).prompt_ids
         whole = [*read, *continuation.tokens]
@@ -173,7 +173,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         texts: Sequence[Sequence[int] | np.ndarray],
         asked: list[tuple[int, Window]],
     ) -> Iterator[tuple[tuple[int, Window], np.ndarray]]:
-        """The log-probability of each token of each window, windows of like size together."""
+        """Scores windows, with windows of similar size in one batch."""
         for place, forced in self._forced(texts, asked):
             yield place, np.asarray(forced.log_probs)
 
@@ -206,7 +206,7 @@ class DecoderLanguageModel(ContextTextGenerator):
                     yield (i, window), TeacherForced(*(array[row, :length] for array in out))
 
     def _chosen(self, adapters: Sequence[str | None], rows: int) -> Any:
-        """The parameters, with the number of each row's adapter; other rows have none."""
+        """Returns the parameters with the index of each row's adapter; spare rows use none."""
         if not self.adapters:
             return self.params
         numbers = np.zeros(rows, np.int32)
@@ -219,7 +219,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         return min(round_up(size, self.shapes.lengths), max(self.context, size))
 
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
-        """Generates like any language model; a plain text alone by prompt lookup, if that is on."""
+        """Generates as any language model; a single plain text by prompt lookup, if enabled."""
         if len(batch) == 1 and self.shapes.num_draft_tokens and is_plain(batch[0].request):
             streaming = streaming or bool(batch[0].request.stop)
             yield from self._prompt_lookup(batch[0], streaming)
@@ -227,16 +227,17 @@ class DecoderLanguageModel(ContextTextGenerator):
         yield from super().extend(batch, streaming)
 
     def segment(self, sequences: list[GenerationSequence], streaming: bool) -> Iterator[None]:
-        """Reads what stands there and writes until a context is full or all have ended."""
+        """Reads all current tokens and writes until a context is full or all texts have ended."""
         seen = [self.context_tokens(sequence) for sequence in sequences]
-        # A row whose context is full has to read anew, and the others with it.
+        # A row whose context is full must be read again, and the others with it.
         room = min(self.context - len(ids) + 1 for ids in seen)
         most = min(max(sequence.remaining for sequence in sequences), room)
         rows = round_up(len(sequences), self.shapes.rows)
         plan, values = row_settings(sequences, rows, self.run.special, self.vocab)
         prompts = self._prompts(sequences, seen, most, plan)
         params = self._chosen([one.request.adapter for one in sequences], len(prompts.limits))
-        # What is kept is that of one model: a text may choose another adapter for its next turn.
+        # A kept cache belongs to one model, but a text may choose another adapter for its next
+        # turn.
         resumes = len(sequences) == 1 and self._resumes and not self.adapters
         kept = sequences[0].kept if resumes else None
         written = len(sequences[0].tokens)
@@ -246,7 +247,7 @@ class DecoderLanguageModel(ContextTextGenerator):
             self._take(sequences, progress, done)
             done = until
             if kept is not None:
-                # The last token is generated, and not read yet.
+                # The last token has been generated, but not read.
                 kept.origin = used - len(seen[0])
                 kept.hold(progress.cache, [*seen[0], *sequences[0].tokens[written:]][:-1])
             stopped = [i for i, sequence in enumerate(sequences) if not sequence.remaining]
@@ -257,7 +258,7 @@ class DecoderLanguageModel(ContextTextGenerator):
             if until >= most or len(stopped) == len(sequences):
                 return
             if kept is not None:
-                kept.take()  # the programs below use it up
+                kept.take()  # the programs below donate it
             until = min(most, until + self.shapes.chunk) if streaming else most
             if used - 1 + done >= size:
                 size = round_up(size + 1, self.shapes.caches)
@@ -281,7 +282,7 @@ class DecoderLanguageModel(ContextTextGenerator):
             sequence.segment = 0.0
         known = (tokens, starts) if plan.reads_text else None
         if known is not None and any(sequence.origin for sequence in sequences):
-            # Penalties look at all that stands there, also where the model has lost sight of it.
+            # Penalties apply to the complete text, including tokens outside the context.
             texts = [sequence.prompt_ids + sequence.tokens for sequence in sequences]
             longest = round_up(max(map(len, texts)), self.shapes.lengths)
             known = left_pad(texts, rows, longest, self.tokenizer.pad)
@@ -297,9 +298,9 @@ class DecoderLanguageModel(ContextTextGenerator):
         most: int,
         kept: KeptContext | None,
     ) -> tuple[SearchState, int, int]:
-        """The first token of each row, how many slots the prompts take, and how many there are.
+        """Returns the first token of each row, and the used and available cache slots.
 
-        Of a single text, only what is not kept is read, where that fits beside what is.
+        For a single text, only tokens that are not in the kept cache are read, if they fit into it.
         """
         read, length = prompts.tokens.shape[1], round_up(most, self.shapes.caches)
         how: dict[str, Any] = {"plan": settings[0], "values": settings[1], "length": length}
@@ -331,7 +332,7 @@ class DecoderLanguageModel(ContextTextGenerator):
                 sequence.segment = float(worth[row, 0])
 
     def _prompt_lookup(self, sequence: GenerationSequence, streaming: bool) -> Iterator[None]:
-        """Writes one text by prompt-lookup speculation."""
+        """Generates one text by prompt-lookup speculation."""
         guess, params = self.shapes.num_draft_tokens, self._chosen([sequence.request.adapter], 1)
         while sequence.remaining:
             seen = self.context_tokens(sequence)
@@ -357,7 +358,7 @@ class DecoderLanguageModel(ContextTextGenerator):
     def search(
         self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None
     ) -> Pending:
-        """The continuations that beam search finds, which lie within one context."""
+        """Starts beam search, within one context."""
         search = self.beam_search(batch, config, kept)
         output = search.run(self.run.search)
         return lambda: read_hypotheses(batch, output)
@@ -382,18 +383,18 @@ class DecoderLanguageModel(ContextTextGenerator):
     def beam_searcher(
         self, request: GenerationRequest
     ) -> tuple["DecoderLanguageModel", GenerationSequence, GenerationConfig]:
-        """Returns the model of a request's texts, their beginning and their beam search."""
+        """Returns the model for a request's texts, their start, and their beam search."""
         model = self.for_request(request)
         return model, next(model.sequences(request, 0)), beam_search_of(request)
 
     def search_tokens(self, config: GenerationConfig) -> SpecialTokens:
-        """Returns the special tokens of search, which ends texts also where training does not."""
+        """Returns the special tokens of search, where texts end even if training texts do not."""
         special = self.run.special
         suppressed = tuple(t for t in special.suppress_tokens if t not in special.ends)
         return special._replace(suppress_tokens=suppressed)
 
     def scorer(self, sequence: GenerationSequence) -> Scorer:
-        """Returns the function from continuations ``[R T]``, behind any first token, to logits."""
+        """Returns the function from continuations ``[R T]``, with any first token, to logits."""
         adapter = sequence.request.adapter
         chosen = lambda rows: self._chosen([adapter] * rows, rows)
         logits = lambda tokens: self.run.logits(chosen(len(tokens)), (tokens,))

@@ -1,4 +1,4 @@
-"""Lengths of texts: the most tokens of one, and what a sum of log-probabilities is divided by."""
+"""Length limits of texts, and length penalties of log-probabilities."""
 
 import math
 
@@ -13,21 +13,21 @@ __all__ = [
     "length_penalty",
 ]
 
-_QUANTILE = 0.99  # of training pairs: the ratios of the others may be those of misaligned lines
-_ROOM = 2.0  # times as long as such a text is what the model may write
+_QUANTILE = 0.99  # of training pairs: the remaining ratios may come from misaligned lines
+_ROOM = 2.0  # the model may write this many times the length of such a text
 
 
 def learn_length_limit(
     source_lengths: Int[np.ndarray, " count"], target_lengths: Int[np.ndarray, " count"]
 ) -> LengthLimit:
-    """The limit that follows from training pairs.
+    """Returns a length limit estimated from training pairs.
 
     ``max_len_a`` is twice the 99 % quantile of target length / source length, rounded up to
     hundredths.
 
     Args:
-        source_lengths: Tokens of each source, its end token included.
-        target_lengths: Tokens of each target, its end token included.
+        source_lengths: Number of tokens in each source, including its end token.
+        target_lengths: Number of tokens in each target, including its end token.
 
     Example:
         >>> print(learn_length_limit(np.array([4, 5, 8]), np.array([10, 5, 8])))
@@ -39,7 +39,7 @@ def learn_length_limit(
 
 
 def learn_longest(target_lengths: Int[np.ndarray, " count"]) -> int:
-    """The most tokens of a text that follows from training targets, whatever their sources.
+    """Returns a length limit estimated from training targets, independent of sources.
 
     It is twice the 99 % quantile of their lengths.
 
@@ -55,7 +55,7 @@ def length_penalty(
     normalization: Normalization = "gnmt",
     alpha: Float[np.ndarray, "..."] | float | int = 0.6,
 ) -> Float[np.ndarray, "..."]:
-    """Returns what the log-probability of ``length`` tokens, the end among them, is divided by.
+    """Returns the divisor for the log-probability of ``length`` tokens, including the end.
 
     ``1`` for ``none``, ``lengthᵅ`` for ``power``, ``((5 + length) / 6)ᵅ`` for ``gnmt``
     (Wu et al. 2016, equation 14). An empty hypothesis has penalty 1.

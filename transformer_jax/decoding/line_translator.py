@@ -1,4 +1,4 @@
-"""Lines of text in, translations out, in order, whatever searches for them."""
+"""Translation of lines of text, in order, by any search."""
 
 import collections
 import dataclasses
@@ -19,16 +19,16 @@ from transformer_jax.models.recurrent_config import ModelConfig
 
 __all__ = ["Directions", "LineTranslator", "each_direction", "sampled"]
 
-Directions: TypeAlias = Direction | Iterable[Direction]  # of all lines, or one for each line
+Directions: TypeAlias = Direction | Iterable[Direction]  # of all lines, or one per line
 Find: TypeAlias = Callable[[GenerationSequence], list[Continuation]]
 
 
-# Settings of translators; others need generation_config hf.
+# Settings of translators; all others need generation_config hf.
 _SETTINGS = (
     *("max_new_tokens", "min_new_tokens", "max_length", "min_length", "num_beams"),
     *("num_return_sequences", "do_sample", "length_penalty", "temperature", "top_k", "top_p"),
     *("min_p", "at_limit", "normalization", "max_len_a", "max_len_b", "allow_unk", "seed"),
-    "early_stopping",  # of CTranslate2
+    "early_stopping",  # for CTranslate2
 )
 
 
@@ -43,7 +43,7 @@ def sampled(config: GenerationConfig) -> bool:
 
 
 def each_direction(directions: Directions) -> Iterator[Direction]:
-    """Returns the directions of lines, one after another.
+    """Yields the direction of each line.
 
     Example:
         >>> list(itertools.islice(each_direction(Direction("de", "en")), 2))
@@ -55,18 +55,18 @@ def each_direction(directions: Directions) -> Iterator[Direction]:
 
 
 class LineTranslator(TextGenerator[GenerationConfig]):
-    """Sentences to sources of tokens, and the texts that a search finds to translations.
+    """Encodes sentences as sources, and decodes the texts that a search finds.
 
-    A subclass searches, see :meth:`searches`. A translator of several languages takes the direction
-    of each line: lines of one batch may be translated into different languages.
+    A subclass implements the search: see :meth:`searches`. A multilingual translator takes the
+    direction of each line: lines of one batch may be translated into different languages.
 
     Attributes:
-        vocab: Tokens that translations are made of.
-        given: The number of first tokens of every target, which no text holds.
-        most: The most tokens of a translation behind these, EOS included.
-        longest: The most tokens of a source, with what frames it, such as EOS.
-        room: The most tokens of its text.
-        counts: Lines seen so far: ``lines``, ``empty``, ``cut``, and ``limited``, of which the best
+        vocab: Number of tokens that translations consist of.
+        given: Number of fixed first tokens of every target, which never occur in its text.
+        most: Largest number of tokens in a translation after these, including EOS.
+        longest: Largest number of tokens in a source, including its special tokens, such as EOS.
+        room: Largest number of tokens in its text.
+        counts: Numbers of lines so far: ``lines``, ``empty``, ``cut``, and ``limited``, whose best
             text reached its length limit.
     """
 
@@ -78,7 +78,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
     ):
-        """Takes the tokenizer and the configuration of a model.
+        """Takes a tokenizer and the configuration of a model.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -111,11 +111,11 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         search: GenerationConfig | None = None,
         directions: Directions = DEFAULT_DIRECTION,
     ) -> list[Translation]:
-        """A translation of each line, in the order of the lines. An empty line stays empty.
+        """Returns a translation of each line, in order. An empty line stays empty.
 
         Raises:
             ConfigError: A language of the directions is unknown or missing.
-            DataError: A line is too long and ``batching.too_long`` is ``error``.
+            DataError: A line is too long, and ``batching.too_long`` is ``error``.
             NumericsError: The model computed NaN or infinity.
         """
         return list(self.stream(lines, search, directions))
@@ -127,17 +127,17 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         directions: Directions = DEFAULT_DIRECTION,
         find: Find | None = None,
     ) -> Iterator[Translation]:
-        """The same, window after window, each as soon as it is read and done: for pipes.
+        """Yields translations window by window, as soon as each is read and translated: for pipes.
 
         With ``do_sample`` and one beam, translations are sampled instead of searched for. A
-        translation then depends on ``seed``, the line and its number alone.
+        translation then depends only on ``seed``, the line and its index.
 
         Args:
             lines: Sentences.
-            search: The settings; None are those of the translator.
-            directions: The direction of all lines, or one for each line.
-            find: Maps a translation before its first token to its texts, best first; None is the
-                search of the settings.
+            search: The settings; None uses the translator's.
+            directions: The direction of all lines, or one per line.
+            find: Maps a sequence without tokens to its texts, best first; None is the search of the
+                settings.
 
         Raises:
             ConfigError: A setting does not apply to translators; a language is unknown or missing.
@@ -153,9 +153,9 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         """Refuses settings that do not apply to translators.
 
         Raises:
-            ConfigError: It names the setting.
+            ConfigError: Names the setting.
         """
-        reason = "search of transformers has it (generation_config hf): leave it out"
+        reason = "only generation_config hf supports it, the search of transformers: leave it out"
         config.refuse_settings(_SETTINGS, reason)
         if not sampled(config):
             drawn = {"top_k", "top_p", "min_p"} | ({"temperature"} if config.temperature else set())
@@ -168,32 +168,32 @@ class LineTranslator(TextGenerator[GenerationConfig]):
             )
 
     def beam_config(self, config: GenerationConfig) -> GenerationConfig | None:
-        """Returns the beam search of a config; None where it samples."""
+        """Returns the beam search of a config; None if it samples."""
         return None if sampled(config) else config
 
     def with_beam_config(
         self, config: GenerationConfig, search: GenerationConfig
     ) -> GenerationConfig:
-        """Returns the other beam search."""
+        """Returns the given beam search."""
         del config
         return search
 
     def final_text(self, text: Continuation) -> str:
-        """Returns a text in one line: a line stays a line."""
+        """Returns a text on one line."""
         return text.text.replace("\r", " ").replace("\n", " ")
 
     def encode(
         self, lines: Sequence[str], frames: Sequence[Frame] | None = None, earlier: int = 0
     ) -> tuple[list[Any], list[bool]]:
-        """Each line's ids in its frame, and whether it was cut; ``earlier`` lines came before.
+        """Returns each line's framed ids, and whether it was cut; ``earlier`` lines precede them.
 
         Args:
             lines: Sentences.
-            frames: The special tokens of each; None are those of the default direction.
-            earlier: For messages.
+            frames: The special tokens of each; None uses the default direction.
+            earlier: Number of earlier lines, for messages.
 
         Raises:
-            DataError: A line is too long and ``batching.too_long`` is ``error``.
+            DataError: A line is too long, and ``batching.too_long`` is ``error``.
         """
         frames = self.frames(DEFAULT_DIRECTION, len(lines)) if frames is None else frames
         room, encoded = self.room, self.tokenizer.encode_batch(list(lines))
@@ -209,12 +209,12 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         return [[*frame.before, *ids[:room], *frame.after] for frame, ids in framed], cut
 
     def limit_note(self, count: int, lines: int, limit: LengthLimit | None = None) -> str:
-        """The beginning of a message about texts that reached their length limit.
+        """Returns the beginning of a message about texts that reached their length limit.
 
         Args:
-            count: How many did.
-            lines: Out of how many.
-            limit: Of the search; None is that of the translator's search.
+            count: Number of such texts.
+            lines: Number of all texts.
+            limit: Limit of the search; None uses the translator's.
         """
         limit = self.search.limit if limit is None else limit
         tokens = str(limit) if limit.max_len_a else plural(int(limit.max_len_b), "token")
@@ -225,7 +225,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         )
 
     def special_tokens(self, allow_unk: bool = True) -> SpecialTokens:
-        """The ends, padding, and what no translation holds: padding, BOS, tags, and other ids."""
+        """Returns ends, padding, and tokens never written: padding, BOS, tags, and unused ids."""
         out = {self.tokenizer.pad, self.tokenizer.bos}
         out |= self.tokenizer.languages.ids if self.tokenizer.languages else set()
         out |= set(range(self.tokenizer.vocab_size, self.vocab))
@@ -243,7 +243,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         directions: Directions,
         find: Find | None,
     ) -> Iterator[Translation]:
-        """The translations of one window of lines, of which ``number`` came before."""
+        """Translates one window of lines; ``number`` lines precede it."""
         frames = self.frames(directions, len(lines))
         sources, cut = self.encode(lines, frames, self.counts["lines"])
         framing = self.longest - self.room
@@ -275,17 +275,17 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         direction: Direction = DEFAULT_DIRECTION,
         number: int = 0,
     ) -> GenerationSequence:
-        """Returns the translation of a line before its first token.
+        """Returns the sequence for a line, before its first generated token.
 
         Args:
             line: A sentence.
-            config: Of its search.
+            config: Config of its search.
             direction: Its languages.
-            number: Lines before it, for messages.
+            number: Number of earlier lines, for messages.
 
         Raises:
             ConfigError: A language is unknown or missing.
-            DataError: The line is too long and ``batching.too_long`` is ``error``.
+            DataError: The line is too long, and ``batching.too_long`` is ``error``.
         """
         [frame] = self.frames(direction, 1)
         [source], _ = self.encode([line], [frame], number)

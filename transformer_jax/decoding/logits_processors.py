@@ -1,7 +1,7 @@
-"""Logits processors of a search: functions of scores, by the names of their settings.
+"""Logits processors of a search: functions of scores, named after their settings.
 
-All settings are arrays, so that a compiled program serves many configurations. A processor that a
-configuration does not use changes nothing.
+All settings are arrays, so a compiled program serves many configurations. An unused processor
+changes nothing.
 """
 
 from collections.abc import Callable
@@ -20,25 +20,25 @@ __all__ = ["StepContext", "among", "forbid_repeated_ngrams", "process_logits", "
 class StepContext(NamedTuple):
     """Inputs of processors at a step, in addition to scores and settings."""
 
-    written: Int[Array, ""]  # tokens that are written
-    length: Int[Array, ""]  # columns of ``text`` that count: prompt and written tokens
+    written: Int[Array, ""]  # number of written tokens
+    length: Int[Array, ""]  # columns of ``text`` in use: prompt and written tokens
     ends: Bool[Array, " V"]  # which tokens end a text
-    last: Bool[Array, "R 1"] | None = None  # rows that may end at any length: their limit is here
+    last: Bool[Array, "R 1"] | None = None  # rows at their limit, which may end at any length
     text: Any = None  # [R W], prompt and written tokens
-    starts: Any = None  # [R], the first column of each row that is no padding
-    source: Any = None  # [R S], what the encoder or the decoder read
-    width: Any = None  # [], columns of ``source`` that count
+    starts: Any = None  # [R], the first column of each row that is not padding
+    source: Any = None  # [R S], the input of the encoder or decoder
+    width: Any = None  # [], columns of ``source`` in use
 
 
 def process_logits(
     scores: Float[Array, "R V"], at: StepContext, plan: SearchPlan, values: SearchValues
 ) -> Float[Array, "R V"]:
-    """Returns scores of the next token after the processors of the plan, in their order.
+    """Applies the processors of the plan, in order, to the scores of the next token.
 
     Args:
-        scores: Logits of a single beam, log-probabilities of several.
-        at: The step.
-        plan: Names the processors.
+        scores: Logits for a single beam, log-probabilities for several.
+        at: Context of the step.
+        plan: The plan, which names the processors.
         values: Their settings.
 
     Example:
@@ -71,14 +71,14 @@ def sequence_bias(
     runs: Int[Array, "N L"],
     biases: Float[Array, " N"],
 ) -> Float[Array, "R V"]:
-    """Adds each run's bias to its last token, if the text ends with the rest of the run.
+    """Adds a sequence's bias to its last token, if the text ends with the tokens before it.
 
     Args:
-        scores: Of the next token.
+        scores: Scores of the next token.
         tokens: Each row's tokens so far.
-        length: How many columns of ``tokens`` those are.
-        runs: Tokens, right-aligned and filled up with -1.
-        biases: What is added.
+        length: Number of columns of ``tokens`` in use.
+        runs: Sequences of tokens, right-aligned and padded with -1.
+        biases: Bias of each sequence.
 
     Example:
         >>> seen, runs = jnp.array([[1, 2]]), jnp.array([[2, 0], [1, 1], [-1, 3]])
@@ -110,18 +110,18 @@ def forbid_repeated_ngrams(
     n: Int[Array, ""] | Int[Array, " R"],
     most: int,
 ) -> Float[Array, "R V"]:
-    """Forbids each token that would make the last tokens an n-gram of ``source``.
+    """Forbids each token that would complete an n-gram of ``source``.
 
     If ``source`` is ``tokens``, this is :func:`functional.logits.no_repeat_ngram` with a traced
     ``n``, which may differ between rows.
 
     Args:
-        scores: Of the next token.
-        source: Tokens that hold the n-grams not to repeat, and how many columns of them count.
+        scores: Scores of the next token.
+        source: Tokens with the n-grams not to repeat, and their number of columns in use.
         tokens: Each row's tokens so far.
-        length: How many columns of ``tokens`` those are.
-        n: Tokens of a run; 0 forbids nothing.
-        most: The most that ``n`` can be.
+        length: Number of columns of ``tokens`` in use.
+        n: Size of the n-grams; 0 forbids nothing.
+        most: Upper bound of ``n``.
 
     Example:
         >>> source, seen, two = jnp.array([[3, 1, 2]]), jnp.array([[2, 3]]), jnp.array(2)

@@ -1,4 +1,4 @@
-"""N-gram models as language models: prompts in, text out, token by token on the CPU."""
+"""N-gram models as language models, generating token by token on the CPU."""
 
 import dataclasses
 import itertools
@@ -25,18 +25,18 @@ Probabilities = Float[np.ndarray, " V"]
 class NgramLanguageModel(CausalTextGenerator):
     """An n-gram model with its tokenizer: a `LanguageModel`.
 
-    Its tables are sorted counts in host memory, looked up in float64, so that it adapts
+    Its tables are sorted counts in host memory, looked up in float64, so it adapts
     :class:`CausalTextGenerator` token by token instead of being a ``Decodable`` of arrays.
 
-    A prompt is what a document begins with; after an empty one a document begins. The start and
-    padding tokens have no probability, and what the vocabulary lacks is scored but never written.
+    A prompt is the beginning of a document; an empty prompt starts a new document. The start and
+    padding tokens have no probability, and the unknown token is scored but never written.
     """
 
     def __init__(self, model: NgramModel, tokenizer: Tokenizer):
-        """Both together.
+        """Combines a model and its tokenizer.
 
         Raises:
-            ConfigError: The model is of another vocabulary.
+            ConfigError: The model has a different vocabulary.
         """
         check_vocabulary(tokenizer, model.vocab_size, exact=True)
         self.model = model
@@ -51,7 +51,7 @@ class NgramLanguageModel(CausalTextGenerator):
         order: int,
         smoothing: Smoothing | None = None,
     ) -> "NgramLanguageModel":
-        """The model of texts, each a document that the end token ends.
+        """Trains a model on texts, each a document ending with the end token.
 
         Raises:
             ConfigError: An order below 1.
@@ -77,16 +77,16 @@ class NgramLanguageModel(CausalTextGenerator):
         return cls(made, tokenizer)
 
     def document_log_probs(self, store: TokenStore) -> np.ndarray:
-        """The log-probability of every token of tokenized documents, one after the other."""
+        """Returns the log-probability of every token of tokenized documents, in order."""
         return self.model.log_probs(store.ids, store.offsets)
 
     def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
-        """The log-probability of each text, given its prompt if there are prompts.
+        """Returns the log-probability of each text, given its prompt if there are prompts.
 
-        Prompts are encoded for themselves, and no text is asked to end where it does.
+        Prompts are encoded separately, and the end of a text is not scored.
 
         Raises:
-            ConfigError: More or fewer prompts than texts.
+            ConfigError: The numbers of prompts and texts differ.
         """
         if prompts is not None and len(prompts) != len(texts):
             raise ConfigError(
@@ -111,24 +111,24 @@ class NgramLanguageModel(CausalTextGenerator):
         return scores
 
     def prompt_tokens(self, prompt: str) -> list[int]:
-        """The tokens of the prompt alone: a document begins without a token of its own."""
+        """Returns the tokens of the prompt, without a start token."""
         [ids] = self.tokenizer.encode_batch([prompt])
         return ids
 
     def batches(
         self, sequences: Sequence[GenerationSequence]
     ) -> Iterator[list[GenerationSequence]]:
-        """One by one; the greedy samples of a request, which are all the same, together."""
+        """Yields sequences one by one; the identical greedy samples of a request together."""
         same = lambda one: (one.index, one.sample if one.request.samples else -1)
         for _, batch in itertools.groupby(sequences, key=same):
             yield list(batch)
 
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
-        """Generates the tokens of the first sequence, which the others share; yields after each.
+        """Generates the tokens of the first sequence, shared by the rest; yields after each.
 
-        A sample depends on the seed and the numbers of request and sample alone.
+        A sample depends only on the seed and the indices of request and sample.
         """
-        del streaming  # it yields in any case
+        del streaming  # it always yields
         first, *copies = batch
         request = first.request
         rng = np.random.default_rng((request.seed, request.number or 0, first.sample))
@@ -146,7 +146,7 @@ class NgramLanguageModel(CausalTextGenerator):
     def search(
         self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None
     ) -> Pending:
-        """The continuations that beam search finds by the log-probability of the whole text."""
+        """Starts beam search, by the log-probability of the complete text."""
         found = {
             (start.index, place): best.done()
             for start in batch
@@ -157,7 +157,7 @@ class NgramLanguageModel(CausalTextGenerator):
     def _beam_search(
         self, start: GenerationSequence, config: GenerationConfig, kept: int | None
     ) -> list[GenerationSequence]:
-        """The best finished sequences, best first; ties go to the earlier found."""
+        """Returns the best finished sequences, best first; ties go to the one found first."""
         kept = config.num_return_sequences if kept is None else kept
         live, done = [start], list[GenerationSequence]()
         while live:
@@ -177,7 +177,7 @@ class NgramLanguageModel(CausalTextGenerator):
                 self._append(longer, token, probs)
                 (done if longer.finish_reason else live).append(longer)
             done = sorted(done, key=lambda beam: -beam.log_prob)[:kept]
-            # A live beam only becomes less probable.
+            # A live beam can only become less probable.
             if len(done) == kept and live and live[0].log_prob <= done[-1].log_prob:
                 break
         return done
@@ -187,11 +187,11 @@ class NgramLanguageModel(CausalTextGenerator):
             sequence.add([token], float(np.log(probs[token])))
 
     def _writable(self, likely: Probabilities, early: bool = False) -> Probabilities:
-        """The same without what the vocabulary lacks; where that was all, a text ends.
+        """Removes unknown tokens; if no others remain, the text ends.
 
         Args:
             likely: The model's own probabilities.
-            early: Whether a text may not end yet, if anything else may follow.
+            early: Whether the text may not end yet, if anything else may follow.
         """
         unknown = [] if self.tokenizer.unk is None else [self.tokenizer.unk]
         if not early and not unknown:
@@ -210,14 +210,14 @@ class NgramLanguageModel(CausalTextGenerator):
 def process_probs(
     likely: Probabilities, seen: Sequence[int], request: GenerationRequest
 ) -> Probabilities:
-    """Applies penalties, then temperature, then the cuts to probabilities, which sum to 1.
+    """Applies penalties, temperature and truncation to probabilities, which then sum to 1.
 
-    Where the penalties leave nothing, they do not count. Of equals, the earlier tokens stay.
+    Penalties that leave nothing are ignored. Ties go to the earlier tokens.
 
     Args:
         likely: The model's own probabilities.
         seen: Tokens read and written so far.
-        request: Says how.
+        request: The settings.
 
     Example:
         >>> process_probs(np.array([0.5, 0.25, 0.15, 0.1]), [], GenerationRequest("", top_k=2))
@@ -232,7 +232,7 @@ def process_probs(
         p[request.top_k :] = 0
     if request.top_p is not None and request.top_p < 1:
         p /= p.sum()
-        # A sum within one part in a million of it has reached it, whatever the rounding.
+        # A sum within one part in a million of it counts as reaching it, to allow for rounding.
         p[1:][np.cumsum(p)[:-1] >= request.top_p * (1 - 1e-6)] = 0
     if request.min_p is not None:
         p[p < request.min_p * p[0]] = 0
@@ -242,7 +242,7 @@ def process_probs(
 
 
 def sample_token(weights: Probabilities, uniform: float) -> int:
-    """The token that a number in [0, 1) falls on.
+    """Returns the token selected by a number in [0, 1).
 
     Example:
         >>> sample_token(np.array([0.5, 0.0, 0.5]), 0.5)
@@ -256,7 +256,7 @@ def sample_token(weights: Probabilities, uniform: float) -> int:
 def _penalized(
     likely: Probabilities, seen: Sequence[int], request: GenerationRequest
 ) -> Probabilities:
-    """Log-probabilities after the repetition penalty and without what would repeat a run."""
+    """Log-probabilities after the repetition penalty, without tokens that repeat an n-gram."""
     with np.errstate(divide="ignore"):
         log_p = np.log(likely)
     own, n = log_p, request.no_repeat_ngram_size

@@ -17,12 +17,12 @@ __all__ = [
 
 
 class SpecialTokens(NamedTuple):
-    """Token ids that search treats apart."""
+    """Token ids with a special role in search."""
 
-    eos: int  # ends a sequence of training
+    eos: int  # ends a training sequence
     pad: int  # follows the end
-    suppress_tokens: tuple[int, ...] = ()  # never generated; probabilities stay those of the model
-    end_tokens: tuple[int, ...] = ()  # others that end a sequence, such as the end of an answer
+    suppress_tokens: tuple[int, ...] = ()  # never generated; probabilities are unchanged
+    end_tokens: tuple[int, ...] = ()  # more tokens that end a sequence, such as an end of turn
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -36,16 +36,16 @@ def special_tokens(
     ends: bool = True,
     end_tokens: tuple[int, ...] = (),
 ) -> SpecialTokens:
-    """Special tokens of generated texts.
+    """Returns the special tokens of generated texts.
 
-    Never generated are padding, BOS, the unknown token and ids that the tokenizer lacks.
+    Padding, BOS, the unknown token and ids missing from the tokenizer are never generated.
 
     Args:
-        tokenizer: Of the model.
-        vocab_size: Of the model.
+        tokenizer: The model's tokenizer.
+        vocab_size: The model's vocabulary size.
         ends: Whether texts end with the end tokens of the tokenizer; otherwise these are never
             generated.
-        end_tokens: Others that end a text.
+        end_tokens: More tokens that end a text.
     """
     found = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, vocab_size)}
     found |= set() if tokenizer.unk is None else {tokenizer.unk}
@@ -58,14 +58,14 @@ def special_tokens(
 
 @dataclasses.dataclass(frozen=True)
 class TranslationBatching(Configuration, group="batching"):
-    """The compiled shapes; a line's length is rounded up by itself, not by its neighbors."""
+    """Compiled shapes of translation; a line's padding does not depend on other lines."""
 
-    source_lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # to round up to
-    # Lines at once, the rest of a batch filled up; None is up to 32, without beams up to 128.
+    source_lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # lengths to round up to
+    # Lines per batch, which is filled up; None is up to 32, or up to 128 without beams.
     rows: tuple[int, ...] | None = None
-    tokens: Count = 8192  # at most so many source tokens at once, where one line leaves the choice
+    tokens: Count = 8192  # at most this many source tokens per batch, unless a single line has more
     window: Count = 4096  # lines read ahead and sorted by length; order is kept
-    too_long: Literal["truncate", "error"] = "truncate"  # lines beyond the longest shape
+    too_long: Literal["truncate", "error"] = "truncate"  # for lines beyond the longest shape
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +77,7 @@ class TranslationBatching(Configuration, group="batching"):
                 raise ConfigError(f"{name} is {sizes}: must be increasing numbers from 1 on")
 
     def allowed_rows(self, size: int, beams: int = 1) -> tuple[int, ...]:
-        """The numbers of lines of ``size`` source tokens that are done at once, rising.
+        """Returns the possible numbers of lines of ``size`` source tokens per batch, ascending.
 
         Example:
             >>> batching = TranslationBatching()
@@ -92,23 +92,23 @@ class TranslationBatching(Configuration, group="batching"):
 
 @dataclasses.dataclass(frozen=True)
 class BatchingConfig(Configuration, group="batching"):
-    """The compiled shapes, and the treatment of a full context."""
+    """Compiled shapes of text generation, and the treatment of a full context."""
 
-    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # texts at once, the rest of a batch filled up
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # texts per batch, which is filled up
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # of prompts
     caches: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # of keys
-    chunk: Count = 16  # tokens between two looks at a text that is shown or may meet a stop string
-    tokens: Count = 4096  # at most so many are scored at once
+    chunk: Count = 16  # tokens between checks of a text that is streamed or may meet a stop string
+    tokens: Count = 4096  # at most this many tokens are scored at once
     too_long: Literal["truncate", "error"] = "truncate"  # the start of prompts beyond the context
-    # What happens when the context is full: continue with its latter half, or stop.
+    # If the context is full: continue with its latter half, or stop.
     full: Literal["slide", "stop"] = "slide"
-    num_draft_tokens: Amount = 0  # draft tokens of prompt lookup at once; 0 is off
+    num_draft_tokens: Amount = 0  # draft tokens per step of prompt lookup; 0 is off
 
     def for_platform(self, platform: str) -> "BatchingConfig":
-        """The same with at least two rows on a GPU.
+        """Returns the configuration with at least two rows on a GPU.
 
-        A product of one row is compiled to an outer product and a sum there, with three times the
-        traffic; of two rows, to a product.
+        There, a product with one row is compiled to an outer product and a sum, with three times
+        the memory traffic; a product with two rows is compiled to a matrix product.
 
         Example:
             >>> BatchingConfig(rows=(1, 2, 4)).for_platform("gpu").rows

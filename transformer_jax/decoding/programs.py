@@ -45,50 +45,50 @@ __all__ = [
 
 
 class PromptBatch(NamedTuple):
-    """Prompts to continue, and what was generated of each before."""
+    """Prompts to continue, with the state of their generation."""
 
     tokens: Any  # [B P], padded on the left
-    starts: Any  # [B], where each prompt begins
-    limits: Any  # [B], most new tokens of each
-    generated: Any  # [B], new tokens of earlier segments
-    keys: Any = None  # [B], of samples
-    seen: tuple[Any, Any] | None = None  # [B Q] and [B], tokens that penalties apply to; None: none
+    starts: Any  # [B], index at which each prompt begins
+    limits: Any  # [B], largest number of new tokens
+    generated: Any  # [B], number of new tokens in earlier segments
+    keys: Any = None  # [B], sampling keys
+    seen: tuple[Any, Any] | None = None  # [B Q] and [B], tokens that penalties apply to, or None
 
 
 class MoreTokens(NamedTuple):
-    """Tokens that follow a cache."""
+    """Tokens to append to a cache."""
 
     tokens: Any  # [B T], padded on the right
-    count: Any  # [], how many of them are no padding
-    at: Any  # [], the slot of the first; what the cache holds from there on is forgotten
+    count: Any  # [], how many of them are not padding
+    at: Any  # [], slot of the first; later contents of the cache are discarded
 
 
 class SearchPrompts(NamedTuple):
     """Prompts of one search, as rows that end in the same column."""
 
     tokens: Any  # [B P], padded on the left
-    starts: Any  # [B], where each prompt begins
-    limits: Any  # [B], most new tokens of each, EOS included; 0 marks a row of padding
-    inputs: Any = None  # of the encoder, by name
-    keys: Any = None  # [B], of samples
+    starts: Any  # [B], index at which each prompt begins
+    limits: Any  # [B], largest number of new tokens, including EOS; 0 marks an empty row
+    inputs: Any = None  # inputs of the encoder, by name
+    keys: Any = None  # [B], sampling keys
 
 
 class Programs:
-    """Functions of parameters and token arrays, each compiled once for a shape and kept.
+    """Functions of parameters and token arrays, each compiled once per shape and kept.
 
-    Prompts are rows that end in the same column; ``starts`` says where each begins.
+    Prompts are rows that end in the same column; ``starts`` gives the index at which each begins.
 
     Attributes:
         begin: Prefills prompts, and generates the first token of each.
-        resume: Reads more tokens into a cache, which is used up, and generates the first token.
-        go: Goes on up to a number of tokens; what is given is used up.
-        grow: A cache with more room.
+        resume: Reads more tokens into a cache, which is donated, and generates the first token.
+        go: Continues up to a number of tokens; the argument is donated.
+        grow: Returns a cache with more room.
         search: Greedy search, sampling or beam search from prompts; see :func:`search_prompts`.
-        look_begin: Reads one prompt for speculation.
-        look_go: Goes on with that; the one given is used up.
+        look_begin: Prefills one prompt for speculation.
+        look_go: Continues speculation; the argument is donated.
         force: Log-probabilities of given texts, by teacher forcing.
         logits: Logits of given texts.
-        trail: Beam search from prompts, and its live beams; see :func:`.search_trail`.
+        trail: Beam search from prompts, with its live beams; see :func:`.search_trail`.
     """
 
     def __init__(self, graph: Any, special: SpecialTokens, *, num_draft_tokens: int = 0):
@@ -99,7 +99,7 @@ class Programs:
             self._resume_batch, static_argnames=("plan", "length"), donate_argnums=1
         )
         self.go = MeshProgram(self._go_batch, static_argnames="plan", donate_argnums=1)
-        # Nothing is given up for it: no memory of another size can be used again.
+        # The argument is not donated: memory of a different size cannot be reused.
         self.grow = MeshProgram(_grown, static_argnames="size")
         self.search = MeshProgram(self._search_batch, static_argnames=("plan", "length", "sizes"))
         self.look_begin = MeshProgram(self._look_begin_one, static_argnames="length")
@@ -159,13 +159,13 @@ class Programs:
 
 
 def prefill(model: Decodable, prompts: SearchPrompts, length: int, beams: int = 1) -> Any:
-    """A cache that holds all but the last token of each prompt.
+    """Returns a cache with all but the last token of each prompt.
 
     Args:
-        model: Decoder or encoder-decoder.
+        model: A decoder or encoder-decoder.
         prompts: The prompts, and the inputs of the encoder.
-        length: Most new tokens.
-        beams: Beams of each prompt.
+        length: Largest number of new tokens.
+        beams: Number of beams per prompt.
     """
     B, P = prompts.tokens.shape
     cache = model.init_cache(prompts.inputs, B, P - 1 + length, beams=beams)
@@ -184,16 +184,16 @@ def search_prompts(
     sizes: tuple[int, ...] = (),
     context: PromptContext | None = None,
 ) -> SearchResult:
-    """Returns the texts that a search finds after prompts, as one program.
+    """Searches for texts after prompts, in one program.
 
     Args:
-        model: Decoder or encoder-decoder.
+        model: A decoder or encoder-decoder.
         prompts: The prompts, and the inputs of the encoder.
         plan: The static part of the search.
         values: Its settings.
-        length: Most new tokens of any text, EOS included.
-        sizes: Numbers of rows, falling, that the loop goes on with; see :func:`.search`.
-        context: The prompts as processors read them.
+        length: Largest number of new tokens in any text, including EOS.
+        sizes: Descending numbers of rows that the loop continues with; see :func:`.search`.
+        context: The prompts in the form that processors read.
     """
     cache = prefill(model, prompts, length, plan.beams)
     rows = SearchRows(prompts.tokens[:, -1], prompts.limits, prompts.keys, None, context)
@@ -205,15 +205,15 @@ def generate(
 ) -> Int[np.ndarray, "B T"]:
     """Returns the best text for each row of the inputs, by greedy or beam search.
 
-    The program is compiled once for a model, a configuration and the shapes of the inputs.
+    The program is compiled once per model, configuration and input shapes.
 
     Args:
-        model: An encoder-decoder of any kind.
-        inputs: Arguments of its encoder by name; the first axis of each array is the rows.
-        config: Has ``decoder_start_token_id``, ``eos_token_id`` and ``max_new_tokens``, T.
+        model: Any encoder-decoder.
+        inputs: Arguments of its encoder by name; the first axis of each array is the batch.
+        config: Config with ``decoder_start_token_id``, ``eos_token_id`` and ``max_new_tokens`` (T).
 
     Returns:
-        Tokens, an end included, then padding.
+        Tokens, including an end token, then padding.
 
     Raises:
         ConfigError: The start token or the limit is missing, or a setting does not apply here.
@@ -223,7 +223,7 @@ def generate(
             raise ConfigError(f"{name} is None: a search from inputs needs it")
     names = {field.name for field in dataclasses.fields(GenerationConfig)}
     config.refuse_settings(
-        names - _NOT_OF_INPUTS, "is no setting of a search from inputs: leave it out"
+        names - _NOT_OF_INPUTS, "is not a setting of a search from inputs: leave it out"
     )
     graph, params = split_model(model)
     return np.asarray(_generate(params, inputs, graph=graph, config=config))
@@ -269,7 +269,7 @@ def _first(
     values: SearchValues,
     length: int,
 ) -> SearchState:
-    """The first token of each prompt, by the logits and the cache of a prefill."""
+    """Returns the first token of each prompt, given the logits and the cache of a prefill."""
     logits, cache = read
     context = None
     if prompts.seen is not None:

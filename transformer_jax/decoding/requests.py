@@ -1,4 +1,4 @@
-"""Requests to language models and their answers, as plain values that depend on no model."""
+"""Requests to language models and their results, as plain values independent of any model."""
 
 import copy
 import dataclasses
@@ -21,10 +21,10 @@ __all__ = [
 ]
 
 
-# The end token, a stop string, or the maximum length.
+# By an end token, a stop string, or the length limit.
 FinishReason = Literal["end", "stop", "length"]
 
-# Settings of language models; others need generation_config hf.
+# Settings of language models; all others need generation_config hf.
 _SETTINGS = (
     *("max_new_tokens", "min_new_tokens", "max_length", "num_beams", "num_return_sequences"),
     *("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
@@ -38,13 +38,13 @@ _SAMPLING = (
 
 @dataclasses.dataclass(frozen=True)
 class GenerationRequest(GenerationConfig):
-    """A prompt with its generation settings; each request of a batch has its own settings."""
+    """A prompt with its generation settings, which may differ between requests of a batch."""
 
     prompt: str
     number: Annotated[int, Range(0, 2**32 - 1)] | None = None  # None is its index in the call
-    # A conversation that is answered, instead of ``prompt``: messages with role and content.
+    # A conversation to answer, instead of ``prompt``: messages with role and content.
     messages: tuple[Mapping[str, Any], ...] | None = None
-    # What the model reads instead of the tokens of ``prompt``, such as those of a conversation.
+    # Token ids to read instead of the tokens of ``prompt``, such as those of a conversation.
     prompt_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class GenerationRequest(GenerationConfig):
 
     @property
     def samples(self) -> bool:
-        """Returns whether tokens are sampled, not searched for."""
+        """Returns whether tokens are sampled instead of searched for."""
         return self.num_beams == 1 and self.do_sample is not False and self.temperature > 0
 
     @property
@@ -78,7 +78,7 @@ class GenerationRequest(GenerationConfig):
 
 
 def numbered(requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
-    """Requests of which each knows its place, so that no two draw the same.
+    """Numbers requests, so that no two draw the same samples.
 
     Example:
         >>> requests = [GenerationRequest("a", number=number) for number in (None, 7, None)]
@@ -92,7 +92,7 @@ def numbered(requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
 
 
 def _with_number(request: GenerationRequest, number: int) -> GenerationRequest:
-    """Returns a copy, whose other settings are not checked again."""
+    """Returns a numbered copy, whose other settings are not checked again."""
     made = copy.copy(request)
     object.__setattr__(made, "number", number)
     return made
@@ -100,45 +100,45 @@ def _with_number(request: GenerationRequest, number: int) -> GenerationRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Continuation:
-    """One generated text: what follows a prompt, or a translation."""
+    """A generated text: the continuation of a prompt, or a translation."""
 
-    text: str  # without the prompt, and without the stop string
-    tokens: tuple[int, ...]  # as written by the model, its end token included
-    # Of the tokens under the model itself, whatever the sampling, in nats; nan where a search has
-    # only scores.
+    text: str  # without the prompt and without the stop string
+    tokens: tuple[int, ...]  # as written by the model, including the end token
+    # Log-probability of the tokens under the model itself, whatever the sampling, in nats; nan if a
+    # search has only scores.
     log_prob: float
     finish_reason: FinishReason
-    score: float  # what ranks texts: log_prob, normalized for length where the search does so
+    score: float  # ranks texts: log_prob, normalized for length if the search does so
 
 
 @dataclasses.dataclass(frozen=True)
 class TextScore:
     """The log-probability of a text under a model, in nats."""
 
-    log_prob: float  # of the whole: the sum of the tokens'
+    log_prob: float  # of the complete text: the sum over tokens
     tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]  # of each token, given those before it
-    characters: int  # of the text that was scored
-    bytes: int  # of the same in UTF-8
+    log_probs: tuple[float, ...]  # of each token, given the tokens before it
+    characters: int  # number of characters of the scored text
+    bytes: int  # number of its bytes in UTF-8
 
     @property
     def perplexity(self) -> float:
-        """``exp(-log_prob / tokens)``: among so many equal choices a token was, on average."""
+        """``exp(-log_prob / tokens)``: the average number of equally likely choices per token."""
         return perplexity(self.log_prob, len(self.tokens))
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits that a byte of the text costs, which does not depend on the tokenizer."""
+        """Bits per byte of text, which does not depend on the tokenizer."""
         return -self.log_prob / math.log(2) / self.bytes if self.bytes else math.nan
 
     @property
     def bits_per_character(self) -> float:
-        """The same for each character."""
+        """Bits per character of text."""
         return -self.log_prob / math.log(2) / self.characters if self.characters else math.nan
 
 
 def perplexity(log_prob: float, tokens: int) -> float:
-    """``exp(-log_prob / tokens)``; of no tokens, nan; beyond the largest float, inf.
+    """``exp(-log_prob / tokens)``; nan without tokens, inf beyond the largest float.
 
     Example:
         >>> perplexity(-4.0, 2)
@@ -155,22 +155,22 @@ class LanguageModel(Protocol):
     """The methods of every language model, neural or n-gram."""
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """The continuations of each prompt: its samples, or its best beams."""
+        """Returns the continuations of each prompt: its samples, or its best beams."""
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
-        """The first continuation piece by piece, as it is written."""
+        """Yields the first continuation in parts, as it is written."""
 
     def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
-        """The log-probability of each text, given its prompt if there are prompts."""
+        """Returns the log-probability of each text, given its prompt if there are prompts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """A line and its translations: at least one, best first."""
+    """A line with its translations: at least one, best first."""
 
     source: str
-    # Their tokens hold EOS, unless greedy search or a sample reached its limit. Beam search writes
-    # EOS at its limit too, but the finish reason is "length".
+    # Tokens include EOS, unless greedy search or sampling reached its limit. Beam search writes EOS
+    # at its limit too, but the finish reason is "length".
     hypotheses: tuple[Continuation, ...]
     cut: bool = False  # whether only the beginning of the line was read
 
@@ -191,5 +191,5 @@ class Translation:
 
     @property
     def alternatives(self) -> tuple[Continuation, ...]:
-        """The next best, if more than one was asked for."""
+        """The next best translations, if more than one was requested."""
         return self.hypotheses[1:]

@@ -1,6 +1,6 @@
 """Greedy search, sampling and beam search as one compiled loop.
 
-Search runs on any object that maps tokens and a cache to logits, such as a :class:`.Decodable`
+Search works on any object that maps tokens and a cache to logits, such as a :class:`.Decodable`
 model. Its :class:`.SearchPlan` is static; its :class:`.SearchValues` are arrays.
 """
 
@@ -40,15 +40,15 @@ def continue_search(
 ) -> SearchState:
     """Continues until ``until`` tokens are written or at most ``remaining`` rows are unfinished.
 
-    A search that is split into several calls gives the same texts.
+    Splitting a search into several calls does not change the texts.
 
     Args:
-        model: Decoder, encoder-decoder or :class:`Steps`.
+        model: A decoder, encoder-decoder or :class:`Steps`.
         state: The search, which has room for ``until`` tokens.
         until: Number of tokens, counted from the first.
-        plan: The static part.
+        plan: The static part of the search.
         values: The settings.
-        remaining: The loop stops early when at most this many rows are unfinished.
+        remaining: The loop stops when at most this many rows are unfinished.
     """
 
     def body(state: SearchState) -> SearchState:
@@ -71,10 +71,10 @@ def advance_search(
     """Advances each unfinished row by one token.
 
     Args:
-        model: Reorders the cache, which the call that gave the logits has updated.
-        state: The search, which has room for a token.
+        model: Reorders the cache, which already includes the step that computed the logits.
+        state: The search, with room for a token.
         logits: Logits of the next token.
-        plan: The static part.
+        plan: The static part of the search.
         values: The settings.
     """
     logits, values = logits.astype(jnp.float32), jax.tree.map(jnp.asarray, values)
@@ -159,23 +159,23 @@ def search(
     length: int,
     sizes: Sequence[int] = (),
 ) -> SearchResult:
-    """Returns the texts that a search finds.
+    """Returns the texts found by a search.
 
-    Greedy search takes the most probable token, the lowest id among equals; with keys
-    each token is sampled, and the sample of a row at step t depends on its key and
-    ``sampled + t`` alone. For beam search see :func:`.advance_beams`. Rows do not influence one
-    another, and the loop ends when every row is done. When the number of unfinished rows falls to
-    the next of ``sizes``, they continue in a loop of that size. All loops are one program. This is
-    faster if the time of a step grows with its rows, as on CPUs.
+    Greedy search takes the most probable token, or the lowest id among equals; with keys, each
+    token is sampled, and the sample of a row at step t depends only on its key and ``sampled + t``.
+    For beam search see :func:`.advance_beams`. Rows are independent, and the loop ends when every
+    row is done. When the number of unfinished rows falls to the next of ``sizes``, they continue in
+    a loop of that size, within the same program. This is faster if the time of a step grows with
+    its rows, as on CPUs.
 
     Args:
-        model: Decoder, encoder-decoder or :class:`Steps`.
+        model: A decoder, encoder-decoder or :class:`Steps`.
         cache: Cache before the first token.
-        rows: The rows.
-        plan: The static part.
+        rows: The rows to search.
+        plan: The static part of the search.
         values: The settings.
-        length: T, most tokens of any text, an end included.
-        sizes: Numbers of rows, falling.
+        length: T, the largest number of tokens in any text, including an end token.
+        sizes: Descending numbers of rows.
 
     Example:
         >>> from transformer_jax.decoding.generation_config import GenerationConfig
@@ -210,15 +210,15 @@ def search_trail(
     *,
     length: int,
 ) -> tuple[SearchResult, SearchTrail]:
-    """Returns what :func:`search` finds by beam search, and the live beams of each step.
+    """Returns the result of :func:`search` with beam search, and the live beams of each step.
 
     Args:
-        model: Decoder, encoder-decoder or :class:`Steps`.
+        model: A decoder, encoder-decoder or :class:`Steps`.
         cache: Cache before the first token.
-        rows: The rows.
-        plan: The static part, with several beams.
+        rows: The rows to search.
+        plan: The static part of the search, with several beams.
         values: The settings.
-        length: T, most tokens of any text, an end included.
+        length: T, the largest number of tokens in any text, including an end token.
     """
     state = start_search(cache, rows, plan, values, length=length)
     state = continue_search(model, state, length, plan, values)

@@ -24,7 +24,7 @@ __all__ = [
     "with_special",
 ]
 
-# Logits processors in the order of transformers, with the values that leave each out.
+# Logits processors in the order of transformers, with values that disable each.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "sequence_bias": ((),),
     "encoder_repetition_penalty": (1,),
@@ -46,7 +46,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "renormalize_logits": (False,),
 }
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-# These only forbid tokens, so beams rank raw logits and normalize few of them.
+# These only forbid tokens, so beams rank raw logits and normalize only a few.
 MASKS = {"min_length", "suppress_tokens"}
 READS_TEXT = {
     "sequence_bias",
@@ -55,7 +55,7 @@ READS_TEXT = {
     "encoder_no_repeat_ngram_size",
     "bad_words_ids",
 }
-# Values that are one for all rows, or one a row.
+# Values that are shared by all rows, or one per row.
 _EACH = (
     "min_length",
     "repetition",
@@ -69,7 +69,7 @@ _EACH = (
 )
 
 
-# Values that a processor reads.
+# Values that each processor reads.
 _READ = {
     "sequence_bias": ("biased", "biases"),
     "encoder_repetition_penalty": ("encoder_repetition",),
@@ -89,18 +89,18 @@ _READ = {
 
 
 class SearchPlan(NamedTuple):
-    """The static part of a search, which decides the program that is compiled."""
+    """The static part of a search, which determines the compiled program."""
 
     beams: int = 1
-    kept: int = 1  # finished hypotheses that are kept: the returned ones, or all beams ("hf")
+    kept: int = 1  # finished hypotheses to keep: the returned ones, or all beams ("hf")
     finishing: str = "optimal"
-    cut: bool = True  # at its limit a text is cut; otherwise its end token is scored
+    cut: bool = True  # at the limit a text is cut; otherwise its end token is scored
     processors: tuple[str, ...] = ()  # in the order of NEUTRAL
-    ngram: int = 0  # the largest of any row
+    ngram: int = 0  # the largest n of any row
     encoder_ngram: int = 0
-    ends: int = 1  # end tokens
-    biased: tuple[int, int] = (0, 0)  # runs with a bias, and their most tokens
-    barred: tuple[int, int] = (0, 0)  # runs that are never written
+    ends: int = 1  # number of end tokens
+    biased: tuple[int, int] = (0, 0)  # number of sequences with a bias, and their largest length
+    barred: tuple[int, int] = (0, 0)  # the same for sequences that are never written
 
     @property
     def exact(self) -> bool:
@@ -114,40 +114,40 @@ class SearchPlan(NamedTuple):
 
     @property
     def lenient(self) -> bool:
-        """Returns whether the last step may end a text that is shorter than ``min_length``."""
+        """Returns whether the last step may end a text shorter than ``min_length``."""
         return not self.cut or (self.beams == 1 and self.finishing == "optimal")
 
     @property
     def nothing(self) -> float:
-        """The score of a hypothesis that does not exist; transformers subtracts 1e9."""
+        """The score of a missing hypothesis; transformers subtracts 1e9."""
         return -1e9 if self.finishing == "hf" else -np.inf
 
 
 class SearchValues(NamedTuple):
-    """The settings of a search as arrays: of all rows, or one a row; None is unread."""
+    """The settings of a search as arrays: shared by all rows, or one per row; None is unused."""
 
     ends: Any  # [E], -1 is none
-    pad: Any  # [], what follows an end
+    pad: Any  # [], fills after an end
     penalties: Any = None  # [1 or B, T + 1], divisors of log-probabilities by length; None is 1
-    min_length: Any = None  # [] or [B], fewest tokens, the end included
-    patient: Any = None  # [], goes on to the limit, where the result is the same ("optimal")
+    min_length: Any = None  # [] or [B], smallest number of tokens, including the end
+    patient: Any = None  # [], continues to the limit, where the result is the same ("optimal")
     eager: Any = None  # [], a sentence is done once all its hypotheses have ended ("hf")
-    hopeful: Any = None  # [], hopes of beams are for the longest text ("hf")
+    hopeful: Any = None  # [], expectations for beams assume the longest text ("hf")
     suppressed: Any = None  # [V]
     begin_suppressed: Any = None  # [V]
-    first: Any = None  # [], columns at which the first written token stands
+    first: Any = None  # [], number of columns before the first written token
     forced_first: Any = None  # []
     forced_last: Any = None  # [V]
-    at_last: Any = None  # [], tokens written where the last is forced
+    at_last: Any = None  # [], number of written tokens at which the last is forced
     repetition: Any = None
     encoder_repetition: Any = None
     ngram: Any = None
     encoder_ngram: Any = None
-    biased: Any = None  # [N L], runs, right-aligned and filled with -1
+    biased: Any = None  # [N L], sequences, right-aligned and padded with -1
     biases: Any = None  # [N]
     barred: Any = None  # [N L]
     barriers: Any = None  # [N]
-    decay: Any = None  # [T + 1], what ends gain after so many new tokens
+    decay: Any = None  # [T + 1], added to the score of ends after this many new tokens
     finite: Any = None  # []
     renormalize: Any = None  # []
     temperature: Any = None
@@ -180,9 +180,10 @@ def plan_of(
 
     Args:
         configs: Configurations with the same ``finishing`` and ``at_limit``.
-        beams: Beams of each text.
+        beams: Number of beams per text.
         sampled: Whether tokens are sampled.
-        kept: Finished hypotheses; None is ``num_return_sequences``, or all beams for ``hf``.
+        kept: Number of finished hypotheses; None is ``num_return_sequences``, or all beams for
+            ``hf``.
 
     Example:
         >>> plan = plan_of([GenerationConfig(eos_token_id=(2,), top_k=3, min_length=4)])
@@ -228,15 +229,15 @@ def values_of(
     prompt: int = 1,
     longest: int | None = None,
 ) -> SearchValues:
-    """Returns the settings of a configuration as arrays, for a program with a plan.
+    """Returns the settings of a configuration as arrays, for the program of a plan.
 
     Args:
         config: The configuration.
-        plan: Of :func:`plan_of`, for this and perhaps other configurations.
-        vocab: V, tokens that the model writes.
-        length: T, the most tokens that the program writes.
-        prompt: Tokens before the first one that is written, padding included.
-        longest: Tokens of a text, prompt included; None is ``prompt + length``.
+        plan: A plan from :func:`plan_of`, for this and possibly other configurations.
+        vocab: V, the number of tokens that the model can write.
+        length: T, the largest number of tokens that the program writes.
+        prompt: Number of tokens before the first written one, including padding.
+        longest: Number of tokens in a text, including the prompt; None is ``prompt + length``.
 
     Example:
         >>> config = GenerationConfig(eos_token_id=(3,), length_penalty=2.0)
@@ -298,14 +299,14 @@ def search_settings(
 ) -> tuple[SearchPlan, SearchValues]:
     """Returns the plan and the values of one configuration, for texts after one token.
 
-    They are computed once for the same arguments; the arrays are read-only.
+    They are computed once per arguments; the arrays are read-only.
 
     Args:
         config: The configuration.
         special: End tokens, padding and suppressed tokens; None takes the tokens of ``config``.
-        vocab: V, tokens that the model writes.
-        length: T, most tokens of a text.
-        sampled: Whether tokens are sampled, which takes a single beam.
+        vocab: V, the number of tokens that the model can write.
+        length: T, the largest number of tokens in a text.
+        sampled: Whether tokens are sampled, which requires a single beam.
         kept: See :func:`plan_of`.
     """
     plan = plan_of([config], beams=1 if sampled else config.num_beams, sampled=sampled, kept=kept)
@@ -327,7 +328,7 @@ def with_special(
         plan: The plan.
         values: The values.
         special: The tokens.
-        vocab: V, tokens that the model writes.
+        vocab: V, the number of tokens that the model can write.
     """
     names = {*plan.processors, "suppress_tokens"}
     plan = plan._replace(
@@ -348,8 +349,8 @@ def penalty_table(
     Computed by :func:`.length_penalty` in double precision and rounded once.
 
     Args:
-        normalization: How scores are divided by length.
-        alphas: The exponent, or one for each row.
+        normalization: Kind of normalization by length.
+        alphas: The exponent, or one per row.
         length: T.
 
     Example:

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Steps(NamedTuple):
-    """The functions of a model that a search calls; a :class:`.Decodable` has them."""
+    """The functions of a model that a search calls, which a :class:`.Decodable` has."""
 
     step: Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], cache -> logits [R V], cache
     reorder: Callable[[Any, Array], Any] = lambda cache, parents: cache  # parents [B M]
@@ -33,34 +33,34 @@ class Steps(NamedTuple):
 
 
 class PromptContext(NamedTuple):
-    """The tokens before each text, for processors that read it."""
+    """The tokens before each text, for processors that read them."""
 
     tokens: Int[Array, "B P"]  # the prompts
-    length: Any  # [], columns of them that count
-    starts: Int[Array, " B"]  # the first column of each row that is no padding
-    source: Int[Array, "B S"] | None = None  # what the encoder or the decoder read
-    width: Any = None  # [], columns of it that count
+    length: Any  # [], number of columns in use
+    starts: Int[Array, " B"]  # the first column of each row that is not padding
+    source: Int[Array, "B S"] | None = None  # input of the encoder or decoder
+    width: Any = None  # [], number of its columns in use
 
 
 class SearchRows(NamedTuple):
     """The rows of a search."""
 
     last: Int[Array, " B"]  # the last token of each prompt, or BOS
-    limits: Int[Array, " B"] | None = None  # most new tokens; 0 marks a row of padding
-    keys: Key[Array, " B"] | None = None  # of samples, see :func:`row_keys`; None samples nothing
-    sampled: Int[Array, " B"] | None = None  # tokens drawn earlier; None is 0
+    limits: Int[Array, " B"] | None = None  # largest number of new tokens; 0 marks an empty row
+    keys: Key[Array, " B"] | None = None  # of samples, see :func:`row_keys`; None is no sampling
+    sampled: Int[Array, " B"] | None = None  # number of tokens sampled earlier; None is 0
     context: PromptContext | None = None
 
 
 class Hypotheses(NamedTuple):
-    """The finished hypotheses; a single beam has lengths alone."""
+    """The finished hypotheses; with a single beam, only their lengths and ends."""
 
     lengths: Int[Array, "B P"]  # 0 is none
     ended: Bool[Array, "B P"]  # by an end token
-    # None of a single beam:
+    # None for a single beam:
     scores: Any = None  # [B P]
-    totals: Any = None  # [B P], the sums that scores are of
-    model: Any = None  # [B P], log-probabilities under the model, if they differ
+    totals: Any = None  # [B P], the sums from which scores are computed
+    model: Any = None  # [B P], log-probabilities under the model, if different
     beams: Any = None  # [B P], the beam that the last token follows
     last: Any = None  # [B P], that token
 
@@ -68,12 +68,12 @@ class Hypotheses(NamedTuple):
 class SearchState(NamedTuple):
     """A search in progress, which :func:`continue_search` resumes."""
 
-    t: Int[Array, ""]  # tokens written so far
+    t: Int[Array, ""]  # number of tokens written so far
     last: Int[Array, "B M"]
-    total: Float[Array, "B M"]  # what ranks beams
-    model: Float[Array, "B M"] | None  # log-probability under the model, if it differs
+    total: Float[Array, "B M"]  # ranks beams
+    model: Float[Array, "B M"] | None  # log-probability under the model, if different
     tokens: Int[Array, "T B M"]
-    parents: Int[Array, "T B M"] | None  # of several beams
+    parents: Int[Array, "T B M"] | None  # for several beams
     text: Int[Array, "B M W"] | None  # prompt and text, for processors that read them
     best: Hypotheses
     done: Bool[Array, " B"]
@@ -88,23 +88,23 @@ class SearchState(NamedTuple):
 class SearchResult(NamedTuple):
     """The ``P`` best texts of each row, best first."""
 
-    tokens: Int[Array, "B P T"]  # an end included, then padding
-    lengths: Int[Array, "B P"]  # tokens, an end included; 0 if there is no text
-    log_probs: Float[Array, "B P"]  # under the model, whatever was processed
-    scores: Float[Array, "B P"]  # what ranks texts
-    ended: Bool[Array, "B P"]  # by an end token that the search chose, not by the limit
+    tokens: Int[Array, "B P T"]  # including an end token, then padding
+    lengths: Int[Array, "B P"]  # including an end token; 0 if there is no text
+    log_probs: Float[Array, "B P"]  # under the model, before any processor
+    scores: Float[Array, "B P"]  # ranks texts
+    ended: Bool[Array, "B P"]  # by an end token chosen in the search, not by the limit
 
 
 class SearchTrail(NamedTuple):
     """The live beams after each step of a beam search."""
 
     tokens: Int[Array, "T B M"]  # the token that each beam wrote
-    parents: Int[Array, "T B M"]  # the beam of the step before that it continues
-    steps: Int[Array, ""]  # steps that were taken
+    parents: Int[Array, "T B M"]  # the beam of the previous step that it continues
+    steps: Int[Array, ""]  # number of steps
 
 
 def row_keys(key: Key[Array, ""], seeds: Int[Array, " B"]) -> Key[Array, " B"]:
-    """Returns a random key for each row, by its seed.
+    """Returns a random key for each row, derived from its seed.
 
     Example:
         >>> keys = row_keys(jax.random.key(0), jnp.array([3, 3, 4]))
@@ -122,15 +122,15 @@ def start_search(
     Args:
         cache: Cache before the first token, of ``R = B M`` rows.
         rows: The rows.
-        plan: The static part.
+        plan: The static part of the search.
         values: The settings.
-        length: T, room for so many new tokens.
+        length: T, room for this many new tokens.
     """
     (B,), M, P = rows.last.shape, plan.beams, plan.kept
     limits = jnp.full((B,), length, jnp.int32)
     if rows.limits is not None:
         limits = jnp.minimum(rows.limits, length).astype(jnp.int32)
-    # All beams start equal: only the first is live, or they would stay copies of one another.
+    # All beams start equal: only the first is live, since otherwise all would remain copies.
     total = jnp.where(jnp.arange(M) == 0, 0.0, plan.nothing).astype(jnp.float32)
     zeros, text, parents, model = jnp.zeros((B, P), jnp.int32), None, None, None
     trail = jnp.full((length, B, M), values.pad, jnp.int32)
@@ -166,7 +166,7 @@ def start_search(
     )
 
 
-# Fields without rows, and fields whose second axis is rows.
+# Fields without a row axis, and fields whose second axis is rows.
 _COMMON, _TRAILS = ("t", "cache"), ("tokens", "parents")
 
 
@@ -187,7 +187,7 @@ def take_rows(model: Any, state: SearchState, rows: Int[Array, " N"]) -> SearchS
 
 
 def put_rows(full: SearchState, state: SearchState, places: Int[Array, " N"]) -> SearchState:
-    """Returns ``full`` with its rows ``places`` replaced by ``state``."""
+    """Returns ``full`` with its rows at ``places`` replaced by those of ``state``."""
 
     def write(name: str, old: Any, new: Any) -> Any:
         if name in _TRAILS:

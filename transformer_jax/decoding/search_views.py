@@ -1,4 +1,4 @@
-"""Searches to look into: every text, and the tree of beam search."""
+"""Detailed views of a search: all texts, and the tree of beam search."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ from transformer_jax.parallel.inference import round_up_rows
 
 __all__ = ["BeamSearch", "BeamSearcher", "every_text", "scorer_after", "tree_of_beams"]
 
-_ROWS = 256  # texts that are scored at once
+_ROWS = 256  # texts scored at once
 
 
 class BeamSearch(NamedTuple):
@@ -34,19 +34,19 @@ class BeamSearch(NamedTuple):
     length: int
 
     def run(self, program: Any, **options: Any) -> Any:
-        """Returns what a program finds, such as :attr:`.Programs.search`."""
+        """Runs a program, such as :attr:`.Programs.search`."""
         settings = {"plan": self.plan, "values": self.values, "length": self.length}
         return program(self.params, self.prompts, **settings, **options)
 
 
 @runtime_checkable
 class BeamSearcher(Protocol):
-    """A translator or a language model, as far as its searches are looked into.
+    """The parts of a translator or language model that views of its searches need.
 
     Attributes:
         run: Its programs.
-        vocab: V.
-        tokenizer: Names tokens.
+        vocab: V, the vocabulary size.
+        tokenizer: Tokenizer that names tokens.
     """
 
     run: Programs
@@ -59,26 +59,26 @@ class BeamSearcher(Protocol):
         """Returns the beam search of sequences, which are the first rows of the prompts."""
 
     def search_tokens(self, config: GenerationConfig) -> SpecialTokens:
-        """Returns the ends of texts, and tokens that no text holds."""
+        """Returns the end tokens, and tokens that are never written."""
 
     def scorer(self, sequence: GenerationSequence) -> Scorer:
-        """Returns the function from continuations, behind any first token, to logits.
+        """Returns the function from continuations, with any first token, to logits.
 
         Raises:
-            ConfigError: They are longer than the model reads.
+            ConfigError: They are longer than the model can read.
         """
 
 
 def scorer_after(
     ids: Sequence[int], logits: Callable[[np.ndarray], Any], context: int, params: Any
 ) -> Scorer:
-    """Returns the function from continuations of a prompt, behind any first token, to logits.
+    """Returns the function from continuations of a prompt, with any first token, to logits.
 
     Args:
-        ids: The prompt.
+        ids: Ids of the prompt.
         logits: The decoder, from texts ``[R T]`` to ``[R T V]``.
-        context: Most tokens that it reads.
-        params: Its parameters, which may lie on several devices.
+        context: Largest number of tokens that it reads.
+        params: Its parameters, which may be on several devices.
     """
 
     def continued(tokens: Int[np.ndarray, "R T"]) -> Float[np.ndarray, "R T V"]:
@@ -101,9 +101,9 @@ def every_text(
 
     Args:
         searcher: The model and its tokenizer.
-        sequence: What the texts continue or translate.
+        sequence: The sequence that the texts continue or translate.
         config: ``num_return_sequences``, ``normalization``, ``length_penalty`` and ``at_limit``.
-        length: Most tokens, an end included.
+        length: Largest number of tokens, including an end token.
 
     Raises:
         ConfigError: There are more than a million texts.
@@ -113,7 +113,7 @@ def every_text(
         searcher.scorer(sequence),
         special,
         config,
-        start=0,  # which scorers replace
+        start=0,  # scorers replace it
         vocab_size=searcher.vocab,
         length=length,
         rows=_ROWS,
@@ -128,11 +128,11 @@ def tree_of_beams(
 
     Args:
         searcher: The model and its tokenizer.
-        sequence: What texts continue or translate.
+        sequence: The sequence that the texts continue or translate.
         config: The beam search.
 
     Raises:
-        ConfigError: There is a single beam.
+        ConfigError: There is only one beam.
     """
     if config.num_beams == 1:
         raise ConfigError("num_beams is 1: a tree needs 2 beams or more")
@@ -144,7 +144,7 @@ def tree_of_beams(
     best = result.tokens[0, 0, : result.lengths[0, 0]].tolist()
 
     def next_log_probs(texts: Sequence[tuple[int, ...]]) -> Float[np.ndarray, "n V"]:
-        # One shape, which compiles once.
+        # A single shape, so only one compilation.
         inputs = np.zeros((config.num_beams, max(1, steps)), np.int32)
         for row, text in enumerate(texts):
             inputs[row, 1 : 1 + len(text)] = text

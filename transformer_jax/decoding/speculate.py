@@ -1,4 +1,4 @@
-"""Greedy decoding with draft tokens from earlier in the text (prompt lookup)."""
+"""Greedy decoding with draft tokens copied from earlier text (prompt lookup)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,27 +14,28 @@ from transformer_jax.models.layers.cache import Cache
 
 __all__ = ["PromptLookupState", "prompt_lookup", "prompt_lookup_decode"]
 
-# tokens [1 T], cache -> logits of what follows each [1 T V], cache
+# tokens [1 T], cache -> logits after each [1 T V], cache
 Extend = Callable[[Array, Cache], tuple[Array, Cache]]
 
 
 class PromptLookupState(NamedTuple):
-    """One text in progress."""
+    """The state of one text."""
 
-    tokens: Int[Array, " N"]  # the prompt, then what is generated
-    known: Int[Array, ""]  # how many of them there are; the last is not in the cache yet
-    log_prob: Float[Array, ""]  # of what is generated
-    finished: Bool[Array, ""]  # whether its last token ends it
-    steps: Int[Array, ""]  # passes through the model
+    tokens: Int[Array, " N"]  # the prompt, then generated tokens
+    known: Int[Array, ""]  # their number; the last is not in the cache yet
+    log_prob: Float[Array, ""]  # of the generated tokens
+    finished: Bool[Array, ""]  # whether the last token ends the text
+    steps: Int[Array, ""]  # number of passes through the model
     cache: Any
 
 
 def prompt_lookup(
     tokens: Int[Array, " N"], known: Int[Array, ""] | int, count: int, longest: int = 3
 ) -> Int[Array, " {count}"]:
-    """Prompt-lookup draft: what followed the longest earlier match of the text's end.
+    """Returns the tokens that followed the longest earlier match of the text's end.
 
-    Matches have up to ``longest`` tokens; the latest of equals counts; arbitrary without a match.
+    Matches have up to ``longest`` tokens; ties go to the latest; without a match they are
+    arbitrary.
 
     Saxena 2023, "Prompt lookup decoding".
 
@@ -51,7 +52,7 @@ def prompt_lookup(
         same = same & (jnp.roll(tokens, back) == last) & (places >= back)
         alike = alike + same
     best = processors.argmax(alike * N + places)
-    # The end of the text follows itself where the guess runs into it.
+    # If the draft runs past the end of the text, it repeats itself.
     return lax.dynamic_slice(jnp.pad(tokens, (0, count)), (best + 1,), (count,)).astype(jnp.int32)
 
 
@@ -63,18 +64,19 @@ def prompt_lookup_decode(
     *,
     num_draft_tokens: int,
 ) -> PromptLookupState:
-    """Continue until ``until`` tokens are known, or an end: the tokens of greedy decoding, sooner.
+    """Continues greedy decoding until ``until`` tokens are known, or an end.
 
     Each pass reads the last token and ``num_draft_tokens`` draft tokens (:func:`prompt_lookup`),
-    keeps the draft tokens that greedy decoding would have generated, and one more. The weights are
-    read once a pass, which is what a step costs where memory bandwidth is the limit.
+    keeps the draft tokens that greedy decoding would have generated, and adds one more token.
+    Weights are read once per pass, which dominates the cost of a step if memory bandwidth is the
+    limit.
 
     Args:
         extend: The model on several tokens at once.
-        at: Where the text stands; ``tokens`` and cache have room for ``until`` and the drafts.
-        until: Number of tokens, prompt included.
+        at: The state; ``tokens`` and cache have room for ``until`` and the drafts.
+        until: Number of tokens, including the prompt.
         special: Ids of end and suppressed tokens.
-        num_draft_tokens: Draft tokens of each pass.
+        num_draft_tokens: Number of draft tokens per pass.
     """
     until = jnp.asarray(until, jnp.int32)
 
@@ -85,7 +87,7 @@ def prompt_lookup_decode(
         logits = logits[0].astype(jnp.float32)
         suppressed = np.isin(np.arange(logits.shape[1]), special.suppress_tokens)[None]
         chosen = processors.argmax(jnp.where(suppressed, -jnp.inf, logits)).astype(jnp.int32)
-        # A token counts if all guesses before it were right and none of them ended the text.
+        # A token counts if all draft tokens before it were correct and none ended the text.
         ends = jnp.isin(chosen, np.array(special.ends))
         right = (guess == chosen[:-1]) & ~ends[:-1]
         count = 1 + jnp.cumprod(right.astype(jnp.int32)).sum()

@@ -1,4 +1,4 @@
-"""Texts by search: what translators and language models share."""
+"""Generation of texts by search: the common part of translators and language models."""
 
 import abc
 import collections
@@ -25,14 +25,14 @@ __all__ = [
     "read_hypotheses",
 ]
 
-# Batches in flight: the device works on one while the next is prepared.
+# Number of batches in flight: the device computes one while the next is prepared.
 AHEAD = 2
 
-# Times as many hypotheses that beam search keeps where texts repeat, and beams where that is not
+# Factor of kept hypotheses if beam search finds repeated texts, and factor of beams if that is not
 # enough.
 _DEEPER, _WIDER = 16, 4
 
-# Continuations by the index of their request and their place among its samples or beams.
+# Continuations by the index of their request, and their index among its samples or beams.
 Found = dict[tuple[int, int], Continuation]
 
 # A batch whose search has started; the call waits for its continuations.
@@ -42,13 +42,13 @@ Config = TypeVar("Config")
 
 
 class TextGenerator(abc.ABC, Generic[Config]):
-    """Sequences to texts: batches, several of them in flight, and the texts in their order.
+    """Turns sequences into texts: batches, several of them in flight, and results in order.
 
-    A subclass says which sequences go together and how a batch is searched. ``Config`` is the type
+    A subclass defines which sequences form a batch and how it is searched. ``Config`` is the type
     of its search settings.
 
     Attributes:
-        tokenizer: Tokenizer of the model's training.
+        tokenizer: The model's tokenizer.
     """
 
     tokenizer: TextTokenizer
@@ -57,17 +57,17 @@ class TextGenerator(abc.ABC, Generic[Config]):
     def searches(
         self, sequences: Sequence[GenerationSequence], config: Config, kept: int | None = None
     ) -> Iterator[Pending]:
-        """Starts the search of one batch after another, each when the iterator advances.
+        """Starts the search of one batch at a time, whenever the iterator advances.
 
         Args:
             sequences: The sequences.
             config: The search settings.
-            kept: Finished hypotheses of beam search that are returned; None is
+            kept: Number of finished hypotheses of beam search to return; None is
                 ``num_return_sequences``.
         """
 
     def beam_config(self, config: Config) -> GenerationConfig | None:
-        """Returns the beam search of a config whose texts are distinct; None of any other search.
+        """Returns a config's beam search if its texts must be distinct; None for any other search.
 
         Args:
             config: The search settings.
@@ -76,21 +76,21 @@ class TextGenerator(abc.ABC, Generic[Config]):
         return None
 
     def with_beam_config(self, config: Config, search: GenerationConfig) -> Config:
-        """Returns ``config`` with another beam search."""
+        """Returns ``config`` with the given beam search."""
         raise NotImplementedError
 
     def final_text(self, text: Continuation) -> str:
-        """Returns the text of a continuation as the caller gets it."""
+        """Returns the text of a continuation in the form that the caller receives."""
         return text.text
 
     def search_texts(
         self, sequences: Sequence[GenerationSequence], config: Config
     ) -> dict[int, list[Continuation]]:
-        """The continuations of each sequence, best first, by its index.
+        """Returns the continuations of each sequence, best first, by its index.
 
-        The ``num_return_sequences`` texts of beam search are distinct: tokens of another
-        segmentation are no other text. Where hypotheses repeat one, search keeps more of them, then
-        has more beams; there are fewer texts if it finds no others.
+        The ``num_return_sequences`` texts of beam search are distinct: a different segmentation of
+        the same text does not count. If hypotheses repeat a text, the search keeps more of them,
+        and then uses more beams; there are fewer texts if it finds no others.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
@@ -102,7 +102,7 @@ class TextGenerator(abc.ABC, Generic[Config]):
         most, kept = search.num_return_sequences, _DEEPER * search.num_return_sequences
         returned = {index: len(row) for index, row in texts.items()}
         texts = {index: self._distinct(row) for index, row in texts.items()}
-        # Others may exist where as many came back as were kept, and repeated each other.
+        # More may exist if as many came back as were kept, some of them repeated.
         full = [
             one
             for one in sequences
@@ -112,7 +112,7 @@ class TextGenerator(abc.ABC, Generic[Config]):
             deeper = self._search_all(full, config, kept)
             texts |= {index: self._distinct(row) for index, row in deeper.items()}
         wide = dataclasses.replace(search, num_beams=min(MOST_BEAMS, _WIDER * search.num_beams))
-        for one in full:  # one by one: so many beams take memory
+        for one in full:  # one by one: that many beams take memory
             if len(texts[one.index]) < most:
                 found = self._search_all([one], self.with_beam_config(config, wide), kept)
                 row = [*texts[one.index], *found.get(one.index, ())]
@@ -120,7 +120,7 @@ class TextGenerator(abc.ABC, Generic[Config]):
         return {index: row[:most] for index, row in texts.items()}
 
     def _distinct(self, texts: Sequence[Continuation]) -> list[Continuation]:
-        """The first continuation of each text."""
+        """Returns the first continuation of each distinct text."""
         first: dict[str, Continuation] = {}
         for text in texts:
             first.setdefault(self.final_text(text), text)
@@ -129,7 +129,7 @@ class TextGenerator(abc.ABC, Generic[Config]):
     def _search_all(
         self, sequences: Sequence[GenerationSequence], config: Config, kept: int | None = None
     ) -> dict[int, list[Continuation]]:
-        """The continuations of each sequence that a search returns, by its index."""
+        """Returns the continuations of each sequence from one search, by its index."""
         found: Found = {}
         pending: collections.deque[Pending] = collections.deque()
         for started in self.searches(sequences, config, kept):
@@ -142,14 +142,14 @@ class TextGenerator(abc.ABC, Generic[Config]):
 
 
 class CausalTextGenerator(TextGenerator[GenerationConfig]):
-    """Requests to texts: samples, beams, streaming, stop strings and finish reasons.
+    """Turns requests into texts: samples, beams, streaming, stop strings and finish reasons.
 
-    A subclass says which tokens its model reads of a prompt, which sequences go together, and how
-    a batch of them is generated or searched.
+    A subclass defines which tokens its model reads for a prompt, which sequences form a batch, and
+    how a batch is generated or searched.
 
     Attributes:
-        end_tokens: Any of them ends a text; None are those of the tokenizer.
-        adapters: Names of adapters that a request may choose from.
+        end_tokens: Tokens that end a text; None uses the tokenizer's.
+        adapters: Names of the adapters that a request may choose.
     """
 
     end_tokens: tuple[int, ...] | None = None
@@ -157,21 +157,21 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
 
     @abc.abstractmethod
     def prompt_tokens(self, prompt: str) -> list[int]:
-        """The tokens that the model reads of a prompt."""
+        """Returns the tokens that the model reads for a prompt."""
 
     @abc.abstractmethod
     def batches(
         self, sequences: Sequence[GenerationSequence]
     ) -> Iterator[list[GenerationSequence]]:
-        """Groups sequences that are generated together; all have ``num_beams`` in common."""
+        """Groups sequences for generation; all have the same ``num_beams``."""
 
     @abc.abstractmethod
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
         """Generates the tokens of a batch to their ends.
 
         Args:
-            batch: Sequences that are sampled or greedy.
-            streaming: Whether the caller reads the texts each time that this yields.
+            batch: Sampled or greedy sequences.
+            streaming: Whether the caller reads the texts whenever this yields.
         """
 
     @abc.abstractmethod
@@ -183,7 +183,7 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
         Args:
             batch: The sequences.
             config: The beam search.
-            kept: Continuations of each sequence; None is ``num_return_sequences``.
+            kept: Number of continuations per sequence; None is ``num_return_sequences``.
         """
 
     def searches(
@@ -192,24 +192,24 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
         config: GenerationConfig,
         kept: int | None = None,
     ) -> Iterator[Pending]:
-        """Starts the search of one batch after another."""
+        """Starts the search of one batch at a time."""
         return (self.search(batch, config, kept) for batch in self.batches(sequences))
 
     def beam_config(self, config: GenerationConfig) -> GenerationConfig:
-        """Returns the config, which is that of a beam search."""
+        """Returns the config, which is itself a beam search."""
         return config
 
     def with_beam_config(
         self, config: GenerationConfig, search: GenerationConfig
     ) -> GenerationConfig:
-        """Returns the other beam search."""
+        """Returns the given beam search."""
         del config
         return search
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """The continuations of each prompt: samples, or the best of beam search, best first.
+        """Returns the continuations of each prompt: samples, or beam search results, best first.
 
-        What is sampled depends on the seed, the number of the request and that of the sample.
+        Samples depend on the seed, and on the indices of request and sample.
 
         Raises:
             DataError: The model refuses a prompt.
@@ -232,9 +232,9 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
         return [texts.get(index, []) for index in range(len(requests))]
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
-        """The first continuation in parts, each as soon as nothing can change it.
+        """Yields the first continuation in parts, each once it is final.
 
-        Beam search yields its best text when it is over.
+        Beam search yields its best text at the end.
         """
         sequence = next(self.sequences(request, 0))
         if request.num_beams > 1:
@@ -243,7 +243,7 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
         yield from self.stream_sequence(sequence)
 
     def stream_sequence(self, sequence: GenerationSequence) -> Iterator[str]:
-        """The text of a sequence in parts, sampled or greedy, each when nothing can change it."""
+        """Yields the text of a sampled or greedy sequence in parts, each once it is final."""
         sent = 0
         for _ in self.extend([sequence], streaming=True):
             text = stable_prefix(sequence.text, sequence.request.stop)
@@ -254,7 +254,7 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
             yield sequence.text[sent:]
 
     def sequences(self, request: GenerationRequest, index: int) -> Iterator[GenerationSequence]:
-        """One sequence for each sample of a request, before its first token.
+        """Returns one sequence per sample of a request, before its first generated token.
 
         Raises:
             DataError: The model refuses the prompt.
@@ -280,11 +280,11 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
 
 
 def read_hypotheses(batch: Sequence[GenerationSequence], output: SearchResult) -> Found:
-    """The continuations of a batch that search has found; waits for the device.
+    """Returns the continuations of a batch from a search; waits for the device.
 
     Args:
-        batch: Sequences of the first rows; other rows fill up the batch.
-        output: What the search of the batch returned.
+        batch: Sequences of the first rows; further rows are padding.
+        output: The result of the search.
 
     Raises:
         NumericsError: The model computed NaN or infinity.
@@ -302,10 +302,10 @@ def read_hypotheses(batch: Sequence[GenerationSequence], output: SearchResult) -
 
 
 def beam_search_of(request: GenerationRequest) -> GenerationConfig:
-    """Returns beam search by the log-probability of the whole text, which a limit may cut.
+    """Returns beam search by the log-probability of the complete text, which a limit may cut.
 
     Args:
-        request: Has ``num_beams`` and ``num_return_sequences``.
+        request: Request with ``num_beams`` and ``num_return_sequences``.
 
     Example:
         >>> beam_search_of(GenerationRequest("a", num_beams=3)).at_limit
@@ -319,7 +319,7 @@ def beam_search_of(request: GenerationRequest) -> GenerationConfig:
 
 
 def _in_order(found: Found) -> dict[int, list[Continuation]]:
-    """Continuations by the index of their request, in the order of their places."""
+    """Continuations by the index of their request, ordered by their second index."""
     texts: dict[int, list[Continuation]] = collections.defaultdict(list)
     for index, place in sorted(found):
         texts[index].append(found[index, place])

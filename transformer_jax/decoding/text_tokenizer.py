@@ -22,23 +22,23 @@ class TextTokenizer(Protocol):
     prefix_ids: tuple[int, ...]
     suffix_ids: tuple[int, ...]
     target_prefix_ids: tuple[int, ...]
-    languages: LanguageTags | None  # of a translator of several
+    languages: LanguageTags | None  # of a multilingual translator
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, without special tokens."""
+        """Encodes many texts, without special tokens."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without special tokens."""
+        """Decodes ids, without special tokens."""
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """A printable form of each id."""
+        """Returns a printable name for each id."""
 
 
 def frame_of(tokenizer: TextTokenizer, direction: Direction) -> Frame:
     """Returns the special tokens around both sides of a translation.
 
     Raises:
-        ConfigError: A language of the direction is unknown, or missing where a tag needs it.
+        ConfigError: A language of the direction is unknown, or is missing but needed for a tag.
     """
     if tokenizer.languages is not None:
         return tokenizer.languages.frame(direction)

@@ -1,4 +1,4 @@
-"""Lines of text in, translations out: in order, a finite set of compiled shapes in between."""
+"""Translation of lines of text, in order, with a finite set of compiled shapes."""
 
 import collections
 import functools
@@ -35,14 +35,14 @@ __all__ = ["Translator", "compaction_sizes"]
 
 
 class Translator(LineTranslator):
-    """A trained model and its tokenizer, as a function of lines of text.
+    """A trained model with its tokenizer, as a function of lines of text.
 
-    Encoder and search are one compiled function for each shape, compiled when first needed and
-    kept. What a line becomes depends neither on its neighbours nor on the order of lines.
+    Encoder and search are one function, compiled for each shape when first needed, and kept. The
+    translation of a line depends neither on other lines nor on their order.
 
     Attributes:
-        graph: The static part of the model as it decodes.
-        params: The parameters as it reads them; assign others, as the model has them, to use those.
+        graph: The static part of the model, prepared for decoding.
+        params: The parameters, prepared for decoding; assign new ones in the model's own form.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Translator(LineTranslator):
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
     ):
-        """Takes ``model``, an encoder-decoder or the pair ``(graph, params)`` it splits into.
+        """Takes ``model``, an encoder-decoder or the pair ``(graph, params)`` that it splits into.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -72,7 +72,7 @@ class Translator(LineTranslator):
 
     @functools.cached_property
     def attend(self) -> Any:
-        """The weights of attention by kind, from parameters and inputs, compiled once a shape."""
+        """The function from parameters and inputs to attention weights, compiled per shape."""
 
         def maps(params: Any, source: Any, inputs: Any, lengths: Any) -> Any:
             return nnx.merge(self.graph, params).attention_maps(source, inputs, lengths)
@@ -91,7 +91,7 @@ class Translator(LineTranslator):
     def encode_targets(
         self, targets: Sequence[str], frames: Sequence[Frame] | None = None
     ) -> list[list[int]]:
-        """The tokens of targets, with those that training puts before and behind them."""
+        """Encodes targets, with the tokens that training adds before and after them."""
         frames = self.frames(DEFAULT_DIRECTION, len(targets)) if frames is None else frames
         last, encoder = self.tokenizer.eos, getattr(self.tokenizer, "targets", self.tokenizer)
         encoded = zip(frames, encoder.encode_batch(targets), strict=True)
@@ -103,18 +103,18 @@ class Translator(LineTranslator):
         targets: Sequence[str],
         directions: Directions = DEFAULT_DIRECTION,
     ) -> list[Score]:
-        """The log-probability of each target given its source, by teacher forcing.
+        """Returns the log-probability of each target given its source, by teacher forcing.
 
-        What every target begins with is given: it is no part of a score, as in search.
+        The fixed first tokens of targets are given: they are not part of a score, as in search.
 
         Args:
             sources: Sentences.
             targets: Their translations.
-            directions: The direction of all pairs, or one for each pair.
+            directions: The direction of all pairs, or one per pair.
 
         Raises:
             ConfigError: A language of the directions is unknown or missing.
-            DataError: Numbers of lines that differ, or a target too long to be scored whole.
+            DataError: Different numbers of lines, or a target too long to be scored completely.
         """
         if len(sources) != len(targets):
             raise DataError(
@@ -149,7 +149,7 @@ class Translator(LineTranslator):
         direction: Direction = DEFAULT_DIRECTION,
         best: int = 5,
     ) -> tuple[Translation, list[TraceStep]]:
-        """A translation and its steps, each with the ``best`` most probable tokens."""
+        """Returns a translation and its steps, each with the ``best`` most probable tokens."""
         [translation] = self.translate([line], search, direction)
         tokens = list(translation.tokens)
         if not tokens:
@@ -169,16 +169,16 @@ class Translator(LineTranslator):
     def batches(
         self, which: Iterable[int], lengths: Sequence[int], beams: int = 1
     ) -> Iterator[tuple[list[int], tuple[int, int]]]:
-        """Lines to be done together, and their shape: rows and tokens.
+        """Yields lines to process together, and their shape: rows and tokens.
 
-        Lines of similar length meet, so that few wait for others.
+        Batches contain lines of similar length, so that few wait for others.
         """
         by_size = collections.defaultdict(list)
         for i in sorted(which, key=lambda i: lengths[i]):
             by_size[self.shape(lengths[i])].append(i)
         for size, members in by_size.items():
             allowed = self.batching.allowed_rows(size, beams)
-            # One number of rows for all of them: another would take seconds to compile.
+            # A single number of rows for all: another would take seconds to compile.
             rows = next((rows for rows in allowed if rows >= len(members)), allowed[-1])
             rows = round_up_rows(rows, self.params)
             for start in range(0, len(members), rows):
@@ -190,7 +190,7 @@ class Translator(LineTranslator):
         config: GenerationConfig,
         kept: int | None = None,
     ) -> Iterator[Pending]:
-        """Starts the search of one batch after another, of lines of similar length each."""
+        """Starts the search of one batch at a time, each of lines of similar length."""
         lengths = [len(sequence.source) for sequence in sequences]
         for which, shape in self.batches(range(len(sequences)), lengths, config.num_beams):
             yield self._search([sequences[i] for i in which], shape, config, kept)
@@ -211,12 +211,12 @@ class Translator(LineTranslator):
     def beam_search(
         self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None = None
     ) -> BeamSearch:
-        """Returns the search of lines of similar length.
+        """Returns the search for lines of similar length.
 
         Args:
             batch: The lines.
             config: The settings.
-            kept: Finished hypotheses that are returned; None is ``num_return_sequences``.
+            kept: Number of finished hypotheses to return; None is ``num_return_sequences``.
         """
         lengths = [len(sequence.source) for sequence in batch]
         [(_, shape)] = self.batches(range(len(batch)), lengths, config.num_beams)
@@ -257,17 +257,17 @@ class Translator(LineTranslator):
         return BeamSearch(self.params, prompts, plan, values, length)
 
     def search_tokens(self, config: GenerationConfig) -> SpecialTokens:
-        """Returns the ends of translations, and tokens that none holds."""
+        """Returns the end tokens of translations, and tokens that are never written."""
         return self.special_tokens(config.allow_unk)
 
     def scorer(self, sequence: GenerationSequence) -> Scorer:
-        """Returns the function from translations ``[R T]``, behind any first token, to logits.
+        """Returns the function from translations ``[R T]``, with any first token, to logits.
 
         Args:
             sequence: The source.
 
         Raises:
-            ConfigError: They are longer than the model reads.
+            ConfigError: They are longer than the model can read.
         """
         begins, size = [self.tokenizer.bos, *sequence.begins], self.shape(len(sequence.source))
 
@@ -301,19 +301,19 @@ class Translator(LineTranslator):
         return forced
 
     def inputs(self, source: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arguments of the encoder by name, of what :meth:`fill_sources` made."""
+        """Returns the encoder's arguments by name, from the result of :meth:`fill_sources`."""
         return {"source": source, "source_lengths": lengths}
 
     def fill_sources(
         self, sources: Sequence[Any], rows: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sources as rows of one array, and their lengths, 0 for rows of padding."""
+        """Returns sources as rows of one array, and their lengths, 0 for empty rows."""
         return self._fill(sources, rows, size)
 
     def _fill(
         self, sequences: Sequence[Sequence[int]], rows: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sequences as rows of one array, and their lengths, 0 for rows of padding."""
+        """Returns sequences as rows of one array, and their lengths, 0 for empty rows."""
         tokens = np.full((rows, size), self.tokenizer.pad, np.int32)
         lengths = np.zeros(rows, np.int32)
         for row, ids in enumerate(sequences):
@@ -323,10 +323,10 @@ class Translator(LineTranslator):
 
 
 def compaction_sizes(rows: int, params: Any) -> tuple[int, ...]:
-    """The sizes to which a batch of so many rows falls where its parameters lie, falling.
+    """Returns the descending sizes to which a batch shrinks, given where its parameters are.
 
-    There are none on accelerators, which read all parameters at every step, however many rows
-    there are, and none on a mesh, whose devices would exchange rows.
+    There are none on accelerators, which read all parameters at every step for any number of rows,
+    and none on a mesh, whose devices would have to exchange rows.
 
     Example:
         >>> compaction_sizes(128, {"gain": jnp.ones(3)}), compaction_sizes(8, {})

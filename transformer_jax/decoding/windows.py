@@ -1,4 +1,4 @@
-"""Divides a text longer than a model's context into pieces that overlap."""
+"""Divides a text longer than a model's context into overlapping windows."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,7 +7,7 @@ __all__ = ["Window", "round_up", "windows"]
 
 
 class Window(NamedTuple):
-    """The model reads tokens ``start .. stop`` and is asked what follows those from ``at``."""
+    """The model reads tokens ``start .. stop`` and predicts from token ``at`` on."""
 
     start: int
     stop: int
@@ -15,9 +15,9 @@ class Window(NamedTuple):
 
 
 def windows(known: int, total: int, context: int) -> Iterator[Window]:
-    """Windows in which each of ``total`` tokens but the first ``known`` is predicted once.
+    """Returns windows that predict each of ``total`` tokens after the first ``known`` once.
 
-    Each prediction sees all that stands before it, or at least half a ``context`` of it.
+    Each prediction sees all earlier tokens, or at least half a ``context`` of them.
 
     Example:
         >>> list(windows(1, 5, 8))
@@ -34,7 +34,7 @@ def windows(known: int, total: int, context: int) -> Iterator[Window]:
 
 
 def round_up(size: int, sizes: tuple[int, ...]) -> int:
-    """The least of ``sizes``, which grow, that is no less than ``size``; beyond them, itself.
+    """Returns the smallest of the ascending ``sizes`` that is at least ``size``; else ``size``.
 
     Example:
         >>> round_up(5, (4, 8)), round_up(9, (4, 8))

@@ -1,4 +1,4 @@
-"""Sequences that are being generated, token by token, and where they stop."""
+"""Sequences in progress: their tokens, their text, and where they stop."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ __all__ = [
 
 @dataclasses.dataclass
 class KeptContext:
-    """The keys and values of a text that grows, such as a conversation.
+    """The KV cache of a growing text, such as a conversation.
 
     Attributes:
         ids: The tokens that the cache holds.
-        origin: Slot of the first of them.
-        cache: Their keys and values; None while a program has them, and where nothing is kept.
+        origin: Slot of the first token.
+        cache: Keys and values; None while a program uses them, or if nothing is kept.
     """
 
     ids: list[int] = dataclasses.field(default_factory=list)
@@ -32,7 +32,7 @@ class KeptContext:
     cache: Any = None
 
     def shared(self, ids: Sequence[int]) -> int:
-        """Counts the first tokens of ``ids`` that need not be read, all but the last at most.
+        """Counts the first tokens of ``ids`` that need not be read again, at most all but the last.
 
         Example:
             >>> KeptContext([1, 2, 3], 0, "a cache").shared([1, 2, 4, 5])
@@ -50,19 +50,19 @@ class KeptContext:
         return count
 
     def take(self) -> Any:
-        """The cache, for a program that uses it up."""
+        """Removes and returns the cache, for a program that donates it."""
         cache, self.cache = self.cache, None
         return cache
 
     def hold(self, cache: Any, ids: list[int]) -> None:
-        """Keeps a cache of these tokens."""
+        """Stores a cache with these tokens."""
         self.cache, self.ids = cache, ids
 
 
 def truncate_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """``text`` up to the first of the stop strings in it, and whether there is one.
+    """Returns ``text`` up to the first stop string in it, and whether there is one.
 
-    The first is the one that ends first, and of those the longest: it is the same one however many
+    The first is the one that ends first, and the longest of those: this does not depend on how many
     characters are added to the text at a time.
 
     Example:
@@ -77,10 +77,10 @@ def truncate_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 
 def stable_prefix(text: str, stop: Sequence[str]) -> str:
-    r"""The beginning of ``text`` that nothing written later can take back.
+    r"""Returns the beginning of ``text`` that later tokens cannot change.
 
-    What may be the beginning of a stop string is held back, and so is a character of which only
-    some bytes are written.
+    A possible beginning of a stop string is held back, and so is a character of which only some
+    bytes are written.
 
     Example:
         >>> stable_prefix("so far, so go", ["good"]), stable_prefix("caf\ufffd", [])
@@ -99,15 +99,15 @@ def continuation_text(
     tokens: Sequence[int],
     prompt_text: str | None = None,
 ) -> str:
-    """The text of tokens that follow a prompt, without special tokens.
+    """Returns the text of the tokens after a prompt, without special tokens.
 
-    It begins with the character that the prompt has some bytes of, if the tokens complete it.
+    If the tokens complete a character that the prompt has some bytes of, the text begins with it.
 
     Args:
-        tokenizer: Of the tokens.
-        prompt_ids: The tokens of the prompt.
-        tokens: Those that follow it.
-        prompt_text: The text of ``prompt_ids``, where it is known already.
+        tokenizer: The tokenizer.
+        prompt_ids: Tokens of the prompt.
+        tokens: Tokens after it.
+        prompt_text: Text of ``prompt_ids``, if already known.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -116,12 +116,12 @@ def continuation_text(
         >>> continuation_text(tokenizer, ids[:1], ids[1:])
         'bc'
     """
-    # Not decoded alone: some tokenizers drop the blank that begins a text.
+    # Not decoded separately: some tokenizers drop the blank at the start of a text.
     before = tokenizer.decode(prompt_ids) if prompt_text is None else prompt_text
     whole = tokenizer.decode([*prompt_ids, *tokens])
     if whole.startswith(before):
         return whole[len(before) :]
-    # A character of which the prompt has some bytes belongs to the text that completes it.
+    # A character that the prompt has some bytes of belongs to the text that completes it.
     pairs = enumerate(zip(before, whole, strict=False))
     same = next((i for i, (one, other) in pairs if one != other), min(len(before), len(whole)))
     return tokenizer.decode(tokens) if before[same:].strip("\ufffd") else whole[same:]
@@ -132,20 +132,20 @@ class GenerationSequence:
     """A sequence in progress: its prompt, its generated tokens, and why it ended."""
 
     request: GenerationRequest
-    index: int  # of the request
-    sample: int  # of the request's samples
-    prompt_ids: list[int]  # from the model's start token on; empty beside an encoder
+    index: int  # index of the request
+    sample: int  # index among the request's samples
+    prompt_ids: list[int]  # including the model's start token; empty with an encoder
     tokenizer: TextTokenizer
     prompt_text: str  # the text of ``prompt_ids``
-    source: Any = ()  # what an encoder reads: tokens, or numbers for each position
-    begins: tuple[int, ...] = ()  # first tokens of a target, which are no part of its text
-    end_tokens: tuple[int, ...] | None = None  # any ends the text; None: those of the tokenizer
-    limit: int = NEW_TOKENS  # most tokens of the text
+    source: Any = ()  # input of an encoder: tokens, or features of each position
+    begins: tuple[int, ...] = ()  # first tokens of a target, which are not part of its text
+    end_tokens: tuple[int, ...] | None = None  # any ends the text; None uses the tokenizer's
+    limit: int = NEW_TOKENS  # largest number of tokens in the text
     tokens: list[int] = dataclasses.field(default_factory=list)
     log_prob: float = 0.0
-    segment: float = 0.0  # of it, what was written since the model last read anew
-    origin: int = 0  # where what the model reads begins
-    kept: KeptContext | None = None  # what the model has read before, where it is alone
+    segment: float = 0.0  # its part since the model last read the text
+    origin: int = 0  # index at which the model's input begins
+    kept: KeptContext | None = None  # the cache from earlier turns, if the text is generated alone
     finish_reason: FinishReason | None = None  # None while the text is unfinished
 
     @property
@@ -162,7 +162,7 @@ class GenerationSequence:
 
     @property
     def length(self) -> int:
-        """Returns the number of tokens before the model."""
+        """Returns the number of tokens in the model's input."""
         return len(self.prompt_ids) + len(self.tokens) - self.origin
 
     @property
@@ -171,7 +171,7 @@ class GenerationSequence:
         return 0 if self.finish_reason else self.limit - len(self.tokens)
 
     def add(self, tokens: Sequence[int], log_prob: float) -> None:
-        """Appends generated tokens; sets ``finish_reason`` where the sequence ends."""
+        """Appends generated tokens; sets ``finish_reason`` if the sequence ends."""
         self.tokens += tokens
         self.log_prob += log_prob
         if tokens and tokens[-1] in self.ends:
@@ -182,13 +182,13 @@ class GenerationSequence:
             self.finish_reason = "length"
 
     def stopped(self) -> bool:
-        """Returns whether a stop string is written."""
+        """Returns whether a stop string has been written."""
         if not self.request.stop:
             return False
         return truncate_at_stop(self._certain(self._continuation()), self.request.stop)[1]
 
     def _certain(self, text: str) -> str:
-        """The text without the last character, if only some bytes of it may be written."""
+        """Removes the last character, if possibly only some of its bytes are written."""
         return text if self.finish_reason else text.rstrip("\ufffd")
 
     def _continuation(self) -> str:
@@ -197,13 +197,13 @@ class GenerationSequence:
     def completed(
         self, tokens: Sequence[int], log_prob: float, score: float, *, cut: bool = False
     ) -> Continuation:
-        """The text that ``tokens`` make of the same prompt, finished.
+        """Returns the finished text that ``tokens`` make of the same prompt.
 
         Args:
             tokens: Generated tokens.
-            log_prob: Of the tokens.
-            score: What the text is ranked by.
-            cut: Whether a limit of lengths forced the end token among them.
+            log_prob: Log-probability of the tokens.
+            score: Score that ranks the text.
+            cut: Whether a length limit forced the end token among them.
         """
         text = dataclasses.replace(self, tokens=[])
         text.add(tokens, log_prob)
@@ -212,7 +212,7 @@ class GenerationSequence:
         return text.done(score)
 
     def done(self, score: float | None = None) -> Continuation:
-        """The text, finished; its score is its log-probability if ``score`` is None."""
+        """Returns the finished text; its score is its log-probability if ``score`` is None."""
         reason = self.finish_reason or "length"
         score = self.log_prob if score is None else score
         return Continuation(self.text, tuple(self.tokens), self.log_prob, reason, score)

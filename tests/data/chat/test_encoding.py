@@ -173,7 +173,7 @@ def test_an_answer_that_merges_with_its_prompt_is_refused(tokenizer):
 
 def test_a_template_without_an_end_or_a_beginning_of_answers_is_refused(tokenizer):
     text = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
-    with pytest.raises(ConfigError, match="does not end answers with a special token of the tokenizer"):
+    with pytest.raises(ConfigError, match="does not end answers with a special token"):
         ChatEncoder(tokenizer, ChatTemplate(text)).end_tokens  # noqa: B018
     # It writes earlier messages in another way once there are more.
     text = "{% for m in messages %}{{ loop.revindex }}{{ m.content }}<eos>{% endfor %}"
