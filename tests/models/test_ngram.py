@@ -370,7 +370,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
         ({"keys_3": lambda x: x + 10_000}, "runs of 3 tokens have no beginning"),
         ({"counts_2": lambda x: x[:-1]}, "counts of 2 tokens are out of order"),
         ({"counts_2": lambda x: -x}, "counts of 2 tokens are out of order"),
-        ({"counts_2": lambda x: x.astype(object)}, "of object is none of numbers"),
+        ({"counts_2": lambda x: x.astype(object)}, "of object does not hold numbers"),
     ],
 )
 def test_files_that_make_no_sense_are_refused(tmp_path, change, message):

@@ -12,13 +12,13 @@ __all__ = ["from_dict"]
 
 
 def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
-    """A dataclass of type ``cls`` from what ``dataclasses.asdict`` made of one, via JSON or not.
+    """Makes a dataclass of type ``cls`` from the result of ``dataclasses.asdict``, or its JSON.
 
     Nested dataclasses are rebuilt and lists become tuples.
 
     Raises:
-        ConfigError: A key that ``cls`` does not have; it names the key and the nearest field. A
-            value of another type or range than its field's.
+        ConfigError: An unknown key, named with the nearest field; or a value outside its field's
+            type or range.
 
     Example:
         >>> from transformer_jax.models.config import ComputeConfig
@@ -50,5 +50,5 @@ def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
 
 
 def _exactly(wanted: type, kind: Any) -> bool:
-    """Returns whether a type is ``wanted``, or has it among others."""
+    """Returns whether a type is ``wanted``, or a union that contains it."""
     return wanted is kind or any(_exactly(wanted, part) for part in typing.get_args(kind))

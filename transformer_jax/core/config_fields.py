@@ -1,8 +1,8 @@
-"""Choices and ranges of settings, declared with the field and checked wherever one is made.
+"""Choices and ranges of settings, declared by the types of fields and checked on creation.
 
-A field's type says what it may hold: ``Literal`` its choices, ``Annotated[int, Range(1)]`` its
-range. A dataclass that derives from :class:`Configuration` refuses anything else when it is made,
-from Python, flags and JSON alike. Relations between fields are checked by the dataclass itself.
+A field's type declares its values: ``Literal`` its choices, ``Annotated[int, Range(1)]`` its range.
+A dataclass that derives from :class:`Configuration` refuses anything else when it is made, whether
+from Python, flags or JSON. Relations between fields are checked by the dataclass itself.
 """
 
 import dataclasses
@@ -45,12 +45,12 @@ __all__ = [
 ]
 
 
-_FAR = 99_999  # larger bounds only keep memory and arithmetic from ending in an error
+_FAR = 99_999  # larger bounds only protect memory and arithmetic
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The range of a number: a bound that is None is none. Infinity needs ``most=math.inf``.
+    """The range of a number; None is no bound. To allow infinity, set ``most=math.inf``.
 
     Example:
         >>> [Range(0, below=1).refusal(value) for value in (0.0, 0.5, 1.0)]
@@ -63,7 +63,7 @@ class Range:
     below: int | float | None = None
 
     def refusal(self, value: Any) -> str | None:
-        """Returns what is allowed instead of a value outside of the range; None for one inside."""
+        """Returns what is allowed, if a value is out of range; otherwise None."""
         inside = (
             (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
@@ -86,7 +86,7 @@ class Range:
         return f"at least {self.least}"
 
     def __str__(self) -> str:
-        """Returns what is allowed, for help; bounds that are far from any use are left out.
+        """Returns what is allowed, for help; bounds far beyond any use are left out.
 
         Example:
             >>> str(Range(1, 64)), str(Range(above=0)), str(Range(0, below=1)), str(Range(1, 2**30))
@@ -106,18 +106,18 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """The flag of a field, that of the same setting elsewhere."""
+    """The flag of a field, if it belongs to a setting elsewhere."""
 
-    name: str | None = None  # None is by the field's name and group
-    also: tuple[str, ...] = ()  # other flags of the field
+    name: str | None = None  # None derives it from the field's name and group
+    also: tuple[str, ...] = ()  # further flags of the field
 
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """The mark of a path that is written on this machine: a URL of an object store is refused."""
+    """Marks a path written on this machine: a URL of an object store is refused."""
 
     def refusal(self, value: Any) -> str | None:
-        """Returns what to do instead of writing to a URL; None for a path."""
+        """Returns the advice for a URL; None for a path."""
         if re.match(r"[a-z][a-z0-9+.-]+:/", str(value)) is None:
             return None
         return "this command writes local files: name one, and copy it to the object store"
@@ -135,11 +135,11 @@ OutputPath = Annotated[Path, Local()]
 
 
 class Misfit(NamedTuple):
-    """Why a value cannot be that of a field.
+    """The reason why a field does not admit a value.
 
     Attributes:
         allowed: What is allowed.
-        kind: Whether the value is of another kind than any that is allowed.
+        kind: Whether the value's type is wrong too.
     """
 
     allowed: str
@@ -151,9 +151,10 @@ class Misfit(NamedTuple):
 
 
 def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
-    """Returns why a value cannot be of a type; None if it can.
+    """Returns why a type does not admit a value; None if it does.
 
-    Types other than choices, numbers, texts, truth values, tuples and dataclasses admit anything.
+    Only choices, numbers, text, booleans, tuples and dataclasses are checked; other types admit
+    anything.
 
     Args:
         value: The value.
@@ -199,12 +200,12 @@ def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
 
 
 def nearest(value: Any, choices: Iterable[Any], path: str = "") -> str:
-    """Returns a question that names the most similar choice; empty if none is similar.
+    """Returns a question that suggests the most similar choice; empty if none is similar.
 
     Args:
-        value: What was given.
-        choices: What is allowed.
-        path: The setting, which may have had other values in earlier versions.
+        value: The given value.
+        choices: The allowed values.
+        path: The setting, whose values may have had other names in earlier versions.
 
     Example:
         >>> nearest("bf16", ["float32", "bfloat16"]), nearest("x", ["float32"])
@@ -221,11 +222,11 @@ def nearest(value: Any, choices: Iterable[Any], path: str = "") -> str:
 
 
 class FieldError(ConfigError):
-    """A value that a field does not admit.
+    """A value that its field does not admit.
 
     Attributes:
-        path: The field, with the groups that its class knows, such as ``norm.placement``.
-        fault: The value and what is allowed.
+        path: The field with the groups known to its class, such as ``norm.placement``.
+        fault: The value, and what is allowed.
     """
 
     def __init__(self, path: str, fault: str):
@@ -234,11 +235,11 @@ class FieldError(ConfigError):
 
 
 class Configuration:
-    """A base of configuration dataclasses, whose fields are checked when one is made.
+    """A base of configuration dataclasses, whose fields are checked on creation.
 
-    A subclass names the group of its settings, ``class NormConfig(Configuration, group="norm")``,
-    which messages put before the name of a field; ``group="--"`` names flags. A subclass with a
-    ``__post_init__`` of its own calls that of its base first.
+    A subclass names its group, ``class NormConfig(Configuration, group="norm")``, which messages
+    put before the name of a field; ``group="--"`` names flags. A subclass with its own
+    ``__post_init__`` calls the base's first.
     """
 
     group: ClassVar[str] = ""
@@ -299,7 +300,7 @@ def field_types(cls: Any) -> dict[str, Any]:
 
 @functools.cache
 def _fitting_defaults(cls: Any) -> dict[str, Any]:
-    """Returns the defaults that their fields admit, so that each is checked once."""
+    """Returns the defaults that their fields admit, so that each is checked only once."""
     usual = {field.name: field.default for field in dataclasses.fields(cls)}
     fits = lambda name: misfit(usual[name], field_types(cls)[name]) is None
     return {name: default for name, default in usual.items() if fits(name)}
@@ -321,7 +322,7 @@ def _shown(value: Any, most: int = 80) -> str:
 
 
 def _fault_of_text(value: Any) -> str | None:
-    """Returns what is allowed instead of a text in no file, or a path in no file system."""
+    """Returns the advice for text that no file, or a path that no file system, can hold."""
     if "\0" in str(value):
         return "text without NUL characters"
     try:
@@ -337,7 +338,7 @@ def _fault_of_text(value: Any) -> str | None:
 
 
 def _float_bound(value: Any) -> str | None:
-    """Returns what is allowed instead of a whole number beyond any float, or of infinity."""
+    """Returns the advice for an integer beyond any float, or for infinity."""
     if isinstance(value, int) and abs(value) > 1e308:
         return "at most 1e308" if value > 0 else "at least -1e308"
     return "a finite number is needed" if math.isinf(value) else None  # a range may allow it
@@ -349,7 +350,7 @@ def _misfit_of_all(value: Any, parts: Sequence[Any], none: str) -> Misfit | None
         [Literal[tuple(itertools.chain(*map(typing.get_args, choices)))]] if choices else []
     )
     parts = [*named, *(part for part in parts if part not in choices)]  # choices are named together
-    if float in parts:  # any whole number is one
+    if float in parts:  # any integer is a float too
         parts = [part for part in parts if part is not int]
     found = [misfit(value, part, none) for part in parts]
     if None in found:
@@ -383,12 +384,12 @@ def _holds_tuples(kind: Any) -> bool:
 _LONGEST_NAME = 255  # bytes of a part of a path, of common file systems
 _LONGEST_PATH = 4095  # bytes
 
-# Types, what is of them, and their names.
+# Types, the classes of their values, and their names.
 _KINDS: tuple[tuple[Any, Any, str], ...] = (
     (bool, lambda value: isinstance(value, bool), "true or false"),
     (int, lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
     (
-        float,  # NaN is no number
+        float,  # NaN is not a number
         lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool) and v == v,
         "a number",
     ),

@@ -19,10 +19,10 @@ __all__ = ["field_help", "range_of"]
 
 @functools.cache
 def field_help(cls: Any) -> dict[str, str]:
-    """Returns the help of each field of a dataclass, from its source.
+    """Returns the help of each field of a dataclass, from its source code.
 
-    It is the text below a field, the comments above it and on its line, its line among the
-    attributes of the docstring, or its metadata.
+    It is the text below a field, the comments above it and on its line, its entry in the
+    docstring's attributes, or its metadata.
 
     Args:
         cls: The dataclass.
@@ -42,7 +42,7 @@ def field_help(cls: Any) -> dict[str, str]:
 
 
 def range_of(cls: Any, name: str) -> str:
-    """Returns the range of a field's numbers in words; empty without a range.
+    """Returns a field's range of numbers in words; empty without a range.
 
     Args:
         cls: The dataclass.
@@ -66,7 +66,7 @@ def _ranges(kind: Any) -> Iterator[Range]:
 
 @functools.cache
 def _own_help(cls: Any) -> dict[str, str]:
-    """Returns the help of the fields that the class itself declares; empty without source code."""
+    """Returns the help of the fields declared by the class itself; empty without source code."""
     try:
         source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):

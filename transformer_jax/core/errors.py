@@ -1,7 +1,7 @@
-"""Mistakes a user can make, each with the exit code that a command ends with.
+"""User errors, each with the exit code of the command that ends with it.
 
-A message is one line and says what is wrong, where (file:line or flag), what is allowed and what
-to do. Commands print it without a traceback.
+A message is one line: what is wrong, where (file:line or flag), what is allowed and what to do.
+Commands print it without a traceback.
 """
 
 import os
@@ -29,51 +29,51 @@ __all__ = [
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-# The exit code of a run that saved its state and asks to be started again: EX_TEMPFAIL of sysexits.
+# The exit code of a run that saved its state and asks to be restarted: EX_TEMPFAIL of sysexits.
 RESTART = 75
 
 
 class UserError(Exception):
-    """The base of all mistakes that are the user's to mend; ``exit_code`` ends the command."""
+    """The base of all errors that the user can fix; ``exit_code`` ends the command."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """A setting or flag that cannot be; exit code 2."""
+    """An invalid setting or flag; exit code 2."""
 
     exit_code = 2
 
 
 class ArgumentError(UserError, ValueError):
-    """An argument that a function of the library cannot take, such as arrays that do not fit."""
+    """An invalid argument of a library function, such as arrays that do not match."""
 
 
 class DataError(UserError):
-    """A file or corpus that cannot be read as asked; exit code 3."""
+    """A file or corpus that cannot be read as requested; exit code 3."""
 
     exit_code = 3
 
 
 class CheckpointError(UserError):
-    """A run directory or checkpoint that is missing, damaged, foreign or cannot be written; 4."""
+    """A run directory or checkpoint that is missing, damaged, foreign or not writable; code 4."""
 
     exit_code = 4
 
 
 class NumericsError(UserError):
-    """Training or a trained model that no longer produces finite numbers; exit code 5."""
+    """Training, or a trained model, that no longer produces finite numbers; exit code 5."""
 
     exit_code = 5
 
 
 class Stopped(BaseException):
-    """Work ended early and in order after a signal.
+    """Work that ended early, but in order, after a signal.
 
-    Like ``KeyboardInterrupt`` it is no ``Exception``: code that takes any exception of a library
-    for damage, or goes on with the next input, does not take a signal for it.
+    Like ``KeyboardInterrupt`` it is not an ``Exception``: code that treats any exception of a
+    library as damage, or continues with the next input, does not mistake a signal for one.
 
-    The exit code is ``128 + signal``, and 75 for SIGUSR1, the warning that time runs out.
+    The exit code is ``128 + signal``, or 75 for SIGUSR1, the warning that time is running out.
     """
 
     def __init__(self, message: str, signal: int):
@@ -83,7 +83,7 @@ class Stopped(BaseException):
 
 
 def command(*words: str | os.PathLike[str]) -> str:
-    """Returns a command of this package for a message, in backticks, to be pasted as it stands.
+    """Returns a command of this package for a message, in backticks, ready to be pasted.
 
     Args:
         words: The words after ``transformer-jax``; paths are quoted for a shell.
@@ -106,7 +106,7 @@ def install(extra: str) -> str:
 
 
 def pasted(*words: str | os.PathLike[str]) -> str:
-    """Returns a command of any program in backticks, its words quoted for a shell.
+    """Returns a command of any program in backticks, with its words quoted for a shell.
 
     Example:
         >>> pasted("pip", "install", "sacrebleu[ja]")
@@ -115,7 +115,7 @@ def pasted(*words: str | os.PathLike[str]) -> str:
     return f"`{shlex.join([os.fspath(word) for word in words])}`"
 
 
-# Models that Hugging Face's hub knows by their bare names too, by whom they are kept.
+# Models that Hugging Face's hub also knows without their owner, by owner.
 _KEPT_BY = {
     r"gpt2(-medium|-large|-xl)?": "openai-community",
     r"distilgpt2|distilbert-base-.+": "distilbert",
@@ -128,7 +128,7 @@ _KEPT_BY = {
 def no_such_run(path: str | os.PathLike[str]) -> str:
     """Returns the message of a missing run directory or checkpoint folder.
 
-    Where ``path`` may be the name of a model on Hugging Face's hub, it says how to get the folder.
+    If ``path`` may be the name of a model on Hugging Face's hub, it explains how to get the folder.
 
     Example:
         >>> no_such_run("runs/none/best")
@@ -157,12 +157,12 @@ def no_such_run(path: str | os.PathLike[str]) -> str:
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
-    """``count`` and its noun, as a sentence has them.
+    """``count`` with its noun, in the right number.
 
     Args:
-        count: How many.
-        noun: What one of them is called.
-        several: What others are called; None is the regular plural.
+        count: The number.
+        noun: The singular.
+        several: The plural; None is the regular one.
 
     Example:
         >>> plural(1, "step"), plural(0, "class"), plural(12_000, "query")
@@ -176,7 +176,7 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Returns a text with control characters as escapes, so that a terminal shows all of it.
+    r"""Returns a text with control characters escaped, so that a terminal shows everything.
 
     Example:
         >>> print(visible("red \x1b[31m\x9b, bell \a"))
@@ -186,7 +186,7 @@ def visible(text: str) -> str:
 
 
 def were(count: int) -> str:
-    """The verb of so many.
+    """Returns "was" or "were", by number.
 
     Example:
         >>> were(1), were(2)

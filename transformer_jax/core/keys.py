@@ -1,4 +1,4 @@
-"""Random keys by what they are for, so that no two purposes share a stream."""
+"""Random keys by purpose, so that no two purposes share a stream."""
 
 from typing import Literal
 
@@ -9,17 +9,17 @@ __all__ = ["SCHEME", "Purpose", "key_for", "training_key"]
 
 Purpose = Literal["initialization", "dropout", "sampling", "partition"]
 
-# What manifests call this way of deriving keys. Earlier ones say nothing.
+# The name in manifests of this way of deriving keys. Earlier manifests have none.
 SCHEME = "by purpose"
 
-# Never reused: a run keeps the keys that it began with.
+# Numbers are never reused, so that a run keeps its keys.
 _NUMBERS: dict[Purpose, int] = {"initialization": 1, "dropout": 2, "sampling": 3, "partition": 4}
 
 
 def key_for(seed: int | Integer[Array, ""], purpose: Purpose) -> Key[Array, ""]:
     """The root of all randomness for a purpose: ``fold_in(key(seed), number of the purpose)``.
 
-    The order of training data has no part in it: it follows from hashes of numbers (``plan.py``).
+    The order of training data does not use it: it follows from hashes of indices (``plan.py``).
 
     Example:
         >>> bool((key_for(0, "dropout") == key_for(0, "initialization")).all())
@@ -31,12 +31,12 @@ def key_for(seed: int | Integer[Array, ""], purpose: Purpose) -> Key[Array, ""]:
 
 
 def training_key(seed: int, scheme: str | None = SCHEME) -> Key[Array, ""]:
-    """The root of a run's dropout.
+    """The root key of a run's dropout.
 
     Args:
-        seed: Of the run.
-        scheme: What the run's manifests say of how keys are derived. None is earlier code, which
-            drew parameters and dropout from one stream: such a run continues as it began.
+        seed: Seed of the run.
+        scheme: The way of deriving keys, from the run's manifests. None is earlier code, which drew
+            parameters and dropout from one stream: such a run continues as it began.
 
     Example:
         >>> bool((training_key(3, None) == jax.random.key(3)).all())

@@ -9,21 +9,21 @@ from transformer_jax.core.errors import NumericsError
 
 __all__ = ["all_finite", "cosine", "refuse_nonfinite", "unit_rows"]
 
-# The bits of a float's exponent, all of which are set in infinities and in what is no number.
+# The exponent bits of a float, all of which are set in infinities and NaN.
 _EXPONENT = {
     "float16": (np.uint16, 0x7C00),
     "bfloat16": (np.uint16, 0x7F80),
     "float32": (np.uint32, 0x7F80_0000),
     "float64": (np.uint64, 0x7FF0_0000_0000_0000),
 }
-_PIECE = 1 << 18  # elements at a time, which stay in a cache
+_PIECE = 1 << 18  # elements at a time, which fit in a cache
 
 
 def all_finite(array: np.ndarray) -> bool:
     """Returns whether an array holds neither infinities nor NaN; integers never do.
 
-    It looks at bits and makes no copy of a contiguous array: about 5 GB/s on one core, whatever
-    the type.
+    It inspects bits without copying a contiguous array: about 5 GB/s on one core, whatever the
+    type.
 
     Example:
         >>> all_finite(np.array([1.0, 3e38], np.float32)), all_finite(np.array([np.inf, 1.0]))
@@ -39,10 +39,10 @@ def all_finite(array: np.ndarray) -> bool:
 
 
 def unit_rows(x: np.ndarray) -> np.ndarray:
-    """Returns rows at length 1; rows of zeros stay.
+    """Returns rows scaled to length 1; rows of zeros do not change.
 
-    They are scaled by powers of two first, which rounds nothing: the squares of numbers near the
-    ends of the range of a type would be infinite or zero.
+    They are first scaled by powers of two, which is exact: the squares of values near the ends of a
+    type's range would be infinite or zero.
 
     Example:
         >>> unit_rows(np.array([[3e38, -3e38], [3e-38, 4e-38], [0.0, 0.0]], np.float32))
@@ -60,7 +60,7 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
 def cosine(
     a: Float[np.ndarray, "*#rows D"], b: Float[np.ndarray, "*#rows D"]
 ) -> Float[np.ndarray, "*rows"]:
-    """``a · b / (|a| |b|)`` of each row; 0 where one is nothing but zeros.
+    """``a · b / (|a| |b|)`` of each row; 0 if one of the two is zero.
 
     Example:
         >>> cosine(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]]))
@@ -70,9 +70,9 @@ def cosine(
 
 
 def refuse_nonfinite(*values: Any) -> None:
-    """Refuses what a model made if some is NaN or infinite; ``-inf`` may be meant.
+    """Refuses results of a model that contain NaN or +infinity.
 
-    It is the logarithm of no probability at all.
+    ``-inf`` is allowed: it is the logarithm of probability 0.
 
     Raises:
         NumericsError: A value is NaN or infinite.

@@ -1,4 +1,4 @@
-"""Arrays of ``.npy`` and ``.npz`` files, whose sizes are checked before memory is taken."""
+"""Loading of ``.npy`` and ``.npz`` files, with sizes checked before memory is allocated."""
 
 import io
 import math
@@ -9,23 +9,23 @@ import numpy as np
 
 __all__ = ["load_arrays"]
 
-# An archive may unpack to so many bytes, or to so many times its own size. Zeros are packed a
-# thousandfold, numbers that say something hardly ever tenfold.
+# The largest unpacked size of an archive, absolute and relative to its own. Zeros compress a
+# thousandfold, meaningful numbers rarely tenfold.
 _MOST_UNPACKED = 1 << 28
 _MOST_TIMES = 16
 
 
 def load_arrays(file: io.BufferedIOBase) -> Any:
-    """Returns what ``numpy.load`` returns: an array, or an archive of arrays.
+    """Loads an array, or an archive of arrays, like ``numpy.load``.
 
-    Every header is compared with the bytes that follow it, so that a damaged or forged one takes
-    no memory.
+    Every header is compared with the bytes that follow it, so that a damaged or forged one
+    allocates no memory.
 
     Args:
-        file: An open file that can seek.
+        file: An open, seekable file.
 
     Raises:
-        ValueError: The file is cut, or a header promises another size; or NumPy cannot read it.
+        ValueError: The file is truncated, a header gives another size, or NumPy cannot read it.
         zipfile.BadZipFile: The archive is damaged.
 
     Example:
@@ -64,7 +64,7 @@ def _check_members(file: io.BufferedIOBase, size: int) -> None:
 
 
 def _check_array(file: Any, size: int) -> None:
-    """Refuses a header that does not fit the bytes behind it."""
+    """Refuses a header that does not match the bytes after it."""
     version = np.lib.format.read_magic(file)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -74,7 +74,7 @@ def _check_array(file: Any, size: int) -> None:
         raise ValueError(f"version {version[0]}.{version[1]} of the format is not read")
     shape, _, dtype = readers[version](file)
     if dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0:
-        raise ValueError(f"an array {list(shape)} of {dtype} is none of numbers")
+        raise ValueError(f"an array {list(shape)} of {dtype} does not hold numbers")
     needed, there = math.prod(shape) * dtype.itemsize, size - file.tell()
     if needed != there:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Files and folders written as drafts first, whose names hold the process that writes them.
+"""Files and folders written as drafts first, whose names identify the writing process.
 
-A draft lies beside its target under a hidden name, and is renamed once it is complete. A process
-that is killed leaves its draft; the next one that writes the same target removes it.
+A draft is next to its target under a hidden name, and is renamed when complete. A killed process
+leaves its draft; the next process that writes the same target removes it.
 """
 
 import contextlib
@@ -30,26 +30,25 @@ __all__ = [
 ]
 
 _DRAFT = re.compile(r"\.(.+)\.([0-9a-f]{12})\.([0-9]{1,10})\.([^.]*)\.[0-9]+\.draft", re.DOTALL)
-_OLD = ".old"  # behind the name of the draft that replaces a folder: the name of that folder
+_OLD = ".old"  # appended to the draft that replaces a folder: the name of the old folder
 _DAY = 24 * 3600.0  # seconds without a write after which a process elsewhere counts as dead
 _LONGEST = 150  # bytes of a name that a draft repeats; file systems allow 255
 _count = itertools.count()
 
-_STREAM = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")  # as /dev/stdout leads to
+_STREAM = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")  # the target of /dev/stdout
 _MOST_LINKS = 40
 
 
 class Destination:
     """The target of a path.
 
-    A regular file, and one that is not there yet, is written as a draft beside it and then
-    replaced: it is whole or not there. Links stay links, and a file that is replaced passes its
-    permissions on. All else (a pipe, a device, an open file such as ``/dev/stdout``) is written
-    directly.
+    A regular file, existing or not, is written as a draft next to it and then replaced atomically.
+    Links are followed, and the new file keeps the permissions of the old one. Anything else (a
+    pipe, a device, an open file such as ``/dev/stdout``) is written directly.
 
     Attributes:
-        path: What is written or replaced in the end, no link.
-        draft: The file that is written meanwhile, in the same folder; None of what is written
+        path: The path written or replaced in the end; not a link.
+        draft: The file written meanwhile, in the same folder; None for a target that is written
             directly.
 
     Example:
@@ -70,22 +69,22 @@ class Destination:
     def __init__(self, path: Path):
         self.path = Path(os.path.realpath(path))
         self._stream = _stream_of(path)
-        # Unlike those of Path, these skip files without permission: opening them says why.
+        # Unlike Path's, these skip files without permission: opening them gives the reason.
         regular = os.path.isfile(self.path) or not os.path.lexists(self.path)
         self.draft: Path | None = None
         if regular and self._stream is None:
             self.draft = draft_path(self.path)
 
     def open(self, mode: str = "wb") -> IO[bytes]:
-        """The draft, in a folder that is made if need be, or what is written directly.
+        """Opens the draft, creating its folder if necessary, or the directly written target.
 
         Args:
-            mode: Of the draft.
+            mode: Mode of the draft.
 
         Raises:
             OSError: It cannot be written.
         """
-        if self._stream is not None:  # its position is that of whoever opened it
+        if self._stream is not None:  # its position belongs to whoever opened it
             return os.fdopen(os.dup(self._stream), "wb")
         if self.draft is None:
             return open(self.path, "wb")
@@ -96,12 +95,12 @@ class Destination:
         return file
 
     def keep_mode(self, draft: Path) -> None:
-        """Gives ``draft`` the permissions of the file that it is to replace, if there is one."""
+        """Gives ``draft`` the permissions of the file that it replaces, if there is one."""
         if os.path.isfile(self.path):
             shutil.copymode(self.path, draft)
 
     def publish(self, draft: Path | None = None) -> None:
-        """Puts the draft, or another file beside it, into its place.
+        """Moves the draft, or another file next to it, to the target.
 
         Raises:
             OSError: It cannot be written.
@@ -112,7 +111,7 @@ class Destination:
 
 
 def draft_path(path: Path) -> Path:
-    """Returns a new hidden name in the folder of ``path``, unique to this process and this call.
+    """Returns a new hidden name in the folder of ``path``, unique to this process and call.
 
     Example:
         >>> first, second = draft_path(Path("runs/a")), draft_path(Path("runs/a"))
@@ -126,12 +125,12 @@ def draft_path(path: Path) -> Path:
 
 @contextlib.contextmanager
 def draft_file(path: Path) -> Iterator[Path]:
-    """Context with the path of a draft, which replaces ``path`` at the end, flushed to the disk.
+    """Context manager: the path of a draft that replaces ``path`` at the end, flushed to disk.
 
-    After a crash ``path`` is as before or complete. After an error the draft is removed.
+    After a crash, ``path`` is unchanged or complete. After an error, the draft is removed.
 
     Args:
-        path: The file, whose folder exists.
+        path: The file, whose folder must exist.
 
     Raises:
         OSError: The file cannot be written.
@@ -159,15 +158,15 @@ def draft_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def draft_folder(path: Path) -> Iterator[Path]:
-    """Context with a new folder beside ``path``, which is removed at the end unless it was renamed.
+    """Context manager: a new folder next to ``path``, removed at the end unless renamed.
 
-    Folders that dead processes left for the same target are removed first.
+    Folders left by dead processes for the same target are removed first.
 
     Args:
-        path: The target, whose parent is made if missing; or a name for a temporary folder.
+        path: The target, whose parent is created if missing; or a name for a temporary folder.
 
     Raises:
-        OSError: The folder cannot be made.
+        OSError: The folder cannot be created.
 
     Example:
         >>> import tempfile
@@ -188,14 +187,14 @@ def draft_folder(path: Path) -> Iterator[Path]:
 
 
 def replace_folder(draft: Path, path: Path) -> None:
-    """Puts a complete folder in the place of another, or where there is none.
+    """Moves a complete folder to a path, replacing an existing folder.
 
-    The other one stays until then: killed in between, a process leaves it under the name of a
-    draft, from where :func:`restore_folder` puts it back.
+    The old folder exists until then: if killed in between, the process leaves it under the name of
+    a draft, from which :func:`restore_folder` restores it.
 
     Args:
-        draft: The folder, of :func:`draft_folder`, in the same file system.
-        path: Its place.
+        draft: The folder, from :func:`draft_folder`, in the same file system.
+        path: Its final path.
 
     Raises:
         OSError: It cannot be renamed.
@@ -228,10 +227,10 @@ def replace_folder(draft: Path, path: Path) -> None:
 
 
 def restore_folder(path: Path) -> None:
-    """Puts a folder back that a process was replacing when it was killed.
+    """Restores a folder that a process was replacing when it was killed.
 
     Args:
-        path: Its place. Where the new folder is there already, the old one is removed.
+        path: Its path. If the new folder is already there, the old one is removed.
     """
     with contextlib.suppress(OSError):
         for entry in sorted(path.parent.glob(f".*{_OLD}")):
@@ -244,9 +243,9 @@ def restore_folder(path: Path) -> None:
 
 
 def remove_dead_drafts(folder: Path, name: str | None = None) -> None:
-    """Removes drafts whose processes have ended; what cannot be removed stays.
+    """Removes drafts whose processes have ended; drafts that cannot be removed are kept.
 
-    A process of another machine, as on a shared disk, counts as dead after a day without a write.
+    A process on another machine, as on a shared disk, counts as dead after a day without a write.
 
     Args:
         folder: The folder with the drafts; it may be missing.
@@ -295,23 +294,23 @@ def _last_write(path: str) -> float:
 
 
 def _stem(name: str) -> str:
-    """A name as drafts repeat it: a long one by its digest."""
+    """A name in the form that drafts repeat: long ones are replaced by a digest."""
     encoded = os.fsencode(name)
     return name if len(encoded) <= _LONGEST else hashlib.sha256(encoded).hexdigest()
 
 
 def _place() -> str:
-    """The machine, its boot and its container, as drafts name them."""
+    """The machine, its boot and its container, in the form used in drafts' names."""
     return hashlib.sha256(machine().encode()).hexdigest()[:12]
 
 
 def _plain(started: str | None) -> str:
-    """The start time of a process as drafts name it; it has neither dots nor slashes."""
+    """The start time of a process in the form used in drafts' names, without dots and slashes."""
     return re.sub(r"[^0-9A-Za-z]+", "-", started or "")
 
 
 def _stream_of(path: Path) -> int | None:
-    """The number of the open file that a path stands for, or a link that it goes through."""
+    """The number of the open file that a path, or a link in it, refers to."""
     at = os.path.abspath(path)
     for _ in range(_MOST_LINKS):
         if found := _STREAM.fullmatch(at):
@@ -324,7 +323,7 @@ def _stream_of(path: Path) -> int | None:
 
 
 def flush_directory(path: Path) -> None:
-    """Makes renames in ``path`` survive a power failure, where the file system can."""
+    """Makes renames in ``path`` survive a power failure, if the file system supports it."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,4 @@
-"""The identity of a process and its machine, for lock files."""
+"""The identity of a process and of its machine, for lock files."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ __all__ = ["machine", "process_alive", "process_started", "this_process"]
 
 
 def this_process() -> dict[str, Any]:
-    """The unique identity of this process on all machines, for people and for programs."""
+    """A unique identity of this process across machines, for people and programs."""
     return {
         "host": socket.gethostname(),
         "machine": machine(),
@@ -27,7 +27,7 @@ def this_process() -> dict[str, Any]:
 def machine() -> str:
     """The identity of this machine, its boot and its container.
 
-    A process number means the same process only where this is the same.
+    A process number identifies a process only within the same machine.
     """
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
@@ -37,14 +37,14 @@ def machine() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """The start time of a process of this machine in the system's own form; None if it has ended.
+    """The start time of a process on this machine, in the system's format; None if it has ended.
 
-    It is an empty text if the system does not report it.
+    It is empty if the system does not report it.
 
-    The number of a process that ended is given to another one; both together are unique.
+    Process numbers are reused; number and start time together are unique.
     """
     try:
-        # The second field is the name of the program, in brackets, and may hold anything.
+        # The second field is the name of the program, in parentheses, and may contain anything.
         told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if told[0] in "ZX" else told[19]  # a zombie: ended, but not yet reaped
     except (FileNotFoundError, ProcessLookupError):
@@ -60,9 +60,9 @@ def process_started(pid: int) -> str | None:
 
 
 def _unseen(pid: int) -> str | None:
-    """The start time of a hidden process: None if there is no such process.
+    """The start time of a hidden process; None if there is no such process.
 
-    The processes of other users may be hidden, as by the option ``hidepid`` of ``/proc``.
+    Processes of other users may be hidden, for example by the option ``hidepid`` of ``/proc``.
     """
     try:
         os.kill(pid, 0)
@@ -74,7 +74,7 @@ def _unseen(pid: int) -> str | None:
 
 
 def process_alive(found: dict[str, Any]) -> bool | None:
-    """Returns whether the process of a record still runs; None if this machine cannot know.
+    """Returns whether the process of a record is still running; None if this machine cannot tell.
 
     Example:
         >>> process_alive(this_process()), process_alive(this_process() | {"started": "long ago"})

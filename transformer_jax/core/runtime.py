@@ -1,8 +1,8 @@
-"""Settings of the process that JAX runs in: the C library's allocator, and kept compiled programs.
+"""Process settings for JAX: the C library's allocator, and the cache of compiled programs.
 
 Import this, and call :func:`retain_freed_memory`, before anything that allocates much, and before
 JAX: on CPU a training step is up to 1.3 times as fast. ``TRANSFORMER_JAX_ALLOCATOR=0`` leaves the
-allocator alone.
+allocator unchanged.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def retain_freed_memory() -> bool:
-    """Returns whether glibc now keeps freed memory: no separate mappings, no trimming, one arena.
+    """Makes glibc keep freed memory: no separate mappings, no trimming, one arena.
 
-    It would hand XLA's large buffers back to the kernel at every step and fault them in again.
-    Elsewhere than on Linux with glibc nothing is done.
+    Otherwise XLA's large buffers are returned to the kernel at every step and faulted in again.
+    Returns whether it worked; on anything but Linux with glibc, nothing happens.
     """
     if os.environ.get("TRANSFORMER_JAX_ALLOCATOR", "1") == "0" or sys.platform != "linux":
         return False
@@ -41,12 +41,12 @@ _MOST = 512 << 20  # bytes on disk
 
 
 def enable_compilation_cache() -> Path | None:
-    """Makes JAX keep compiled programs on disk, imported or not; returns the folder.
+    """Makes JAX, imported or not, keep compiled programs on disk; returns the folder.
 
     The folder is ``TRANSFORMER_JAX_CACHE``, else ``~/.cache/transformer_jax``. Each kind of
-    processor has its own part, because programs are compiled for one. The oldest go where all take
-    more than 512 MB. None, and nothing happens, if the variable is ``off``, if JAX has a cache
-    already or if the folder cannot be written.
+    processor has its own subfolder, because programs are compiled for one. The oldest programs are
+    removed if all together exceed 512 MB. Returns None, and does nothing, if the variable is
+    ``off``, if JAX already has a cache, or if the folder cannot be written.
     """
     chosen = os.environ.get("TRANSFORMER_JAX_CACHE", "")
     jax = sys.modules.get("jax")
@@ -60,8 +60,8 @@ def enable_compilation_cache() -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
         _prune(folder)
     except OSError:
-        return None  # without a cache, starts take longer, and nothing else
-    # The environment is that of processes started from here, too.
+        return None  # without a cache, only starts take longer
+    # Processes started from here inherit the environment.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     least = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     if jax is not None:
@@ -74,13 +74,13 @@ def enable_compilation_cache() -> Path | None:
 
 
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Returns whether the processor multiplies matrices of bfloat16; None if unknown.
+    """Returns whether the processor multiplies bfloat16 matrices; None if unknown.
 
-    These are Intel's AMX (``amx_bf16``). Instructions for vectors alone (``avx512_bf16``) are no
-    such units: training in bfloat16 is slower with them than in float32.
+    This needs Intel's AMX (``amx_bf16``). Vector instructions alone (``avx512_bf16``) do not count:
+    training in bfloat16 is slower with them than in float32.
 
     Args:
-        cpuinfo: Where Linux tells the features of processors.
+        cpuinfo: File with the processor's features on Linux.
     """
     with contextlib.suppress(OSError):
         flags = [line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")]
@@ -89,7 +89,7 @@ def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
 
 
 def _processor() -> str:
-    """A short name for what this machine's processor can do."""
+    """A short name for the capabilities of this machine's processor."""
     told = platform.machine() + platform.processor()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

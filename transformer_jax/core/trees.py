@@ -1,4 +1,4 @@
-"""Trees of arrays: flat dictionaries of names, and back; the device of a tree."""
+"""Trees of arrays as flat dictionaries by name, and back; the device of a tree."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ __all__ = [
 
 
 def path_name(path: Sequence[object]) -> str:
-    """A tree path in words: ``(DictKey('up'), DictKey('kernel'))`` as ``'up/kernel'``.
+    """A tree path as text: ``(DictKey('up'), DictKey('kernel'))`` as ``'up/kernel'``.
 
     Example:
         >>> path_name((jax.tree_util.DictKey("blocks"), jax.tree_util.SequenceKey(0)))
@@ -28,10 +28,10 @@ def path_name(path: Sequence[object]) -> str:
 
 
 def flatten_dict(tree: Any) -> dict[str, Any]:
-    """The leaves of any tree by name, in the tree's order; empty nodes vanish.
+    """The leaves of any tree by name, in the tree's order; empty nodes are dropped.
 
-    Names are the same for a dictionary, a tuple and a named tuple, so that stored leaves do not
-    depend on the Python types of an optimizer.
+    Names are the same for a dictionary, a tuple and a named tuple, so stored leaves do not depend
+    on the Python types of an optimizer's state.
 
     Example:
         >>> flatten_dict({"blocks": {0: {"kernel": 1}}, "rest": (2, None)})
@@ -42,7 +42,7 @@ def flatten_dict(tree: Any) -> dict[str, Any]:
 
 
 def with_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
-    """A tree of the same structure whose leaves come from ``leaves`` by name.
+    """Returns a tree of the same structure, with leaves from ``leaves`` by name.
 
     Example:
         >>> with_leaves({"a": (1, 2)}, {"a/1": 20, "a/0": 10})
@@ -54,7 +54,7 @@ def with_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
 
 
 def unflatten_dict(leaves: Mapping[str, Any], *, numbers: bool = True) -> dict[Any, Any]:
-    """Nested dictionaries from names; a level of numbers alone gets ``int`` keys, in order.
+    """Nested dictionaries from names; a level with only numbers gets ``int`` keys, in order.
 
     Example:
         >>> unflatten_dict({"blocks/10/kernel": 1, "blocks/2/kernel": 2, "table": 3})
@@ -82,13 +82,13 @@ def _numbered(tree: Any) -> Any:
 
 
 def default_device() -> jax.Device:
-    """The device of arrays that nobody places elsewhere."""
+    """The default device of arrays."""
     [device] = jax.device_put(np.zeros(())).devices()
     return device
 
 
 def device_of(tree: PyTree) -> jax.Device:
-    """The first device that holds the arrays of a tree; NumPy arrays go to the default device.
+    """The first device with arrays of a tree; NumPy arrays go to the default device.
 
     Example:
         >>> device_of({"a": np.zeros(2), "b": jax.device_put(1.0, jax.devices()[0])}).id

@@ -1,4 +1,4 @@
-"""The lecture decks, row by row: what a slide shows, and the code, test, page and command for it.
+"""The lecture decks, row by row: each slide's content, and its code, test, page and command.
 
 The ledger is ``ledger.toml`` in this folder. ``docs/lectures.md`` links to the pages.
 """
@@ -28,17 +28,17 @@ DECKS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One thing that a deck shows.
+    """One item shown in a deck.
 
     Attributes:
-        name: Letter of the deck and number, such as ``B33``.
+        name: Deck letter and number, such as ``B33``.
         shows: The content of the slide.
         functions: Dotted public names of the code.
         tests: Tests of the repository, as ``tests/file.py::test_name``.
         page: Page and anchor below ``docs/``.
-        command: Command line that does it.
+        command: Command line that reproduces it.
         correction: The correct statement, if the slide has an error.
-        remark: An addition that is no correction.
+        remark: An addition that is not a correction.
     """
 
     name: str
@@ -69,10 +69,10 @@ def _row(name: str, table: Mapping[str, Any]) -> Row:
 
 
 def find_rows(name: str) -> list[Row]:
-    """Returns the row of a name, or all rows of a deck by its letter; case does not matter.
+    """Returns the row with a name, or all rows of a deck by its letter, ignoring case.
 
     Args:
-        name: Such as ``B33``, or ``B``.
+        name: A name such as ``B33``, or a letter such as ``B``.
 
     Raises:
         ConfigError: There is no such row or deck; the message suggests the nearest.

@@ -1,1 +1,1 @@
-"""Meshes of devices and processes, and where every array lives on them."""
+"""Meshes of devices and processes, and the placement of arrays on them."""

@@ -1,4 +1,4 @@
-"""Compares what all processes of a run must have alike, before the work begins."""
+"""Checks that settings are the same in all processes of a run before the work begins."""
 
 import json
 import socket
@@ -18,10 +18,10 @@ _LONGEST = 80  # characters of a value in a message
 
 
 def gather_json(value: Any) -> list[Any]:
-    """Gathers the value of each process, in their order; all call it together.
+    """Gathers the value of each process, in order; all processes must call it together.
 
     Args:
-        value: What JSON can hold.
+        value: A JSON value.
     """
     if jax.process_count() == 1:
         return [value]
@@ -34,7 +34,7 @@ def gather_json(value: Any) -> list[Any]:
 
 
 def first_difference(answers: list[Mapping[str, Any]]) -> tuple[int, str, Any, Any] | None:
-    """The first process that differs from process 0, in what, and both values; None if all agree.
+    """The first process that differs from process 0, the name, and both values; None if none.
 
     Example:
         >>> first_difference([{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1, "b": 3}])
@@ -53,15 +53,15 @@ def first_difference(answers: list[Mapping[str, Any]]) -> tuple[int, str, Any, A
 def check_same(
     values: Mapping[str, Any], advice: str, error: type[UserError] = ConfigError
 ) -> None:
-    """Refuses processes that differ; all call it together, and all raise alike.
+    """Refuses processes that differ; all call it together, and all raise the same error.
 
     Args:
-        values: What this process has, by name; JSON can hold it.
+        values: Named values of this process, as JSON.
         advice: The end of the message.
-        error: What is raised.
+        error: Class of the error.
 
     Raises:
-        UserError: It names the first difference, the process and its machine.
+        UserError: Names the first difference, the process and its machine.
     """
     held = json.loads(json.dumps(dict(values), default=str))
     answers = gather_json([socket.gethostname(), held])

@@ -1,4 +1,4 @@
-"""Joining the processes of a run, in bounded time: JAX would wait for minutes and then abort."""
+"""Joining the processes of a run in bounded time; JAX would wait for minutes and then abort."""
 
 import contextlib
 import ipaddress
@@ -26,7 +26,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_EVERY = 0.2  # seconds between two attempts
+_EVERY = 0.2  # seconds between attempts
 _LOOPBACK = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
 
 
@@ -41,9 +41,9 @@ def _parts(address: str, name: str) -> tuple[str, int]:
 
 
 def is_loopback(address: str, name: str) -> bool:
-    """Returns whether an address is of this machine alone, such as ``localhost:8476``.
+    """Returns whether an address is only of this machine, such as ``localhost:8476``.
 
-    A name of the machine that ``/etc/hosts`` maps to 127.0.1.1 is not: other machines know it by
+    A name of the machine that ``/etc/hosts`` maps to 127.0.1.1 is not: other machines resolve it to
     another address.
 
     Raises:
@@ -62,7 +62,7 @@ def is_loopback(address: str, name: str) -> bool:
 
 
 def on_loopback(address: str, name: str) -> str:
-    """Returns an address of this machine alone with the port of another address.
+    """Returns a loopback address with the port of another address.
 
     Raises:
         ConfigError: The address is not host:port.
@@ -75,17 +75,17 @@ def on_loopback(address: str, name: str) -> str:
 
 
 def bind_address(address: str, name: str, *, one_machine: bool = False) -> str:
-    """Returns where process 0 listens, so that others may connect to ``address``.
+    """Returns the address on which process 0 listens, so that others can connect to ``address``.
 
-    This is loopback for a loopback address, and otherwise the interface that the address names.
-    JAX's coordinator has no authentication, so it should not listen elsewhere. Where the address
-    is not one of this machine, such as the address of a service of Kubernetes, it listens on all
-    interfaces, with a warning.
+    It is loopback for a loopback address, and otherwise the interface that the address names. JAX's
+    coordinator has no authentication, so it should not listen elsewhere. If the address is not one
+    of this machine, such as that of a Kubernetes service, it listens on all interfaces, with a
+    warning.
 
     Args:
-        address: The address for the others, as host:port.
+        address: The address for the other processes, as host:port.
         name: The flag or variable that gave the address, for messages.
-        one_machine: Whether the others are on this machine, where a name that ``/etc/hosts`` maps
+        one_machine: Whether the others are on this machine, so that a name that ``/etc/hosts`` maps
             to loopback reaches process 0.
 
     Raises:
@@ -112,13 +112,13 @@ def bind_address(address: str, name: str, *, one_machine: bool = False) -> str:
 
 
 def launcher_bind_address(seconds: int, *, one_machine: bool = False) -> str | None:
-    """Returns where process 0 listens if JAX finds the address by the launcher.
+    """Returns the address on which process 0 listens if JAX gets its address from the launcher.
 
-    None leaves it to JAX, as the launcher is unknown or does not say enough.
+    None leaves it to JAX, if the launcher is unknown or does not give enough information.
 
     Args:
         seconds: The longest wait for the launcher.
-        one_machine: Whether the launcher says that all processes are on this machine.
+        one_machine: Whether, according to the launcher, all processes are on this machine.
     """
     from jax._src.clusters import ClusterEnv
 
@@ -129,15 +129,15 @@ def launcher_bind_address(seconds: int, *, one_machine: bool = False) -> str | N
                     return None
                 address = kind.get_coordinator_address(seconds, None)
                 return bind_address(address, kind.name, one_machine=one_machine)
-        except Exception:  # JAX itself asks again, and says what is missing
+        except Exception:  # JAX itself asks again, and reports what is missing
             return None
     return None
 
 
 def keep_collectives_local() -> None:
-    """Makes sums between processes on the CPU listen on loopback.
+    """Makes collectives between processes on the CPU listen on loopback.
 
-    Gloo would listen on the interface that the name of the machine resolves to.
+    Otherwise Gloo listens on the interface that the machine's name resolves to.
     """
     import jax
     from jax._src import distributed, xla_bridge
@@ -164,14 +164,14 @@ def _resolved(host: str) -> set[str]:
 
 
 def _is_interface(host: str, *, loopback: bool) -> bool:
-    """Returns whether an IP address is that of one interface of this machine, perhaps loopback."""
+    """Returns whether an IP address belongs to an interface of this machine, or to loopback."""
     address = ipaddress.ip_address(host)
     allowed = loopback or not address.is_loopback
     return allowed and not address.is_unspecified and _is_own(host)
 
 
 def _is_own(host: str) -> bool:
-    """Returns whether an IP address is one of this machine."""
+    """Returns whether an IP address belongs to this machine."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
             tried.bind((host, 0))
@@ -181,11 +181,11 @@ def _is_own(host: str) -> bool:
 
 
 def check_port(address: str, bind: str, name: str) -> None:
-    """Refuses an address whose port another program of this machine has; process 0 calls it.
+    """Refuses an address whose port another program uses; called by process 0.
 
     Args:
-        address: The address for the others, as host:port.
-        bind: Where process 0 will listen, see :func:`bind_address`.
+        address: The address for the other processes, as host:port.
+        bind: The address on which process 0 will listen, see :func:`bind_address`.
         name: The flag or variable that gave the address, for the message.
 
     Raises:
@@ -209,12 +209,12 @@ def wait_for_coordinator(address: str, name: str, seconds: float | int) -> None:
     """Waits until process 0 listens.
 
     Args:
-        address: Where, as host:port.
+        address: Its address, as host:port.
         name: The flag or variable that gave the address, for the message.
         seconds: The longest wait.
 
     Raises:
-        ConfigError: The address is none, or nobody listens in time.
+        ConfigError: The address is invalid, or nobody listens in time.
     """
     host, port = _parts(address, name)
     deadline, problem = time.monotonic() + seconds, "no answer"
@@ -223,7 +223,7 @@ def wait_for_coordinator(address: str, name: str, seconds: float | int) -> None:
             with socket.create_connection((host, port), timeout=left):
                 return
         except OSError as error:
-            # A name may not be known yet, where names come with the machines.
+            # A name may not resolve yet, if names are created with the machines.
             problem = (error.strerror or str(error) or "no answer").lower()
         time.sleep(min(_EVERY, max(0.0, left)))
     raise ConfigError(
@@ -234,14 +234,14 @@ def wait_for_coordinator(address: str, name: str, seconds: float | int) -> None:
 
 @contextlib.contextmanager
 def joining(said: str, seconds: float | int) -> Iterator[None]:
-    """Context that ends this process with exit code 2 if it lasts too long.
+    """Context manager: ends this process with exit code 2 if it takes too long.
 
-    JAX joins processes in one call that nothing interrupts and that aborts with a core dump when
-    its time is over. So after ``seconds`` a thread prints the error and ends the process.
+    JAX joins processes in one call that cannot be interrupted and that aborts with a core dump on a
+    timeout. So after ``seconds``, a thread prints the error and ends the process.
 
     Args:
-        said: The error, in one line.
-        seconds: The longest that it may last.
+        said: The error, as one line.
+        seconds: The time limit.
     """
 
     def end() -> None:

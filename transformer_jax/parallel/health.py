@@ -1,4 +1,4 @@
-"""A check of devices before a run: that they hear each other, and compute the same."""
+"""A check of devices before a run: that they communicate, and compute the same."""
 
 import functools
 
@@ -18,12 +18,13 @@ _SIZE, _ROUNDS = 128, 4
 
 
 def check_devices(mesh: Mesh) -> None:
-    """Sums ones over all devices of the mesh, and compares what each of them computes.
+    """Sums ones over all devices of the mesh, and compares a computation between them.
 
-    Every process calls it together. One device has nothing to compare.
+    Every process calls it together. With one device there is nothing to compare.
 
     Raises:
-        NumericsError: The sum is not the number of devices, or some compute other bits than most.
+        NumericsError: The sum is not the number of devices, or some results differ from most
+            others.
     """
     if mesh.size == 1:
         return
@@ -35,7 +36,7 @@ def check_answers(found: np.ndarray, names: list[str]) -> None:
     """Refuses answers ``[devices, 2]`` that differ: the sum over devices, and a checksum.
 
     Raises:
-        NumericsError: It names the devices.
+        NumericsError: Names the devices.
 
     Example:
         >>> check_answers(np.array([[2, 7], [2, 7]]), ["cpu:0", "cpu:1"])
@@ -66,7 +67,7 @@ def _program(mesh: Mesh):
         x = start = jnp.sin(place)
         for _ in range(_ROUNDS):
             x = jnp.tanh(x @ start)
-        # The bits of the result: a difference in the last one is one too.
+        # The bits of the result, so that any difference counts.
         bits = lax.bitcast_convert_type(x, jnp.int32).sum()
         return jnp.stack([lax.psum(jnp.int32(1), axes), bits])[None]
 

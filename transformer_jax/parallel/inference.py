@@ -1,4 +1,4 @@
-"""Models in use on the devices of a mesh: their parameters, their programs, rows of batches."""
+"""Models in use on the devices of a mesh: parameters, programs, and rows of batches."""
 
 import contextlib
 import contextvars
@@ -40,13 +40,13 @@ _mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", defa
 
 
 def inference_mesh(config: MeshConfig) -> Mesh | None:
-    """The first devices of this machine as a mesh; None for one device.
+    """Returns the first devices of this machine as a mesh; None for one device.
 
     Args:
         config: The size of each axis. ``data=-1`` uses all devices.
 
     Raises:
-        ConfigError: A size is out of range, or there are not so many devices.
+        ConfigError: A size is out of range, or there are too few devices.
 
     Example:
         >>> inference_mesh(MeshConfig(data=1)) is None
@@ -62,7 +62,7 @@ def inference_mesh(config: MeshConfig) -> Mesh | None:
 
 @contextlib.contextmanager
 def loading_on(mesh: Mesh | None) -> Iterator[None]:
-    """Context in which models of runs are loaded onto a mesh; None is the default device."""
+    """Context manager: loads models of runs onto a mesh; None is the default device."""
     token = _mesh.set(mesh)
     try:
         yield
@@ -71,7 +71,7 @@ def loading_on(mesh: Mesh | None) -> Iterator[None]:
 
 
 def loading_mesh() -> Mesh | None:
-    """The mesh of :func:`loading_on`.
+    """Returns the mesh of :func:`loading_on`.
 
     Example:
         >>> loading_mesh() is None
@@ -81,7 +81,7 @@ def loading_mesh() -> Mesh | None:
 
 
 def mesh_of(tree: Any) -> Mesh | None:
-    """The mesh on which the arrays of a tree lie; None on one device, and of NumPy arrays.
+    """Returns the mesh of a tree's arrays; None on one device, and for NumPy arrays.
 
     Example:
         >>> mesh_of({"gain": jax.numpy.ones(3)}) is None
@@ -96,12 +96,12 @@ def mesh_of(tree: Any) -> Mesh | None:
 
 
 def shard_parameters(graph: Any, params: Any, mesh: Mesh) -> Any:
-    """The parameters of a model on the devices of a mesh, each as its declared axes say.
+    """Places the parameters of a model on a mesh, according to their declared axes.
 
     Args:
         graph: The static part of the model.
         params: Its parameters in nested dictionaries, in host memory or on devices.
-        mesh: Where they will live.
+        mesh: Their target.
 
     Raises:
         ConfigError: A parameter declares no axes.
@@ -111,7 +111,7 @@ def shard_parameters(graph: Any, params: Any, mesh: Mesh) -> Any:
 
 
 def round_up_rows(rows: int, tree: Any) -> int:
-    """The rows of a batch that the mesh of a tree of arrays divides: at least ``rows``.
+    """Returns the smallest number of rows, at least ``rows``, that divides over a tree's mesh.
 
     Example:
         >>> round_up_rows(3, {"gain": jax.numpy.ones(3)})
@@ -123,14 +123,14 @@ def round_up_rows(rows: int, tree: Any) -> int:
 
 
 class MeshProgram:
-    """``jax.jit(function)``, traced for the mesh on which its first argument lies.
+    """``jax.jit(function)``, traced for the mesh of its first argument.
 
     The first axis of all other arrays is split as rows of a batch. Other attributes are those of
     the jitted function.
 
     Args:
-        function: Its first argument is a tree of arrays, such as the parameters of a model.
-        **options: Of ``jax.jit``.
+        function: Function whose first argument is a tree of arrays, such as a model's parameters.
+        **options: Arguments of ``jax.jit``.
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any):
@@ -141,13 +141,13 @@ class MeshProgram:
         self.jitted = jax.jit(split, **options)
 
     def __call__(self, first: Any, *rest: Any, **settings: Any) -> Any:
-        """The result of the function, on the devices of the mesh."""
+        """Calls the function, on the devices of the mesh."""
         mesh = mesh_of(first)
         if mesh is None:
             return self.jitted(first, *rest, **settings)
         with on_mesh(mesh):
             made = self.jitted(first, *rest, **settings)
-        # Devices of one CPU that wait for each other take the threads of the next program.
+        # CPU devices that wait for each other would use up the threads of the next program.
         is_cpu = mesh.devices.flat[0].platform == "cpu"
         return jax.block_until_ready(made) if is_cpu else made
 
@@ -162,7 +162,7 @@ class MeshProgram:
 
 
 def split_model(model: Any) -> tuple[Any, Any]:
-    """The graph and the parameters of a model, or of what is that pair already.
+    """Splits a model into graph and parameters; such a pair is returned unchanged.
 
     Example:
         >>> graph, params = split_model(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
@@ -176,7 +176,7 @@ def split_model(model: Any) -> tuple[Any, Any]:
 
 
 def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
-    """Graph and parameters of a model as :func:`prepare_for_decoding` makes it, for its device.
+    """Prepares graph and parameters for decoding with :func:`prepare_for_decoding`.
 
     Parameters on a mesh stay there, laid out as the new ones declare.
 
@@ -195,19 +195,19 @@ def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
     return graph, shard_parameters(graph, params, mesh)
 
 
-# On a CPU, weights of this width come from memory and lie best in the order of outputs: products of
-# 4 to 32 rows take 0.7 to 0.9 of the time. Those of half of it come from caches, and take 1.1 to
-# 1.5 of it.
+# On a CPU, weights of this width are read from memory and are best ordered by output: products of 4
+# to 32 rows take 0.7 to 0.9 of the time. Weights of half the width fit in caches, and take 1.1 to
+# 1.5 of the time.
 WIDE = 512
 
 
 def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
-    """A model that computes the same and decodes faster; the model that is given does not change.
+    """Returns an equivalent model that decodes faster; ``model`` does not change.
 
-    Layers that are stacked along an axis, which would be copied at every token, become modules of
-    their own; query, key and value projections become one; kernels of at least ``wide`` rows and
-    columns are transposed (:func:`transformer_jax.functional.layers.linear_transposed`). Where the
-    model computes in bfloat16, matrices are cast to it once instead of at every token.
+    Stacked layers, which would be copied at every token, become separate modules; query, key and
+    value projections become one; kernels with at least ``wide`` rows and columns are transposed
+    (:func:`transformer_jax.functional.layers.linear_transposed`). If the model computes in
+    bfloat16, matrices are cast to it once instead of at every token.
 
     Args:
         model: A decoder, an encoder-decoder or a part of one.
@@ -241,7 +241,7 @@ def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
 
 
 def _cast(model: Any) -> Any:
-    """The model with matrices in the type that its stacks compute in."""
+    """Returns the model with matrices in its compute dtype."""
     found = [part for _, part in nnx.iter_modules(model) if isinstance(part, Stack)]
     if not found:
         return model

@@ -1,4 +1,4 @@
-"""Finds the launcher that started this process as one of several, by its variables."""
+"""Detection of the launcher that started this process as one of several, by its variables."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,16 +14,16 @@ _ALONE = "or JAX_NUM_PROCESSES=1 for a run of its own"
 
 
 class ProcessLaunch(NamedTuple):
-    """The place of a process among the others of its run.
+    """The place of a process among all processes of its run.
 
     Attributes:
         launcher: Name of the launcher, for messages.
-        address: Where process 0 listens, as host:port; None lets JAX ask the launcher.
+        address: Address on which process 0 listens, as host:port; None lets JAX ask the launcher.
         num_processes: Number of processes; None lets JAX ask the launcher.
         process_id: Number of this process, from 0; None lets JAX ask the launcher.
-        local_devices: The devices of this process by number; None is all that JAX chooses.
-        names: Where the address, the number and the process number come from, for messages.
-        one_machine: Whether the launcher says that all processes are on this machine.
+        local_devices: Indices of this process's devices; None is all that JAX chooses.
+        names: Sources of the address, the number and the process number, for messages.
+        one_machine: Whether, according to the launcher, all processes are on this machine.
     """
 
     launcher: str
@@ -36,18 +36,18 @@ class ProcessLaunch(NamedTuple):
 
 
 def find_launch(environ: Mapping[str, str]) -> ProcessLaunch | None:
-    """Returns the place of this process among others, or None for a process alone.
+    """Returns the place of this process among others, or None for a single process.
 
-    It knows the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and
-    ``JAX_PROCESS_ID``, SLURM's ``srun``, Open MPI 4, torchrun, TPU pods, and with
-    ``JAX_COORDINATOR_ADDRESS`` Open MPI 5, MPICH and Intel MPI.
+    Recognizes the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and
+    ``JAX_PROCESS_ID``, SLURM's ``srun``, Open MPI 4, torchrun and TPU pods, and with
+    ``JAX_COORDINATOR_ADDRESS`` also Open MPI 5, MPICH and Intel MPI.
 
     Args:
         environ: Variables of the process, such as ``os.environ``.
 
     Raises:
-        ConfigError: Variables of a launcher of several processes, some of which are missing or no
-            numbers. Each process would train a run of its own.
+        ConfigError: Some variables of a launcher of several processes are missing or invalid, so
+            each process would train its own run.
 
     Example:
         >>> find_launch({"PMI_SIZE": "2", "PMI_RANK": "1", "JAX_COORDINATOR_ADDRESS": "a:1"})[1:4]
@@ -57,7 +57,7 @@ def find_launch(environ: Mapping[str, str]) -> ProcessLaunch | None:
         return None
     if len(found := [name for name in _JAX if name in environ]) > (found == [_JAX[0]]):
         return _jax(environ)
-    # An mpirun inside a job of SLURM comes before the job.
+    # An mpirun inside a SLURM job takes precedence over the job.
     for launch in (_open_mpi, _hydra, _slurm, _pmi, _torchrun, _tpu):
         if (made := launch(environ)) is not None:
             return made
@@ -83,10 +83,10 @@ def _jax(environ: Mapping[str, str]) -> ProcessLaunch:
 
 def _slurm(environ: Mapping[str, str]) -> ProcessLaunch | None:
     if "SLURM_STEP_NODELIST" not in environ or _size(environ, "SLURM_NTASKS") == 1:
-        return None  # a script of sbatch is one process, whatever it may start
+        return None  # an sbatch script is one process, whatever it starts
     devices = environ.get("SLURM_GPUS_ON_NODE", "")
     alone = environ.get("SLURM_STEP_TASKS_PER_NODE", "").split("(")[0] == "1"
-    # JAX would give the only task of a node one of its GPUs.
+    # JAX would give the only task on a node just one of its GPUs.
     local = tuple(range(int(devices))) if alone and devices.isdecimal() else None
     return ProcessLaunch(
         "SLURM", local_devices=local, one_machine=environ.get("SLURM_STEP_NUM_NODES") == "1"
@@ -96,7 +96,7 @@ def _slurm(environ: Mapping[str, str]) -> ProcessLaunch | None:
 def _open_mpi(environ: Mapping[str, str]) -> ProcessLaunch | None:
     if _size(environ, "OMPI_COMM_WORLD_SIZE") == 1:
         return None
-    if "OMPI_MCA_orte_hnp_uri" in environ:  # by which JAX finds the others; Open MPI 5 has none
+    if "OMPI_MCA_orte_hnp_uri" in environ:  # JAX finds the others by it; absent in Open MPI 5
         return ProcessLaunch("Open MPI")
     names = (_JAX[0], "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
     local = ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -119,7 +119,7 @@ def _pmi(environ: Mapping[str, str]) -> ProcessLaunch | None:
 def _addressed(
     environ: Mapping[str, str], launcher: str, names: tuple[str, ...], local: str, of: str
 ) -> ProcessLaunch:
-    """By size and rank of a launcher, and an address that the user gives."""
+    """From a launcher's size and rank, and an address given by the user."""
     address, *_ = _all(environ, names, f"set {_JAX[0]}=host:port, {_ALONE}")
     size, rank = _numbers(environ, names[1:])
     device, shared = _own_device(environ, local, of), environ.get(of) == str(size)
@@ -133,7 +133,7 @@ def _torchrun(environ: Mapping[str, str]) -> ProcessLaunch | None:
         return None
     host, *_ = _all(environ, _TORCHRUN, f"torchrun sets all of them; set them, {_ALONE}")
     port, size, rank = _numbers(environ, _TORCHRUN[1:])
-    # torchrun itself listens on its port.
+    # torchrun itself listens on its own port.
     address, devices = f"{host}:{port + 1}", _own_device(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     shared = environ.get("LOCAL_WORLD_SIZE") == str(size)
     return ProcessLaunch(

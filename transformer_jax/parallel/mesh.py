@@ -1,4 +1,4 @@
-"""Devices in a mesh, processes that work as one, and the rows that each of them holds."""
+"""Meshes of devices, groups of processes, and the rows that each process holds."""
 
 import dataclasses
 import json
@@ -44,12 +44,12 @@ __all__ = [
 
 
 def devices_of(config: DistributedConfig) -> list[jax.Device]:
-    """The devices that a run may use: of a single process, ``num_local_devices`` of its own.
+    """Returns the devices that a run may use: ``num_local_devices`` in a single process.
 
-    Several processes use all devices that :func:`initialize` gave them.
+    Several processes use all devices that :func:`initialize` assigned to them.
 
     Raises:
-        ConfigError: The process does not have so many.
+        ConfigError: The process has fewer devices.
 
     Example:
         >>> len(devices_of(DistributedConfig(num_local_devices=1)))
@@ -69,15 +69,15 @@ def devices_of(config: DistributedConfig) -> list[jax.Device]:
 def make_mesh(
     config: MeshConfig = MeshConfig(), devices: Sequence[Any] | None = None, **sizes: int
 ) -> Mesh:
-    """The devices as ``data x fsdp x context x tensor``, left to the compiler to spread work over.
+    """Arranges devices as ``data x fsdp x context x tensor``; the compiler distributes the work.
 
     Args:
         config: The size of each axis.
-        devices: All of every process, if None.
-        sizes: ``data``, ``fsdp``, ``context``, ``tensor``, in place of those of ``config``.
+        devices: The devices; None is all of every process.
+        sizes: ``data``, ``fsdp``, ``context`` and ``tensor``, overriding ``config``.
 
     Raises:
-        ConfigError: There is no such axis, or the sizes do not multiply to the number of devices.
+        ConfigError: An unknown axis, or the product of the sizes is not the number of devices.
 
     Example:
         >>> make_mesh(devices=jax.devices()[:1], fsdp=1).axis_names
@@ -89,7 +89,7 @@ def make_mesh(
     config = dataclasses.replace(config, **sizes)
     devices = jax.devices() if devices is None else devices
     shape = mesh_shape(config, len(devices))
-    # An axis may be a part of a physical axis of a TPU slice: else most meshes of a v6e-16 are
+    # An axis may be a part of a physical axis of a TPU slice: otherwise most meshes of a v6e-16 are
     # refused.
     grid = mesh_utils.create_device_mesh(
         tuple(shape.values()), devices, allow_split_physical_axes=True
@@ -98,10 +98,10 @@ def make_mesh(
 
 
 def mesh_shape(config: MeshConfig, number: int) -> dict[str, int]:
-    """The size of each axis of the mesh of so many devices.
+    """Returns the size of each axis of a mesh with this number of devices.
 
     Raises:
-        ConfigError: The sizes do not multiply to the number of devices.
+        ConfigError: The product of the sizes is not the number of devices.
 
     Example:
         >>> mesh_shape(MeshConfig(tensor=2), 8)
@@ -110,7 +110,7 @@ def mesh_shape(config: MeshConfig, number: int) -> dict[str, int]:
     n, data = number, config.data
     inner = {"fsdp": config.fsdp, "context": config.context, "tensor": config.tensor}
     product = math.prod(inner.values())
-    # An axis of one device is not worth a word in a message.
+    # Axes with one device are not mentioned in messages.
     named = {name: size for name, size in inner.items() if size > 1 or name != "context"}
     if n % product:
         divisors = ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
@@ -133,13 +133,13 @@ def mesh_shape(config: MeshConfig, number: int) -> dict[str, int]:
 def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
     """Joins this process to the others of its run, before any device is used; False if alone.
 
-    With flags, by them; else as the launcher says (:func:`.launchers.find_launch`). A single
+    Settings come from flags, or else from the launcher (:func:`.launchers.find_launch`). A single
     process does nothing.
 
     Raises:
-        ConfigError: Some of the flags (or variables of a launcher) without the others, or out of
-            range; process 0 does not answer in time. Where others do not come in time, the process
-            ends with one line and exit code 2.
+        ConfigError: Some of the flags (or launcher variables) without the others, or out of range;
+            or process 0 does not answer in time. If other processes do not join in time, the
+            process ends with one line and exit code 2.
     """
     flags = {
         "distributed.coordinator_address": config.coordinator_address,
@@ -174,7 +174,7 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
 
 
 def _join(launch: ProcessLaunch, local: tuple[int, ...] | None, config: DistributedConfig) -> None:
-    """Joins the other processes, or says which of them is missing."""
+    """Joins the other processes, or reports which of them is missing."""
     seconds, address, name = config.initialization_timeout_seconds, launch.address, launch.names[0]
     began = time.monotonic()
     bind = None  # leaves it to JAX
@@ -204,8 +204,8 @@ def _join(launch: ProcessLaunch, local: tuple[int, ...] | None, config: Distribu
             launch.process_id,
             local_device_ids=None if local is None else list(local),
             heartbeat_timeout_seconds=config.heartbeat_timeout_seconds,
-            initialization_timeout=seconds + 60,  # later than ours
-            # None looks for the launcher.
+            initialization_timeout=seconds + 60,  # later than our own timeout
+            # None detects the launcher.
             cluster_detection_method=None if address is None else "deactivate",
             coordinator_bind_address=bind,
         )
@@ -234,13 +234,13 @@ def is_main_process() -> bool:
 
 
 def sync_global_devices(name: str) -> None:
-    """Waits until every process has come to the same ``name``."""
+    """Waits until every process has reached the same ``name``."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
 def gather_to_host(tree: Any) -> Any:
-    """All arrays of a tree, whole, in host memory; every process calls it and gets them."""
+    """Gathers all arrays of a tree in host memory; every process calls it and gets them."""
     if jax.process_count() > 1:
         tree = multihost_utils.process_allgather(tree, tiled=True)
     return jax.device_get(tree)
@@ -250,7 +250,7 @@ def broadcast_json(value: Any) -> Any:
     """Returns the value of the first process on every process; all call it together.
 
     Args:
-        value: What JSON can hold; only that of the first process counts.
+        value: A JSON value; only the first process's matters.
     """
     if jax.process_count() == 1:
         return value
@@ -265,10 +265,10 @@ def broadcast_json(value: Any) -> Any:
 def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, " R"]:
     """Returns the rows of a batch that the devices of this process hold, in order.
 
-    Asked of the mesh: with a tensor axis across processes, several need the same rows.
+    The mesh decides: with a tensor axis across processes, several need the same rows.
 
     Raises:
-        ConfigError: The rows do not divide over the mesh.
+        ConfigError: The mesh does not divide the rows.
 
     Example:
         >>> local_rows(make_mesh(MeshConfig(), jax.devices()[:1]), 3)
@@ -285,17 +285,17 @@ def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, " R"]:
 
 
 def shard_batch(batch: Mapping[str, Any], mesh: Mesh, rows: int | None = None) -> dict[str, Any]:
-    """A batch on the devices of the mesh, split by rows.
+    """Places a batch on the devices of the mesh, split by rows.
 
     Args:
         batch: Arrays, or dictionaries of them, with either all rows or only those of
             :func:`local_rows`.
-        mesh: Where it goes.
-        rows: Of the whole batch; None is as many as the arrays have, in a single process.
+        mesh: The mesh.
+        rows: Rows of the complete batch; None is the rows of the arrays, in a single process.
 
     Raises:
-        ConfigError: The rows do not divide over the mesh, or an array has neither all rows nor
-            the local ones.
+        ConfigError: The mesh does not divide the rows, or an array has neither all rows nor the
+            local ones.
     """
     is_array = lambda node: not isinstance(node, dict)
     if rows is None:
@@ -303,7 +303,7 @@ def shard_batch(batch: Mapping[str, Any], mesh: Mesh, rows: int | None = None) -
             raise ConfigError("shard_batch in several processes needs the rows of the whole batch")
         rows = len(jax.tree.leaves(dict(batch), is_leaf=is_array)[0])
     sharding, held = batch_sharding(mesh), local_rows(mesh, rows)
-    # Where each row of the whole batch lies in an array of the local ones.
+    # The index of each row of the complete batch within an array of local rows.
     place = np.zeros(rows, np.int64)
     place[held] = np.arange(len(held))
 
@@ -318,7 +318,7 @@ def shard_batch(batch: Mapping[str, Any], mesh: Mesh, rows: int | None = None) -
 
         def part(index: Any) -> np.ndarray:
             lines = where[index[0]]
-            # Rows held together are one slice, which is no copy.
+            # Contiguous rows are one slice, which is not a copy.
             if len(lines) and lines[-1] - lines[0] + 1 == len(lines):
                 return x[lines[0] : lines[-1] + 1]
             return x[lines]

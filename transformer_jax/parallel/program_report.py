@@ -19,7 +19,7 @@ __all__ = [
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
-# What a fused kernel is called in a compiled program: attention on GPUs, any Pallas kernel on TPUs.
+# The names of fused kernels in compiled programs: attention on GPUs, any Pallas kernel on TPUs.
 _KERNELS = {
     "__cudnn$fmhaSoftmax": "cudnn",
     "__cudnn$fmhaSoftmaxBackward": "cudnn backward",
@@ -29,19 +29,19 @@ _BITS = {"pred": 8, "s4": 4, "u4": 4} | {
     f"{kind}{bits}": bits for kind in "fsu" for bits in (8, 16, 32, 64)
 }
 _ARRAY = re.compile(r"\b(pred|bf16|f8\w*|[fsu]\d+)\[([\d,]*)\]")
-# A TPU's reduce-scatter is a fusion of this name, in which an all-reduce is written.
+# A TPU's reduce-scatter is a fusion of this name that contains an all-reduce.
 _REDUCE_SCATTER = re.compile(r"^\s*%all-reduce-scatter\S* \(.*\) -> (.*) \{$")
 _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
 _CALL = re.compile(r'custom_call_target="([^"]+)"')
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) .*\{$")
 _BODY = re.compile(r"\bbody=%([\w.\-]+)")
 _COPY = re.compile(r"= \(?(\w+)\[([\d,]*)\]\S* .*\bcopy(?:-start)?\(")
-_VMEM = "S(1)"  # the memory of an array, in its layout
+_VMEM = "S(1)"  # the memory space of an array, in its layout
 _HOST = re.compile(r"\b(infeed|outfeed|send|recv|\w*callback\w*)\(")
 _NAME = re.compile(r'op_name="([^"]*)"')
-# An exchange that a TPU makes beside other work is written in each of its parts.
+# An asynchronous exchange on a TPU appears in each of its parts.
 _CHAIN = re.compile(r'chain_id="(\d+)"')
-# Written as the number of groups and of devices in each, as the devices, or as axes of a mesh.
+# The number of groups and of devices in each, or the devices, or the axes of a mesh.
 _GROUPS = re.compile(
     r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]+)\}|mesh\[([^\]]*)\] \{([^}]*)\})"
 )
@@ -52,9 +52,9 @@ class Collective(NamedTuple):
 
     Attributes:
         kind: One of :data:`COLLECTIVES`.
-        bytes: Of its result.
-        operation: What it is for, as JAX names it; empty if the compiler does not say.
-        devices: How many exchange with each other; 0 if the program's text does not say.
+        bytes: Size of its result in bytes.
+        operation: The operation that it belongs to, as named by JAX; empty if unknown.
+        devices: Number of devices in a group; 0 if the program's text does not show it.
     """
 
     kind: str
@@ -65,18 +65,18 @@ class Collective(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ProgramReport:
-    """The bytes that a program needs on each device, and its operations there.
+    """The memory that a program needs on each device, and its operations there.
 
     Attributes:
         arguments: Bytes of its inputs.
-        temporaries: Bytes that it needs besides inputs and outputs.
-        outputs: Bytes of its results.
-        aliased: Bytes of results that lie where inputs lay.
-        collectives: Every exchange between devices that the program's text holds; one inside a
-            loop takes place at each iteration.
-        kernels: Calls of fused kernels, by name.
-        copied: Bytes of the largest array that a loop copies at each turn, other than to or from a
-            TPU's memory beside the processor (vmem).
+        temporaries: Bytes in addition to inputs and outputs.
+        outputs: Bytes of its outputs.
+        aliased: Bytes of outputs that reuse the memory of inputs.
+        collectives: Every exchange between devices in the program's text; one inside a loop takes
+            place in each iteration.
+        kernels: Number of calls of each fused kernel.
+        copied: Bytes of the largest array that a loop copies in each iteration, except to or from a
+            TPU's on-chip memory (vmem).
         host: Operations that wait for the host, such as a callback to Python.
     """
 
@@ -91,7 +91,7 @@ class ProgramReport:
 
     @property
     def memory(self) -> int:
-        """Bytes that a device needs for the program."""
+        """Bytes of memory that the program needs on a device."""
         return self.arguments + self.temporaries + self.outputs - self.aliased
 
     def communicated(self) -> dict[str, int]:
@@ -106,7 +106,7 @@ def report(compiled: Any) -> ProgramReport:
     """Reports the memory, communication and kernels of a compiled program.
 
     Args:
-        compiled: What ``jax.jit(f).lower(...).compile()`` gives.
+        compiled: Result of ``jax.jit(f).lower(...).compile()``.
     """
     memory, text = compiled.memory_analysis(), compiled.as_text()
     return ProgramReport(
@@ -122,7 +122,7 @@ def report(compiled: Any) -> ProgramReport:
 
 
 def loop_lines(text: str) -> Iterator[str]:
-    """The operations of the bodies of a compiled program's loops.
+    """The operations in the loop bodies of a compiled program.
 
     Example:
         >>> text = '''%turn (state: f32[8]) -> f32[8] {
@@ -176,7 +176,7 @@ def collectives(text: str) -> Iterator[Collective]:
         >>> len(list(collectives(chr(10).join([part, part]))))
         1
     """
-    scattered = None  # what the fusion that is read leaves on each device
+    scattered = None  # the part that the current fusion leaves on each device
     chains = set()
     for line in text.splitlines():
         if match := _REDUCE_SCATTER.match(line):
@@ -201,7 +201,7 @@ def collectives(text: str) -> Iterator[Collective]:
 
 
 def _group_size(line: str) -> int:
-    """The devices of a group.
+    """The number of devices in a group.
 
     Example:
         >>> ways = "[4,2]<=[8]", "{{0,4},{1,5}}", "mesh['a'=2,'b'=4] {'a'}"
@@ -220,7 +220,7 @@ def _group_size(line: str) -> int:
 
 
 def _result_bytes(shape: str, start: bool) -> int:
-    """Bytes of a result; that of an asynchronous start is a tuple of operands and results."""
+    """Bytes of a result; an asynchronous start has a tuple of operands and results."""
     sizes = [_bytes(kind, dims) for kind, dims in _ARRAY.findall(shape)]
     if not start or not shape.startswith("("):
         return sum(sizes)

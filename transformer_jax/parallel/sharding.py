@@ -36,7 +36,7 @@ def shardings(
     Args:
         params: Parameters with their declarations, real or abstract
             (:func:`transformer_jax.models.layers.parameters.parameters`).
-        mesh: Where they will live.
+        mesh: The mesh.
         rules: Logical axis to mesh axis.
 
     Raises:
@@ -53,7 +53,7 @@ def shardings(
     def of(path: tuple, param: Any) -> NamedSharding:
         name = path_name(path)
         axes = _declared_axes(name, param)
-        # Layers differ in their index alone, and need no line each in the log.
+        # Layers differ only by index, and do not each need a line in the log.
         what = re.sub(r"/\d+/", "/*/", name)
         return NamedSharding(
             mesh, partition_spec(axes, param.shape, mesh.shape, rules=rules, what=what)
@@ -75,13 +75,13 @@ def _declared_axes(name: str, param: Any) -> tuple[str | None, ...]:
 
 
 def make_placer(params: Parameters, mesh: Mesh) -> Callable[[str, np.ndarray], jax.Array]:
-    """A function from a parameter's path and values to its parts on the devices of ``mesh``.
+    """A function from a parameter's path and values to its shards on the devices of ``mesh``.
 
-    Each process puts what its own devices hold; no device ever holds more.
+    Each process places what its own devices hold; no device ever holds more.
 
     Args:
         params: The model's parameters with their declarations, real or abstract.
-        mesh: Where they will live.
+        mesh: The mesh.
 
     Raises:
         ConfigError: A parameter that declares no axes.
@@ -100,16 +100,16 @@ def make_placer(params: Parameters, mesh: Mesh) -> Callable[[str, np.ndarray], j
 def shardings_like(
     tree: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh | AbstractMesh
 ) -> PyTree:
-    """The shardings of a tree that holds copies of the parameters, such as an optimizer's state.
+    """The shardings of a tree with copies of the parameters, such as an optimizer's state.
 
-    A leaf lives like the parameter whose path its own path ends with, if their shapes are equal
-    too; any other leaf (a count, a factored row) is whole on every device.
+    A leaf is sharded like the parameter whose path its own path ends with, if their shapes are
+    equal; any other leaf (a count, a factored row) is replicated.
 
     Args:
         tree: Arrays or ``jax.ShapeDtypeStruct``.
         params: The parameters.
         shardings: The parameters' shardings.
-        mesh: Where they live.
+        mesh: The mesh.
     """
     known = {
         tuple(path_name(path).split("/")): (leaf.shape, sharding)
@@ -130,12 +130,12 @@ def shardings_like(
 
 
 def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
-    """Whole on every device."""
+    """The sharding that replicates an array on every device."""
     return NamedSharding(mesh, P())
 
 
 def num_batch_shards(mesh: Mesh | AbstractMesh) -> int:
-    """Returns the number of device groups that share a batch's rows, which it divides."""
+    """Returns the number of device groups that a batch's rows are split over."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 

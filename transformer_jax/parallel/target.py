@@ -1,4 +1,4 @@
-"""Devices that need not be there: what programs are compiled for, and what each device has."""
+"""Devices to compile or plan for, which need not be present."""
 
 import contextlib
 import dataclasses
@@ -23,10 +23,10 @@ class DeviceType:
 
     Attributes:
         platform: ``gpu`` or ``tpu``.
-        memory: Bytes of its memory that its driver or compiler gives to programs.
-        flops: Products and sums of bfloat16 numbers a second, dense.
-        bandwidth: Bytes a second from and to its memory.
-        kinds: Values of ``device_kind`` by which JAX names it.
+        memory: Bytes of memory that its driver or compiler makes available to programs.
+        flops: Dense bfloat16 operations per second.
+        bandwidth: Bytes per second from and to its memory.
+        kinds: Values of ``device_kind`` in JAX.
     """
 
     platform: str
@@ -38,9 +38,9 @@ class DeviceType:
 
 _GB, _GIB, _T = 10**9, 2**30, 1e12
 
-# Speeds are of the data sheets of NVIDIA (dense figures, half of those with sparsity) and the
-# system architecture pages of Cloud TPU; memory is what CUDA shows, and what libtpu's compiler
-# calls available, which is less than the data sheets say.
+# Speeds are from NVIDIA's data sheets (dense figures, half of those with sparsity) and Cloud TPU's
+# system architecture pages; memory is as reported by CUDA and by libtpu's compiler, which is less
+# than in the data sheets.
 DEVICES: dict[str, DeviceType] = {
     "a100": DeviceType("gpu", 85 * _GB, 312 * _T, 2.04 * _T, ("NVIDIA A100-SXM4-80GB",)),
     "h100": DeviceType("gpu", 85 * _GB, 989 * _T, 3.35 * _T, ("NVIDIA H100 80GB HBM3",)),
@@ -59,7 +59,7 @@ _ALLOWED = (
     "v5p:2x2x2 or v6e:4x4, or the memory of a device, such as 80GiB or 80GiB:8"
 )
 _DESCRIBED = ("h200",)  # GPUs with a description for the compiler, targets/NAME.txtpb
-# Slices of TPUs whose chips lie in a plane; the others are cuboids.
+# TPU slices whose chips form a plane; the others are cuboids.
 _PLANES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 
 _CAPABILITIES = {"a100": "8.0"}
@@ -75,12 +75,12 @@ class Target:
     """Devices to compile for, or to estimate memory for.
 
     Attributes:
-        name: As it was given, such as ``v5e:2x4``.
-        type: What each device has.
-        devices: As JAX describes them: they can be compiled for, not run on. Empty where there is
-            no compiler for them.
-        number: How many devices there are.
-        why: Why there is no compiler; empty where there is one.
+        name: The given name, such as ``v5e:2x4``.
+        type: Properties of each device.
+        devices: Devices in JAX's form: they can be compiled for, not run on. Empty if there is no
+            compiler for them.
+        number: Number of devices.
+        why: Reason why there is no compiler; empty if there is one.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Target:
 
     @property
     def device(self) -> Any:
-        """One of the devices: what has its ``platform`` and its ``compute_capability``."""
+        """One of the devices: an object with ``platform`` and ``compute_capability``."""
         if self.devices:
             return self.devices[0]
         gpu = self.type.platform == "gpu"
@@ -111,10 +111,10 @@ class Target:
 
     @property
     def usable(self) -> int:
-        """Bytes that programs can use: JAX takes a part of a GPU's memory when it starts.
+        """Bytes available to programs: JAX reserves a part of a GPU's memory when it starts.
 
-        ``XLA_PYTHON_CLIENT_MEM_FRACTION`` is that part, 0.75 if it is not set. A memory that was
-        given as such is that of programs.
+        ``XLA_PYTHON_CLIENT_MEM_FRACTION`` is that part, by default 0.75. A target given as a memory
+        size has all of it available.
         """
         if self.type.platform != "gpu" or not self.type.kinds:
             return self.type.memory
@@ -137,9 +137,9 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """The devices of a name: ``h200:8``, ``h200:2x8`` of two machines, or a slice ``v5e:4x4``.
+    """Returns the devices for a name: ``h200:8``, ``h200:2x8`` on two machines, or ``v5e:4x4``.
 
-    Needs the compilers of the platform, ``pip install transformer_jax[aot]``; no device.
+    Needs the compilers of the platform, ``pip install transformer_jax[aot]``, but no device.
 
     Raises:
         ConfigError: An unknown name, a slice that does not exist, or no compiler for it.
@@ -157,12 +157,12 @@ def find_target(name: str) -> Target:
 
 
 def plan_target(name: str) -> Target:
-    """The devices to plan for; those of a memory size, or without a compiler, are estimated for.
+    """Returns the devices to plan for; without a compiler, their memory is only estimated.
 
     Args:
-        name: As for :func:`find_target`, or the memory that programs have on each device, with the
-            number of devices where it is not 1: ``80GiB``, ``80GiB:8``. Such a device is a GPU
-            whose memory alone is known.
+        name: As for :func:`find_target`, or the memory available to programs on each device, with
+            the number of devices if it is not 1: ``80GiB``, ``80GiB:8``. Such a device is a GPU
+            with only its memory known.
 
     Raises:
         ConfigError: An unknown name, a malformed size, or a slice that does not exist.
@@ -195,7 +195,7 @@ def _sized(name: str) -> Target:
 
 
 def _named(name: str) -> tuple[str, str, DeviceType]:
-    """The kind of devices, their number or shape, and what each has."""
+    """Returns the kind of devices, their number or shape, and the properties of each."""
     kind, _, size = name.partition(":")
     device = DEVICES.get(kind)
     pattern = _TPU if device is not None and device.platform == "tpu" else _GPU
@@ -237,13 +237,13 @@ def _missing_compiler(platform: str) -> str | None:
 
 def _topology(kind: str, size: str, platform: str) -> Any:
     if platform == "tpu":
-        # Without it libtpu looks for the metadata server of a cloud machine, for minutes.
+        # Without it, libtpu looks for the metadata server of a cloud machine, for minutes.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-        # Two plans at a time: what only compiles locks no device.
+        # Allows two plans at a time: compiling alone locks no device.
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         how: dict[str, Any] = {}
         if math.prod(map(int, size.split("x"))) == 1:
-            how["chips_per_host_bounds"] = [1, 1, 1]  # else a machine has four
+            how["chips_per_host_bounds"] = [1, 1, 1]  # otherwise a machine has four
         if kind == "v4":
             how["chip_config_name"] = "megacore"  # both cores of a chip are one device
         return topologies.get_topology_desc(platform="tpu", topology_name=f"{kind}:{size}", **how)
@@ -259,7 +259,7 @@ def _topology(kind: str, size: str, platform: str) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the compilers' libraries write to the terminal as they are loaded."""
+    """Context manager: hides what the compilers' libraries write to the terminal on loading."""
     with open(os.devnull, "w") as nothing, _stderr_to(nothing.fileno()):
         yield
 
@@ -277,10 +277,10 @@ def _stderr_to(file: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def compile_only(target: Target) -> Iterator[None]:
-    """Inside, programs can be lowered for a target whose libraries are not on this machine.
+    """Context manager: programs can be lowered for a target without its libraries.
 
-    JAX asks the machine for cuDNN's version before it lowers cuDNN's attention: inside, it is the
-    version that the target's description names.
+    JAX asks the machine for cuDNN's version before it lowers cuDNN's attention: here it gets the
+    version in the target's description.
     """
     if target.type.platform != "gpu":
         yield

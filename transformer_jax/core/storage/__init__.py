@@ -1,1 +1,1 @@
-"""Object stores, and the local folders that stand for what is in them."""
+"""Object stores, and the local folders that mirror them."""

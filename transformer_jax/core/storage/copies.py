@@ -1,7 +1,7 @@
-"""Folders that are kept on an object store.
+"""Folders mirrored on an object store.
 
-Object stores replace an object as a whole, but rename nothing. A folder with a ``manifest.json``
-is therefore complete if and only if its manifest is there: it is written last and removed first.
+Object stores replace an object atomically, but cannot rename. So a folder with a ``manifest.json``
+is complete if and only if its manifest exists: it is written last and removed first.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 _MISSING: list[object] = []
-_INDEX = ".objects.json"  # what was last seen of each object, beside its local copy
-EXPORTS = ("ctranslate2",)  # folders that using a run makes in it
-_SETTINGS = ("config.json", "tokenizer.json")  # without which a run is none
-_SEALED = ("checkpoints", "frozen")  # whose folders do not count without their manifest
-_TRIES = 5  # listings, where objects vanish between listing and reading
+_INDEX = ".objects.json"  # what was last seen of each object, next to its local copy
+EXPORTS = ("ctranslate2",)  # folders that using a run creates in it
+_SETTINGS = ("config.json", "tokenizer.json")  # without which there is no run
+_SEALED = ("checkpoints", "frozen")  # folders that are ignored without their manifest
+_TRIES = 5  # number of listings, if objects vanish between listing and reading
 
 Chosen = Callable[[str], bool]
 
@@ -44,7 +44,7 @@ def _none(name: str) -> bool:
 
 
 def _allowed() -> None:
-    """No other process can write."""
+    """Does nothing: no other process can write."""
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class Storage(Protocol):
     """The permanent place of a run folder."""
 
     def names(self) -> set[str]:
-        """The names at the top of what is kept."""
+        """Returns the top-level names in the store."""
 
     def fetch(self) -> None:
         """Makes the folder equal to the stored copy."""
@@ -60,31 +60,31 @@ class Storage(Protocol):
     def publish(
         self, drafts: Mapping[str, Path] = {}, check: Callable[[], None] = _allowed
     ) -> None:
-        """Makes the stored copy equal to the folder, with drafts under their later names.
+        """Makes the stored copy equal to the folder, with drafts under their final names.
 
         Args:
-            drafts: Complete folders by the names that they will have, below the folder.
-            check: Raises an error if another process has the run by now.
+            drafts: Complete folders by their final names, relative to the folder.
+            check: Raises an error if another process has taken over the run.
         """
 
 
 class LocalStorage:
-    """A folder that is itself what is kept: flushed files and renames make it durable."""
+    """A local folder, which is itself the store: flushed files and renames make it durable."""
 
     def __init__(self, folder: Path):
         self._folder = folder
 
     def names(self) -> set[str]:
-        """The names in the folder."""
+        """Returns the names in the folder."""
         return set(os.listdir(self._folder)) if self._folder.is_dir() else set()
 
     def fetch(self) -> None:
-        """The folder is what is kept."""
+        """Does nothing: the folder is the store."""
 
     def publish(
         self, drafts: Mapping[str, Path] = {}, check: Callable[[], None] = _allowed
     ) -> None:
-        """The folder is what is kept; drafts are when they are renamed."""
+        """Does nothing: the folder is the store; drafts are stored when they are renamed."""
 
 
 class _File(NamedTuple):
@@ -94,12 +94,12 @@ class _File(NamedTuple):
 
 
 class ObjectStorage:
-    """A folder whose files are kept as objects.
+    """A folder whose files are stored as objects.
 
     Args:
-        url: Of the objects.
+        url: URL of the objects.
         folder: The local copy.
-        ignored: Whether a path below the folder is never published, nor removed by a fetch.
+        ignored: Whether a path in the folder is never published, and never removed by a fetch.
     """
 
     def __init__(self, url: str, folder: Path, ignored: Chosen = _none):
@@ -107,17 +107,17 @@ class ObjectStorage:
         self._ignored = ignored
 
     def names(self) -> set[str]:
-        """The names at the top of the objects."""
+        """Returns the top-level names of the objects."""
         return {name.split("/")[0] for name in self._listed()}
 
     def fetch(self, omitted: Chosen = _none) -> None:
         """Makes the folder equal to the objects.
 
         Args:
-            omitted: Whether an object is not downloaded.
+            omitted: Whether to skip an object.
 
         Raises:
-            OSError: The store cannot be read; ``strerror`` says why.
+            OSError: The store cannot be read; ``strerror`` gives the reason.
         """
         for left in reversed(range(_TRIES)):
             try:
@@ -155,16 +155,16 @@ class ObjectStorage:
     ) -> None:
         """Makes the objects equal to the files of the folder.
 
-        What another writer has added since the last look stays: only objects that this folder
-        once had are removed, and files of folders whose manifest is missing.
+        Objects that another writer has added since the last look are kept: only objects that this
+        folder once had are removed, and files of folders without a manifest.
 
         Args:
-            drafts: Complete folders by the names that they will have, below the folder.
-            check: Raises an error if another process has the run by now; called before objects
+            drafts: Complete folders by their final names, relative to the folder.
+            check: Raises an error if another process has taken over the run; called before objects
                 are written and before they are removed.
 
         Raises:
-            OSError: The store cannot be written; ``strerror`` says why.
+            OSError: The store cannot be written; ``strerror`` gives the reason.
         """
         listed, index, local = self._listed(), self._read_index(), self._local()
         for name, folder in drafts.items():
@@ -174,7 +174,7 @@ class ObjectStorage:
             for name, file in local.items()
             if name not in listed or index.get(name) != _entry(listed[name], file)
         ]
-        # A complete folder of which files change is incomplete from here on.
+        # A complete folder with changed files is incomplete from here on.
         units = {_unit(n, local) for n in changed if Path(n).name != MANIFEST} - {None}
         sealed = {f"{unit}/{MANIFEST}" for unit in units}
         ours = [name for name in listed if name in index or not _is_complete(name, listed)]
@@ -224,7 +224,7 @@ class ObjectStorage:
 
 
 def _files(folder: Path) -> dict[str, _File]:
-    """The files below a folder, by their names there."""
+    """The files in a folder, by their relative names."""
     found = {}
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -239,21 +239,21 @@ def _files(folder: Path) -> dict[str, _File]:
 
 
 def _entry(stored: Stored | None, local: _File | None) -> list[object] | None:
-    """Returns the index entry of an object and its copy; it changes when one of them does."""
+    """Returns the index entry of an object and its copy, which changes if either changes."""
     if stored is None or local is None:
         return None
     return [stored.tag, stored.size, local.size, local.changed]
 
 
 def _unit(name: str, names: Iterable[str]) -> str | None:
-    """The outermost folder with a manifest that a file lies in."""
+    """The outermost folder with a manifest that contains a file."""
     known = names if isinstance(names, Mapping) else set(names)
     parents = [parent.as_posix() for parent in reversed(Path(name).parents)]
     return next((p for p in parents if p != "." and f"{p}/{MANIFEST}" in known), None)
 
 
 def _is_complete(name: str, listed: Mapping[str, Stored]) -> bool:
-    """Returns whether a file is in no folder whose manifest is missing."""
+    """Returns whether no folder that contains a file lacks its manifest."""
     parts = name.split("/")
     if len(parts) < 3 or parts[0] not in _SEALED:
         return True
@@ -261,15 +261,15 @@ def _is_complete(name: str, listed: Mapping[str, Stored]) -> bool:
 
 
 def _uploaded(names: Iterable[str]) -> list[str]:
-    """The order in which files are kept: settings first, the manifests that vouch for others last.
+    """The order of uploads: settings first, and manifests, which vouch for other files, last.
 
-    So a folder that is kept in part is empty, or a run with its settings.
+    So a partly stored folder is empty, or a run with its settings.
     """
     return sorted(names, key=lambda name: (_rank(name), name))
 
 
 def _removed(names: Iterable[str]) -> list[str]:
-    """The order in which files are removed: that of :func:`_uploaded`, backwards."""
+    """The order of removals: the reverse of :func:`_uploaded`."""
     return _uploaded(names)[::-1]
 
 
@@ -281,21 +281,21 @@ def _rank(name: str) -> int:
 
 
 def storage_of(folder: str | os.PathLike[str], ignored: Chosen = _none) -> Storage:
-    """Returns the storage of a run: the object store of a working copy, else the folder."""
+    """Returns the storage of a run: the object store of a working copy, else the folder itself."""
     url, folder = url_of_folder(folder), Path(folder)
     return LocalStorage(folder) if url is None else ObjectStorage(url, folder, ignored)
 
 
 def fetched(path: str | os.PathLike[str], omitted: Chosen = _none) -> Path:
-    """A local copy of what is at a URL, up to date; a local path is itself.
+    """Returns an up-to-date local copy of a URL; a local path is returned unchanged.
 
     Args:
         path: A local path or a URL.
-        omitted: Whether an object of a folder is not downloaded, by its name there.
+        omitted: Whether to skip an object of a folder, by its relative name.
 
     Raises:
-        ConfigError: As :func:`transformer_jax.core.storage.urls.url_of`.
-        CheckpointError: Nothing is there, or it cannot be read.
+        ConfigError: As for :func:`transformer_jax.core.storage.urls.url_of`.
+        CheckpointError: There is nothing, or it cannot be read.
     """
     url = url_of(path)
     if url is None:
@@ -318,16 +318,16 @@ def _folder(url: str, omitted: Chosen) -> Path:
 
 
 def _of_machine(name: str) -> bool:
-    """Returns whether a file of a copy belongs to this machine: locks, and exports for it."""
+    """Returns whether a file of a copy is specific to this machine: locks, and local exports."""
     first = name.split("/")[0]
     return first.startswith((".", "lock.json")) or first in EXPORTS
 
 
 def local_file(path: str | os.PathLike[str]) -> Path:
-    """A local copy of the object at a URL, downloaded if it has changed; a local path is itself.
+    """Returns a local copy of an object, downloaded if it changed; a local path is unchanged.
 
     Raises:
-        ConfigError: As :func:`transformer_jax.core.storage.urls.url_of`.
+        ConfigError: As for :func:`transformer_jax.core.storage.urls.url_of`.
         OSError: It is missing or cannot be read.
     """
     url = url_of(path)
@@ -338,7 +338,7 @@ def local_file(path: str | os.PathLike[str]) -> Path:
     if found is None:
         objects.check_bucket()
         raise FileNotFoundError(2, "there is no such object", url)
-    if copy.is_dir():  # the same URL was a folder once
+    if copy.is_dir():  # the same URL used to be a folder
         shutil.rmtree(copy)
     note = copy.with_name(f".{copy.name}.object")
     seen = f"{found.tag} {found.size}"

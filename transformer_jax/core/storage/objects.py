@@ -1,4 +1,4 @@
-"""The objects of a bucket below one prefix: each is replaced whole, and none is renamed."""
+"""The objects of a bucket with a common prefix; they can be replaced, but not renamed."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from transformer_jax.core.output_files import draft_path, remove_dead_drafts
 __all__ = ["Objects", "Stored"]
 
 _SMALL = 64 << 20  # bytes that are read into memory before they are written
-# Bounded waits: a wrong endpoint is told within half a minute.
+# Bounded waits: a wrong endpoint is reported within half a minute.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {
         "config_kwargs": {
@@ -51,7 +51,7 @@ def _file_system(scheme: str, process: int) -> Any:
 class Objects:
     """The objects whose names begin with the prefix of a URL.
 
-    Every method raises OSError, whose ``strerror`` says in a line what is wrong and what to do.
+    Every method raises OSError, whose ``strerror`` is one line with the problem and the remedy.
 
     Args:
         url: Such as ``s3://bucket/run``.
@@ -69,14 +69,14 @@ class Objects:
         return _file_system(self.scheme, os.getpid())
 
     def list(self) -> dict[str, Stored]:
-        """All objects by their names below the prefix; empty where there are none.
+        """Returns all objects by their names without the prefix; empty if there are none.
 
-        Objects whose names end in a slash stand for folders in some consoles and are left out.
+        Objects whose names end in a slash, which some consoles use for folders, are left out.
         """
         try:
             with self._explained():
                 found = self._files.find(self._root, detail=True)
-        except FileNotFoundError:  # as some stores say of a missing bucket
+        except FileNotFoundError:  # some stores raise this for a missing bucket
             self.check_bucket()
             return {}
         return {
@@ -102,13 +102,13 @@ class Objects:
         return _stored(found) if found.get("type") == "file" else None
 
     def read(self, name: str) -> bytes:
-        """The content of an object."""
+        """Returns the content of an object."""
         with self._explained():
             content: bytes = self._files.cat_file(self._at(name))
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces an object: readers find the earlier content or this one, never a part."""
+        """Replaces an object atomically: readers find the old content or the new."""
         with self._written():
             self._files.pipe_file(self._at(name), content)
 
@@ -142,7 +142,7 @@ class Objects:
             draft.unlink(missing_ok=True)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes objects, in this order; missing ones are skipped."""
+        """Removes objects in the given order; missing ones are skipped."""
         for name in names:
             self.remove_one(name)
 
@@ -156,7 +156,7 @@ class Objects:
         try:
             with self._explained():
                 yield
-        except FileNotFoundError:  # as some stores say of a missing bucket
+        except FileNotFoundError:  # some stores raise this for a missing bucket
             self.check_bucket()
             raise
 
@@ -168,7 +168,7 @@ class Objects:
             raise self._reason(error) from None
 
     def _reason(self, error: Exception) -> OSError:
-        """An error of a library as one that a person can act upon."""
+        """Turns an error of a library into one that a user can act on."""
         kind, said = type(error).__name__, " ".join(str(error).split())
         bucket = self._root.partition("/")[0]
         if isinstance(error, FileExistsError):

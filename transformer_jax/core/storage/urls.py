@@ -1,4 +1,4 @@
-"""URLs of object stores, and where on this machine their files are kept."""
+"""URLs of object stores, and the local folders of their copies."""
 
 import importlib.util
 import os
@@ -24,7 +24,7 @@ FOLDER = "TRANSFORMER_JAX_STORAGE"
 
 
 class Backend(NamedTuple):
-    """The package that reads and writes an object store, and the extra that installs it."""
+    """The package that accesses an object store, and the extra that installs it."""
 
     package: str
     extra: str
@@ -38,7 +38,7 @@ _WORKING, _READ, _DRAFTS = "runs", "read", "drafts"
 
 
 def url_of(path: str | os.PathLike[str]) -> str | None:
-    """The URL that a path is, or None of a local path.
+    """Returns the URL that a path represents; None for a local path.
 
     Raises:
         ConfigError: Its scheme is unknown, it has no bucket, or the package for it is missing.
@@ -74,7 +74,7 @@ def url_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def _cache() -> Path:
-    """The folder of local copies: ``TRANSFORMER_JAX_STORAGE``, or one below ``~/.cache``."""
+    """The folder of local copies: ``TRANSFORMER_JAX_STORAGE``, or a folder in ``~/.cache``."""
     given = os.environ.get(FOLDER)
     return (
         Path(os.path.abspath(given))
@@ -89,22 +89,22 @@ def _folder(kind: str, url: str) -> Path:
 
 
 def working_copy(path: str | os.PathLike[str]) -> Path:
-    """The local folder in which a run is written; that of a local path is itself.
+    """Returns the local folder in which a run is written; a local path is returned unchanged.
 
     Raises:
-        ConfigError: As :func:`url_of`.
+        ConfigError: As for :func:`url_of`.
     """
     url = url_of(path)
     return Path(path) if url is None else _folder(_WORKING, url)
 
 
 def read_copy(url: str) -> Path:
-    """The local place of what is downloaded from a URL to be read."""
+    """Returns the local path for downloads from a URL."""
     return _folder(_READ, url)
 
 
 def draft_place(folder: Path) -> Path:
-    """The folder beside which a draft of a run lies; drafts of working copies are not published.
+    """Returns the folder next to which drafts of a run are made; they are not published.
 
     Args:
         folder: The run directory on this machine.
@@ -117,7 +117,7 @@ def draft_place(folder: Path) -> Path:
 
 
 def url_of_folder(folder: str | os.PathLike[str]) -> str | None:
-    """The URL whose working copy a folder is, or lies in; None of all other folders."""
+    """Returns the URL of the working copy that a folder is or is inside of; otherwise None."""
     root = _cache() / _WORKING
     try:
         parts = Path(os.path.abspath(folder)).relative_to(root).parts
@@ -127,7 +127,7 @@ def url_of_folder(folder: str | os.PathLike[str]) -> str | None:
 
 
 def with_urls(text: str) -> str:
-    """A message in which local copies, and URLs that were paths, are called by their URLs.
+    """Returns a message with local copies, and URLs mangled as paths, replaced by their URLs.
 
     Example:
         >>> with_urls("s3:/bucket/run: no such run directory")

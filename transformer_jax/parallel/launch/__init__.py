@@ -1,1 +1,1 @@
-"""Several processes of one command: on this machine, or by the file that a cluster takes."""
+"""Starting a command as several processes: on this machine, or by a file for a cluster."""

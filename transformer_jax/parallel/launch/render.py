@@ -1,4 +1,4 @@
-"""Files by which clusters start a command: SLURM, Kubernetes, TPU VMs and SkyPilot."""
+"""Files with which clusters start a command: SLURM, Kubernetes, TPU VMs and SkyPilot."""
 
 import dataclasses
 import math
@@ -17,12 +17,12 @@ from transformer_jax.parallel.target import DEVICES
 __all__ = ["KINDS", "Cluster", "render"]
 
 PORT = 8476  # of process 0
-MOUNT = "/shared"  # where machines that are made for a run see the disk that they share
+MOUNT = "/shared"  # mount point of the shared disk on machines created for a run
 _TIME = re.compile(r"(?:\d+-)?\d+:\d{2}:\d{2}|\d+", re.ASCII)
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
-_TPU_HOST = 4  # chips of a machine of a slice of several machines
-_TPU_ALONE = 8  # chips that one machine can have, of v5e and v6e
-# Names of Google Cloud: accelerator type, cores for each chip, version of the machine, node label.
+_TPU_HOST = 4  # chips per machine in a slice of several machines
+_TPU_ALONE = 8  # largest number of chips of a single machine, for v5e and v6e
+# Google Cloud's names: accelerator type, cores per chip, machine version, node label.
 _GCLOUD = {
     "v4": ("v4", 2, "tpu-ubuntu2204-base", "tpu-v4-podslice"),
     "v5e": ("v5litepod", 1, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice"),
@@ -36,15 +36,15 @@ class Cluster:
     """The cluster that a command runs on.
 
     Attributes:
-        plan: Devices: of each machine, such as ``h200:8``, or a whole TPU slice, such as
-            ``v5e:4x4``; ``cpu`` is a machine without.
-        nodes: Number of machines; None is what a TPU slice has, else 1.
+        plan: Devices of each machine, such as ``h200:8``, or a complete TPU slice, such as
+            ``v5e:4x4``; ``cpu`` is a machine without accelerators.
+        nodes: Number of machines; None is that of the TPU slice, else 1.
         name: Name of the job.
-        time: Time limit, as SLURM writes it.
-        warning: Seconds before the time limit when the run is told to save.
-        restarts: How often the job starts again after a crash.
-        tasks: Processes on each machine.
-        options: What only one kind of cluster takes, by flag: ``partition``, ``image`` and so on.
+        time: Time limit, in SLURM's format.
+        warning: Seconds before the time limit at which the run is told to save.
+        restarts: Number of restarts after a crash.
+        tasks: Processes per machine.
+        options: Options of a single kind of cluster, by flag: ``partition``, ``image`` and so on.
     """
 
     plan: str
@@ -64,20 +64,20 @@ class _Machines:
     device: str  # such as h200; cpu
     platform: str
     nodes: int
-    devices: int  # devices of a machine
+    devices: int  # devices per machine
     topology: str  # of a TPU slice
 
 
 def render(kind: str, command: list[str], cluster: Cluster) -> str:
-    """The file by which a cluster starts ``command``, complete.
+    """Returns the complete file with which a cluster starts ``command``.
 
     Args:
         kind: One of ``KINDS``.
         command: The program and its arguments; it appears once, quoted for a shell.
-        cluster: Where it runs.
+        cluster: The cluster.
 
     Raises:
-        ConfigError: The devices or another value is none that the cluster knows, or is missing.
+        ConfigError: The devices or another value are unknown to the cluster, or missing.
 
     Example:
         >>> text = render("slurm", ["train", "x y"], Cluster("h200:8", 2))
@@ -138,10 +138,10 @@ def _check(cluster: Cluster) -> None:
 
 
 def _check_line(what: str, text: str) -> None:
-    """Refuses what would not be a part of one line of a file in UTF-8.
+    """Refuses text that does not fit in one line of a UTF-8 file.
 
     Raises:
-        ConfigError: It holds a control character, a line end of Unicode, or bytes that are not
+        ConfigError: It contains a control character, a Unicode line end, or bytes that are not
             UTF-8.
     """
     kinds = {unicodedata.category(letter) for letter in text}
@@ -153,10 +153,10 @@ def _check_line(what: str, text: str) -> None:
 
 
 def _here() -> tuple[str, str]:
-    """The present folder and that of Python's programs, as a script names them.
+    """The current folder and the folder of Python's programs, as a script names them.
 
     Raises:
-        ConfigError: No script can name one of them.
+        ConfigError: A script cannot name one of them.
     """
     folder, programs = os.getcwd(), str(Path(sys.executable).parent)
     _check_line("the name of this folder", folder)
@@ -179,10 +179,10 @@ def _seconds(time: str) -> int:
 
 
 def _machines(cluster: Cluster) -> _Machines:
-    """The machines of a plan.
+    """Returns the machines of a plan.
 
     Raises:
-        ConfigError: There is no such device, or the number of machines is another.
+        ConfigError: There is no such device, or the number of machines does not match.
     """
     device, _, size = cluster.plan.partition(":")
     found = DEVICES.get(device)
@@ -211,7 +211,7 @@ def _machines(cluster: Cluster) -> _Machines:
 
 
 def _gpus(cluster: Cluster, device: str, size: str) -> tuple[int, int]:
-    """The machines of a plan of GPUs, ``8`` or ``2x8``, and the GPUs of each."""
+    """The machines of a GPU plan, ``8`` or ``2x8``, and the number of GPUs of each."""
     match = re.fullmatch(r"(?:(\d+)x)?(\d+)", size)
     nodes, each = match.groups() if match else (None, "0")
     if not 1 <= int(each) <= 16 or nodes == "0":
@@ -236,7 +236,7 @@ def _slurm(cluster: Cluster, machines: _Machines) -> dict[str, str]:
     lines = [f"#SBATCH --gpus-per-node={machines.device}:{machines.devices}"] * (
         machines.devices > 0
     )
-    # With several tasks all see all GPUs, and each takes the one of its number.
+    # With several tasks, all see all GPUs, and each uses the one with its own number.
     lines += [f"#SBATCH --{flag}={value}" for flag, value in sorted(cluster.options.items())]
     folder, programs = _here()
     return {
@@ -251,7 +251,7 @@ def _slurm(cluster: Cluster, machines: _Machines) -> dict[str, str]:
 
 
 def _google(cluster: Cluster, machines: _Machines) -> dict[str, str]:
-    """A slice by the names of Google Cloud."""
+    """A slice, by Google Cloud's names."""
     if machines.platform != "tpu":
         raise ConfigError(f"--plan {cluster.plan}: tpu-vm needs a TPU slice, such as v5e:4x4")
     prefix, cores, version, _ = _GCLOUD[machines.device]
@@ -321,7 +321,7 @@ _INSTALL = {
     "cpu": "transformer_jax",
 }
 _Fields = Callable[[Cluster, _Machines], dict[str, str]]
-# Each kind of file: the flags of its own, with an example where they are needed; and its fields.
+# Per kind of file: its own flags, with an example if required; and its fields.
 KINDS: dict[str, tuple[dict[str, str], _Fields]] = {
     "slurm": ({"partition": "", "account": "", "qos": "", "constraint": ""}, _slurm),
     "jobset": (

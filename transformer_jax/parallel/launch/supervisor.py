@@ -1,4 +1,4 @@
-"""Several processes of one command on this machine: started, watched, stopped and restarted."""
+"""Several processes of one command on this machine: starting, watching, stopping, restarting."""
 
 import contextlib
 import dataclasses
@@ -22,25 +22,25 @@ from transformer_jax.core.errors import RESTART, ConfigError, plural
 __all__ = ["Processes", "child_environment", "supervise"]
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# Mistakes of a user, which a restart does not mend; see transformer_jax.core.errors.
+# User errors, which a restart does not fix; see transformer_jax.core.errors.
 _FINAL = (2, 3, 4, 5)
-_LAST_LINES = 10  # of a process that failed, where its output is not shown
+_LAST_LINES = 10  # of a failed process whose output is not shown
 _LONGEST_PAUSE = 30.0  # seconds before a restart
 _DEVICE_FLAG = "--xla_force_host_platform_device_count="
 
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """The number of processes, and the limits that they are watched by.
+    """The number of processes, and how they are watched.
 
     Attributes:
         number: Number of processes.
-        devices: Devices of each process; on a CPU that many are emulated.
-        cpu: Whether they run on the CPU, whatever else the machine has.
-        restarts: How often all are started again after one of them failed.
-        grace: Seconds from the end of one process to SIGKILL for the others.
-        all_output: Whether the output of all processes is shown, or that of process 0.
-        logs: Folder of a file for each process, ``rank0.log`` and so on.
+        devices: Devices per process; on a CPU, this many are emulated.
+        cpu: Whether they run on the CPU, even if the machine has accelerators.
+        restarts: Number of restarts of all processes after one has failed.
+        grace: Seconds between the end of one process and SIGKILL for the others.
+        all_output: Whether to show the output of all processes, instead of only process 0.
+        logs: Folder for one file per process: ``rank0.log`` and so on.
     """
 
     number: int = 1
@@ -55,13 +55,13 @@ class Processes:
 def child_environment(
     environ: Mapping[str, str], processes: Processes, rank: int, port: int
 ) -> dict[str, str]:
-    """The variables of one process, by which :func:`.launchers.find_launch` joins it to the others.
+    """Returns a process's variables, with which :func:`.launchers.find_launch` joins it to others.
 
     Args:
         environ: Variables of the launcher.
-        processes: How many there are.
+        processes: The processes.
         rank: Number of this process, from 0.
-        port: Where process 0 listens.
+        port: Port on which process 0 listens.
 
     Example:
         >>> made = child_environment({"HOME": "/root"}, Processes(2), 1, 7777)
@@ -80,7 +80,7 @@ def child_environment(
         "PYTHONUNBUFFERED": "1",
         # The processes are on one machine, so NCCL needs no other interface.
         "NCCL_SOCKET_IFNAME": environ.get("NCCL_SOCKET_IFNAME", "lo"),
-        # Only the CPU platform reads it.
+        # Read only by the CPU platform.
         "XLA_FLAGS": " ".join([*flags, f"{_DEVICE_FLAG}{count}"]),
     }
     if processes.cpu:
@@ -100,21 +100,20 @@ def supervise(
 ) -> int:
     """Runs a command as several processes to its end; returns its exit code.
 
-    The code is 0 if all processes end with 0, else that of the first that failed, 128 + signal for
-    one that a signal ended. All start again after exit code 75 (:data:`.errors.RESTART`), and
-    after a crash as often as ``processes.restarts`` says; codes 2 to 5, which are mistakes of the
-    user, are final. SIGINT, SIGTERM and SIGUSR1 go to all processes, and nothing starts again
-    after them.
+    The code is 0 if all processes end with 0, otherwise that of the first that failed, or 128 +
+    signal if a signal ended it. All restart after exit code 75 (:data:`.errors.RESTART`), and after
+    a crash up to ``processes.restarts`` times; codes 2 to 5, which are user errors, are final.
+    SIGINT, SIGTERM and SIGUSR1 are passed on to all processes, and nothing restarts after them.
 
     Args:
         command: The program and its arguments.
-        processes: How many, and how they are watched.
+        processes: Their number, and how they are watched.
         again: The command of restarts; None is ``command``.
-        say: Called with lines about the processes.
-        pause: Seconds before the first restart; they double.
+        say: Function called with lines about the processes.
+        pause: Seconds before the first restart; doubled for each further one.
 
     Raises:
-        ConfigError: The program or the folder of logs cannot be used.
+        ConfigError: The program or the log folder cannot be used.
     """
     try:
         processes.logs.mkdir(parents=True, exist_ok=True)
@@ -143,7 +142,7 @@ def supervise(
 
 
 class _Forwarding:
-    """Signals of the launcher, passed on to the processes of the present attempt."""
+    """Passes signals of the launcher on to the processes of the current attempt."""
 
     def __init__(self, say: Callable[[str], None]):
         self.received: list[int] = []
@@ -179,17 +178,17 @@ class _Attempt:
         self.command, self.processes, self.say = list(command), processes, say
         self.children: list[subprocess.Popen[bytes]] = []
         self.readers: list[threading.Thread] = []
-        self.last: list[deque[str]] = []  # lines of each process
+        self.last: list[deque[str]] = []  # last lines of each process
         self.ended: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
 
     def run(self, forwarding: _Forwarding) -> int:
-        """Starts them and waits until all have ended; returns the exit code."""
+        """Starts the processes and waits until all have ended; returns the exit code."""
         try:
             port = _free_port()
             for rank in range(self.processes.number):
                 self._start(rank, port)
                 forwarding.to = list(self.children)
-            # Those that started after a signal have not got it.
+            # Processes started after a signal have not received it.
             for number in forwarding.received:
                 self._signal(number)
             return self._wait(forwarding)
@@ -208,7 +207,7 @@ class _Attempt:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches it once, through the launcher
+                start_new_session=True,  # so that Ctrl-C reaches it once, through the launcher
             )
         except OSError as error:
             raise ConfigError(
@@ -238,7 +237,7 @@ class _Attempt:
                     print(f"[{rank}] {text}", flush=True)
 
     def log_of(self, rank: int) -> Path:
-        """The file with the output of a process."""
+        """Returns the file with the output of a process."""
         return self.processes.logs / f"rank{rank}.log"
 
     def _shown(self, rank: int) -> bool:
@@ -247,7 +246,7 @@ class _Attempt:
     def _wait(self, forwarding: _Forwarding) -> int:
         first, deadline, running = None, None, len(self.children)
         while running:
-            # A third signal is not waited for any longer than a process that failed.
+            # After a third signal, waiting is limited as after a failure.
             if deadline is None and len(forwarding.received) > 2:
                 deadline = time.monotonic() + self.processes.grace
             try:
@@ -265,13 +264,13 @@ class _Attempt:
                 first = code
                 deadline = time.monotonic() + self.processes.grace
                 self._tell(rank, code)
-                # Those that stop by a signal, or to be restarted, do so at a common step.
+                # Processes that stop by a signal, or to be restarted, do so at a common step.
                 if code != RESTART and not forwarding.received:
                     self._signal(signal.SIGTERM)
         return 0 if first is None else first if first > 0 else 128 - first
 
     def _tell(self, rank: int, code: int) -> None:
-        """Says that a process failed, with its last lines where they were not shown."""
+        """Reports that a process failed, with its last lines if they were not shown."""
         self.readers[rank].join(2)
         said = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
         self.say(f"launch: process {rank} ended with {said}; its output is in {self.log_of(rank)}")
@@ -286,7 +285,7 @@ class _Attempt:
                     os.kill(child.pid, number)
 
     def _kill(self) -> None:
-        """Ends what is left of the processes, and of those that they started."""
+        """Kills the remaining processes, and those that they started."""
         for child in self.children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
