@@ -1,7 +1,7 @@
-"""The laws on a trained model, on the devices and attention kernels at hand: :func:`examine`.
+"""The laws on a trained model, on the available devices and attention kernels: :func:`examine`.
 
-``transformer-jax doctor RUN`` prints what it returns. Models of other libraries are checked by the
-laws themselves, :mod:`transformer_jax.laws`.
+``transformer-jax doctor RUN`` prints its result. For models of other libraries, call the laws
+directly: :mod:`transformer_jax.laws`.
 """
 
 from transformer_jax.doctor.examination import Examination, Result, examine

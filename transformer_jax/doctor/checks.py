@@ -36,7 +36,7 @@ class Check(NamedTuple):
     """A law that is ready to run.
 
     Attributes:
-        law: Its name.
+        law: Name of the law.
         run: Maps a tolerance to the finding.
     """
 
@@ -47,16 +47,16 @@ class Check(NamedTuple):
 def of_parts(
     law: str, outputs: Outputs, layers: Outputs | None, apply: Apply, but: str | None = None
 ) -> Check:
-    """Returns the check of a law on each part of the outputs of a model.
+    """Returns the check of a law on each part of a model's outputs.
 
-    If one breaks it, the place is in the first layer that does.
+    If a part breaks it, the place is in the first layer that does.
 
     Args:
         law: Name of the law.
         outputs: Outputs of the model.
         layers: Hidden states of each layer, of the same arguments.
         apply: The law on a function that returns one array.
-        but: Parts whose names begin so are left out.
+        but: Prefixes of parts that are left out.
     """
     chosen = lambda names: [n for n in names if but is None or not n.startswith(but)]
 
@@ -75,7 +75,7 @@ def of_parts(
 
 
 def largest(findings: Iterable[tuple[str, Finding]]) -> Finding:
-    """Returns the finding with the largest error, its place with the name of its part.
+    """Returns the finding with the largest error, with its part's name in the place.
 
     Example:
         >>> one = laws.Finding("padding", "", 0.5, 0.0, "row 0, position 1")
@@ -83,7 +83,7 @@ def largest(findings: Iterable[tuple[str, Finding]]) -> Finding:
         'logits: row 0, position 1'
     """
     name, found = max(findings, key=lambda item: item[1].error)
-    where = found.where.removesuffix(": []")  # the place in a number
+    where = found.where.removesuffix(": []")  # the place within a scalar
     where = f"{name}: {where}" if name and where else where
     return dataclasses.replace(found, where=where)
 
@@ -94,12 +94,12 @@ def causality_check(
     tokens: Int[np.ndarray, "B T"],
     arguments: Callable[[Int[np.ndarray, "B T"]], tuple[Any, ...]],
 ) -> Check:
-    """Returns the law of causality, for all parts but the encoder's.
+    """Returns the law of causality, for all parts except the encoder's.
 
     Args:
         outputs: Outputs of the model.
         layers: Hidden states of each layer, of the same arguments.
-        tokens: The tokens that are changed.
+        tokens: The tokens to change.
         arguments: Maps tokens to the arguments of the model.
     """
     apply: Apply = lambda f, tolerance: laws.causality(
@@ -116,7 +116,7 @@ def row_checks(
     Args:
         outputs: Outputs of ``(inputs, real)``, arrays ``[B T ...]``, or of ``(inputs,)``.
         layers: Hidden states of each layer, of the same arguments.
-        real: True at real positions; None if none of them is padding.
+        real: True at real positions; None if there is no padding.
     """
     args = outputs.args
     together = lambda f: lambda args: f(*args)
@@ -137,7 +137,7 @@ def row_checks(
 
 
 def _sharded_check(outputs: Outputs, mesh: Mesh) -> Check:
-    """The law that devices share a model without changing it."""
+    """Returns the law that splitting a model over devices does not change it."""
     sizes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items() if size > 1)
 
     def run(placement: str | None) -> dict[str, np.ndarray]:
@@ -147,12 +147,12 @@ def _sharded_check(outputs: Outputs, mesh: Mesh) -> Check:
 
 
 def source_check(outputs: Outputs, layers: Outputs | None, args: tuple[Any, ...]) -> Check:
-    """Returns the law of padded sources: they change nothing of a target, wherever it ends.
+    """Returns the laws of padded sources: they do not change the target's outputs.
 
     Args:
         outputs: Outputs of ``({"source": ..., "target": ...}, real)``.
         layers: Hidden states of each layer, of the same arguments.
-        args: These arguments.
+        args: Arguments of ``outputs``.
     """
     inputs, real = args
 
@@ -171,12 +171,12 @@ def decoding_checks(
     tokens: Int[np.ndarray, "B T"],
     sized: Callable[[Array], np.ndarray],
 ) -> list[Check]:
-    """Returns the laws of a model that writes one token after the other.
+    """Returns the laws of a model that decodes one token at a time.
 
     Args:
         model: A ``Decodable``.
         whole: Teacher forcing: maps texts ``[B T]`` to logits, divided by their size.
-        inputs: What the texts are conditioned on.
+        inputs: The condition of the texts.
         tokens: Texts.
         sized: Divides logits by the same size.
     """
@@ -200,7 +200,7 @@ def decoding_checks(
     fill, step = functools.partial(run, "prefill"), functools.partial(run, "step")
     reorder = program(model, lambda model, *args: model.reorder(*args))
     empty = lambda beams=1: begin[beams](inputs)
-    # Search fills prompts from the left, even those that need no padding.
+    # Search pads prompts on the left, even if they need no padding.
     read = lambda *args: fill(*args, np.zeros(B, np.int32))
     short, prompt = max(2, T // 2), max(1, T - 2)
     starts = np.arange(B, dtype=np.int32) % prompt
@@ -226,7 +226,7 @@ def decoding_checks(
 
 
 def _filled(texts: Int[np.ndarray, "b t"], tokens: Int[np.ndarray, "B T"]) -> np.ndarray:
-    """Texts with further tokens and rows, so that all are computed by one program."""
+    """Texts extended by further tokens and rows, so that one program computes all."""
     made = tokens.copy()
     made[: texts.shape[0], : texts.shape[1]] = texts
     return made
@@ -238,11 +238,11 @@ def packing_checks(
     tokens: Int[np.ndarray, "B T"],
     sized: Callable[[Array], np.ndarray],
 ) -> list[Check]:
-    """Returns the laws of several texts in a row, of a language model.
+    """Returns the laws of a language model with several texts per row.
 
     Args:
         model: A decoder.
-        whole: Maps texts ``[B T]``, one in each row, to logits, divided by their size.
+        whole: Maps texts ``[B T]``, one per row, to logits, divided by their size.
         tokens: Texts.
         sized: Divides logits by the same size.
     """
@@ -270,13 +270,13 @@ def loss_checks(
     batch: Inputs,
     real: Bool[np.ndarray, "B T"] | None,
 ) -> list[Check]:
-    """Returns the laws of a loss: a sum over what counts, however a batch is split or padded.
+    """Returns the laws of a loss: a weighted sum, however a batch is split or padded.
 
     Args:
         model: A module.
         totals: Maps the module, a batch and ``real`` to sums.
-        batch: Arrays ``[B T ...]``, or ``[B ...]`` if nothing is padding.
-        real: True at real positions; None if none of them is padding.
+        batch: Arrays ``[B T ...]``, or ``[B ...]`` if there is no padding.
+        real: True at real positions; None if there is no padding.
     """
     sums = Outputs(model, totals, (batch, real))
     whole = lambda batch: sums(*batch)

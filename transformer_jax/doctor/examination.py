@@ -1,4 +1,4 @@
-"""Runs the laws on a model, with tolerances of its data type and device."""
+"""Runs the laws on a model, with tolerances for its data type and device."""
 
 import dataclasses
 import hashlib
@@ -27,13 +27,13 @@ from transformer_jax.laws import Finding
 
 __all__ = ["NOT_CHECKED", "Examination", "Result", "examine", "tolerance"]
 
-# Largest relative error by rounding. A float32 product of a GPU is TF32, and of a TPU bfloat16.
+# Largest relative rounding error. A float32 product is TF32 on a GPU, and bfloat16 on a TPU.
 _ROUNDING = {"cpu": 1e-4, "gpu": 1e-2, "tpu": 5e-2}
 _BFLOAT16 = 0.1
-# Laws of numbers that are float32 whatever the model computes in.
+# Laws about values that are float32 whatever the compute dtype.
 _FLOAT32 = ("weights_sum_to_one",)
 
-# Laws of an order, which rounding changes where scores are almost equal: float32 of a CPU alone.
+# Laws about an order, which rounding changes if scores are almost equal: only for float32 on CPU.
 _ORDERED = ("beam_search",)
 
 # Reasons why a law is not checked on a model.
@@ -63,11 +63,11 @@ NOT_CHECKED = {
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A law that was checked.
+    """A checked law.
 
     Attributes:
         finding: The error, the tolerance and the place.
-        seconds: Time that it took, compilation included.
+        seconds: Time taken, including compilation.
     """
 
     finding: Finding
@@ -79,7 +79,7 @@ class Examination:
     """The laws of a model.
 
     Attributes:
-        results: The laws that were checked, in the order of their names in ``laws.ALL``.
+        results: The checked laws, in the order of ``laws.ALL``.
         not_checked: Reasons why other laws do not apply.
         model: The model: class, number and SHA-256 of its parameters, data type, kernels.
     """
@@ -96,7 +96,7 @@ class Examination:
     def certificate(self) -> dict[str, Any]:
         """Returns all figures, with versions and the device, for a JSON file.
 
-        An error that is no finite number is None.
+        A non-finite error is None.
         """
         device = jax.devices()[0]
         return {
@@ -134,15 +134,15 @@ def examine(
 ) -> Examination:
     """Checks each law that applies to a model, on small random inputs.
 
-    Outputs are divided by their root mean square, so that errors of sizes are relative.
+    Outputs are divided by their root mean square, so that errors are relative.
 
     Args:
         model: A module of this package, such as ``transformer_jax.load(path).model``.
         names: The laws to check; None is all that apply.
-        on_result: Called with each result as it is there.
+        on_result: Called with each result as soon as it is available.
 
     Raises:
-        ConfigError: The model is of another kind, or there is no such law.
+        ConfigError: The model is of an unknown kind, or there is no such law.
 
     Example:
         >>> from transformer_jax.models.ngram import AddK, NgramModel
@@ -185,7 +185,7 @@ def examine(
 def _by_law(
     checks: list[Check], names: Collection[str] | None, but: Collection[str]
 ) -> dict[str, list[Check]]:
-    """Checks by their law, in the order of the first of each; without some."""
+    """Groups checks by law, in order of first occurrence, leaving some out."""
     found: dict[str, list[Check]] = {}
     for check in checks:
         if (names is None or check.law in names) and check.law not in but:
@@ -194,11 +194,10 @@ def _by_law(
 
 
 def tolerance(law: str, dtype: str) -> float:
-    """Returns the tolerance of a law for a model on the device at hand.
+    """Returns the tolerance of a law for a model on the current device.
 
-    Laws that hold exactly do so in every data type: their tolerance is 0. The others allow the
-    rounding of the device, relative to the size of the outputs: 1e-4 in float32 on a CPU, 0.1 in
-    bfloat16.
+    Exact laws have tolerance 0 in every data type. The others allow for rounding on the device,
+    relative to the size of the outputs: 1e-4 in float32 on a CPU, 0.1 in bfloat16.
 
     Example:
         >>> tolerance("padding", "bfloat16"), tolerance("cached", "float32")
@@ -224,7 +223,7 @@ def _about(model: Any) -> dict[str, Any]:
     for name in sorted(params):
         leaf = np.asarray(params[name])
         digest.update(f"{name} {leaf.dtype} {leaf.shape}".encode())
-        digest.update(leaf.tobytes())  # bfloat16 has no buffer
+        digest.update(leaf.tobytes())  # bfloat16 does not support the buffer protocol
     kernels = {name for _, layer in attention_layers(model)
                for name, _ in kernels_of(layer.attention.implementation)}  # fmt: skip
     return found | {

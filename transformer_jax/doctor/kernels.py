@@ -1,4 +1,4 @@
-"""Laws of the attention kernels of a model, with its heads, its scale and its data type."""
+"""Laws of a model's attention kernels, with its heads, scale and data type."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,25 +26,25 @@ from transformer_jax.models.layers.attention import Attention
 __all__ = ["kernel_checks", "kernels_of"]
 
 LENGTH = 24
-FUSED = 128  # the shortest texts of the kernels of accelerators
+FUSED = 128  # shortest texts of accelerator kernels
 _FUSED = ("cudnn", "splash")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Layer:
-    """An attention layer, as its kernel sees it: equal ones are checked once."""
+    """An attention layer from the view of its kernel: equal ones are checked once."""
 
     score: Any
     kernel: str
     dtype: str
     heads: tuple[int, int, int, int]  # query heads, key heads, sizes of keys and of values
-    formula: ScaledDot  # by the configuration
+    formula: ScaledDot  # from the configuration
     causal: bool
-    code: int  # of the function that attends
+    code: int  # identity of the attention function
 
 
 def kernel_checks(model: Any) -> list[Check]:
-    """Returns the laws of attention for each different attention layer of a model.
+    """Returns the laws of attention for each distinct attention layer of a model.
 
     Args:
         model: A module; without attention there are no checks.
@@ -74,9 +74,9 @@ def kernel_checks(model: Any) -> list[Check]:
 
 
 def kernels_of(name: str) -> list[tuple[str, int]]:
-    """Returns the kernels that an attention layer runs here, each with a length of texts.
+    """Returns the kernels that an attention layer uses here, each with a length of texts.
 
-    ``auto`` chooses by length. A fused kernel is checked on longer texts, which it needs.
+    ``auto`` chooses by length. Fused kernels are checked on longer texts, which they require.
 
     Example:
         >>> kernels_of("auto"), kernels_of("xla")
@@ -133,7 +133,7 @@ def _config(model: Any, path: str) -> tuple[TransformerConfig, bool]:
 
 
 def _kernel(module: Attention, layer: _Layer, kernel: str) -> Callable[..., Any]:
-    """Attention of heads-first float32 arrays by a layer, in its data type, with gradients."""
+    """Attention of heads-first float32 arrays with a layer, in its data type, with gradients."""
     made = nnx.merge(*nnx.split(module))
     name: Any = kernel
     made.attention = dataclasses.replace(made.attention, implementation=name)
@@ -158,7 +158,7 @@ def _selected(layer: _Layer, kernel: str, T: int) -> str:
 def _inputs(layer: _Layer, T: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     N, K, H, U = layer.heads
     draw = np.random.default_rng(0)
-    # Rounded to the data type of the layer, so that the formula reads the same numbers.
+    # Rounded to the data type of the layer, so that the formula reads the same values.
     rounded = lambda x: np.asarray(jnp.asarray(x, layer.dtype).astype(jnp.float32))
     shapes = (2, N, T, H), (2, K, T, H), (2, K, T, U)
     q, k, v = (rounded(draw.standard_normal(shape, np.float32)) for shape in shapes)
@@ -166,7 +166,7 @@ def _inputs(layer: _Layer, T: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _mask(layer: _Layer, *lengths: int) -> Mask:
-    """The mask of a layer in rows of such lengths."""
+    """The mask of a layer for rows with these lengths."""
     padding = Mask(kv_lengths=jnp.asarray(lengths, jnp.int32))
     return padding & Mask(causal=True) if layer.causal else padding
 
@@ -182,7 +182,7 @@ def _polarity(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Findin
     U, mask = v.shape[-1], _mask(layer, T, T - 7)
 
     def attend(q: Any, k: Any, v: Any, mask: Any) -> Any:
-        """Attention to values of any size, in parts of the size of the layer's."""
+        """Attends to values of any size, in parts of the layer's size."""
         parts = []
         for first in range(0, v.shape[-1], U):
             part = v[..., first : first + U]
@@ -191,7 +191,7 @@ def _polarity(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Findin
             parts.append(np.asarray(kernel(q, k, wide, cotangent, mask)[0])[..., : part.shape[-1]])
         return np.concatenate(parts, axis=-1)
 
-    # Small scores: no weight of a visible key is rounded to zero.
+    # Small scores, so that no weight of a visible key is rounded to zero.
     return laws.mask_polarity(attend, q / 8, k / 8, mask, tolerance=tolerance)
 
 

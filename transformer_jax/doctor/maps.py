@@ -17,12 +17,12 @@ __all__ = ["Sight", "map_checks"]
 
 
 class Sight(NamedTuple):
-    """The keys that the queries of an attention see.
+    """The keys that the queries of an attention layer see.
 
     Attributes:
-        real: True at keys that are no padding, ``[B S]``; None is all.
-        causal: Whether a query sees no later key.
-        windows: Maps a layer, from 0, to its sliding window or None; None is without windows.
+        real: True at keys that are not padding, ``[B S]``; None is all.
+        causal: Whether queries see no later keys.
+        windows: Maps a layer, from 0, to its sliding window or None; None means no windows.
     """
 
     real: Bool[np.ndarray, "B S"] | None = None
@@ -60,10 +60,10 @@ def map_checks(
         model: A module.
         maps: Maps the module and arguments to weights ``[L B N T S]`` by name.
         args: The arguments.
-        sights: The keys that are visible, by name; names that are not there are not checked.
+        sights: The visible keys, by name; missing names are not checked.
     """
     mixer = getattr(getattr(model.config, "mixer", None), "kind", "attention")
-    if mixer != "attention":  # cross-attention is the only one
+    if mixer != "attention":  # only cross-attention exists
         sights = {name: sight for name, sight in sights.items() if name == "cross"}
     if not sights:
         return []
@@ -93,7 +93,7 @@ def map_checks(
 
 
 def _in_words(where: str) -> str:
-    """The place of a row of weights, or of a weight, with the names of its axes.
+    """Describes a row of weights, or a weight, with the names of its axes.
 
     Example:
         >>> _in_words("row [2, 1, 4]"), _in_words("weight [0, 0, 3, 5] of an invisible key")

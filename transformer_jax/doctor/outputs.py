@@ -1,4 +1,4 @@
-"""Outputs of a model as laws take them: NumPy arrays by part, in units of their size."""
+"""Outputs of a model in the form that laws need: NumPy arrays by part, relative to their size."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -23,8 +23,8 @@ def program(model: Any, function: Callable[..., Any], **options: Any) -> Callabl
 
     Args:
         model: A module.
-        function: A function of the module and of arrays.
-        **options: Of ``jax.jit``.
+        function: Function of the module and of arrays.
+        **options: Options of ``jax.jit``.
     """
     graph, params = split_model(model)
     run = lambda params, *args: function(nnx.merge(graph, params), *args)
@@ -32,7 +32,7 @@ def program(model: Any, function: Callable[..., Any], **options: Any) -> Callabl
 
 
 def few(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows _"]:
-    """Returns logits of at most 4,096 tokens, spread over the vocabulary.
+    """Returns logits of at most 4,096 tokens, spread evenly over the vocabulary.
 
     Example:
         >>> few(jnp.ones((2, 10_000))).shape
@@ -42,7 +42,7 @@ def few(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows _"]:
 
 
 def stride(vocab_size: int) -> int:
-    """Returns the distance of the tokens whose logits :func:`few` takes.
+    """Returns the distance between the tokens whose logits :func:`few` selects.
 
     Example:
         >>> stride(4096), stride(10_000)
@@ -54,13 +54,13 @@ def stride(vocab_size: int) -> int:
 class Outputs:
     """The outputs of a model by part, each divided by its size, so that errors are relative.
 
-    The size of a part is the root of its mean square on the usual arguments. Outputs for arguments
-    that come again are not computed again.
+    The size of a part is its root mean square on the default arguments. Outputs for repeated
+    arguments are not computed again.
 
     Args:
         model: A module.
         function: Maps the module and arguments to arrays by name.
-        args: The usual arguments.
+        args: The default arguments.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Outputs:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of all parts, in their order."""
+        """The names of all parts, in order."""
         return tuple(self.sizes)
 
     def __call__(self, *args: Any) -> dict[str, np.ndarray]:
-        """Returns all parts for some arguments."""
+        """Returns all parts for the given arguments."""
         leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, args))
         key = structure, tuple((leaf.shape, leaf.tobytes()) for leaf in leaves)
         if key not in self._known:
@@ -89,17 +89,17 @@ class Outputs:
         return self._known[key]
 
     def fresh(self, *args: Any) -> dict[str, np.ndarray]:
-        """Returns all parts for some arguments, computed in any case."""
+        """Returns all parts for the given arguments, without using earlier results."""
         sizes = self.sizes
         return {name: np.asarray(part / sizes[name]) for name, part in self._arrays(*args).items()}
 
     @property
     def mesh(self) -> Mesh | None:
-        """The devices that share the model; None is one device."""
+        """The devices that share the model; None for one device."""
         return mesh_of(split_model(self._model)[1])
 
     def on_one_device(self) -> "Outputs":
-        """Returns the same outputs by the default device alone."""
+        """Returns the same outputs, computed on the default device alone."""
         graph, params = split_model(self._model)
         alone = nnx.merge(graph, jax.tree.map(jnp.asarray, jax.device_get(params)))
         return Outputs(alone, self._function, self.args)
@@ -113,7 +113,7 @@ class Outputs:
         return lambda found: np.asarray(np.asarray(found, np.float32) / self.sizes[name])
 
     def _arrays(self, *args: Any) -> dict[str, np.ndarray]:
-        # JAX returns dictionaries in the order of names.
+        # JAX sorts dictionaries by name.
         found = self._run(*args)
         return {name: np.asarray(found[name], np.float32) for name in sorted(found, key=_order)}
 
@@ -124,7 +124,7 @@ def _size(part: Shaped[np.ndarray, "..."]) -> float:
 
 
 def _order(name: str) -> tuple[Any, ...]:
-    """Embeddings, layers by number, then what is made of them; encoders before decoders.
+    """Sorts embeddings, layers by number, then the rest; encoders before decoders.
 
     Example:
         >>> sorted(["logits", "decoder layer 1", "encoder layer 10", "encoder layer 9"], key=_order)

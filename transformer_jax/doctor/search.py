@@ -1,4 +1,4 @@
-"""The law of beam search, over a few tokens of a model's vocabulary."""
+"""The law of beam search, on a few tokens of a model's vocabulary."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,14 +20,14 @@ from transformer_jax.laws import Finding
 
 __all__ = ["search_check"]
 
-TOKENS, LENGTH = 5, 3  # the first token ends texts, another one begins them
+TOKENS, LENGTH = 5, 3  # the first token ends texts, another one starts them
 _CONFIG = TRANSLATION.changed(
     num_beams=(TOKENS - 1) ** (LENGTH - 1), num_return_sequences=3, length_penalty=0.5
 )
 
 
 class _FewTokens:
-    """A model that writes a few tokens of its vocabulary, by their numbers among these.
+    """A model restricted to a few tokens of its vocabulary, which are renumbered.
 
     Args:
         model: A ``Decodable``.
@@ -38,20 +38,20 @@ class _FewTokens:
         self.model, self.ids = model, jnp.asarray(ids)
 
     def init_cache(self, inputs: Any, rows: int, size: int, *, beams: int = 1) -> Any:
-        """The cache of the model."""
+        """Returns the cache of the model."""
         return self.model.init_cache(inputs, rows, size, beams=beams)
 
     def step(self, tokens: Int[Array, " R"], cache: Any) -> tuple[Float[Array, "R K"], Any]:
-        """Logits of the few tokens, and the next cache of the model."""
+        """Returns logits of the few tokens, and the next cache of the model."""
         logits, cache = self.model.step(self.ids[tokens], cache)
         return logits[:, self.ids], cache
 
     def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
-        """The reordered cache of the model."""
+        """Returns the reordered cache of the model."""
         return self.model.reorder(cache, parents)
 
     def take(self, cache: Any, rows: Int[Array, " N"]) -> Any:
-        """The cache of some rows of the model."""
+        """Returns the cache of some rows of the model."""
         return self.model.take(cache, rows)
 
 
@@ -66,16 +66,16 @@ def search_check(
 
     Args:
         model: A ``Decodable``.
-        whole: Teacher forcing with the condition of the first row in all rows: maps texts
-            ``[B T]`` to logits, of the tokens that :func:`.few` takes.
-        inputs: What texts are conditioned on.
-        tokens: Texts, for their shape.
-        vocab_size: Of the model; one of fewer than five tokens is not searched.
+        whole: Teacher forcing with the condition of the first row in all rows: maps texts ``[B T]``
+            to logits of the tokens that :func:`.few` selects.
+        inputs: The condition of the texts.
+        tokens: Texts, used for their shape.
+        vocab_size: The model's vocabulary size; below five tokens, there is no check.
     """
     B, T = tokens.shape
     if vocab_size < TOKENS or T < LENGTH:
         return []
-    # From the middle: special tokens at the beginning may never have been trained, and tie.
+    # From the middle: special tokens at the beginning may be untrained, and tie.
     columns = len(range(0, vocab_size, stride(vocab_size))) // 2 + np.arange(TOKENS) - TOKENS // 2
     ids = stride(vocab_size) * columns
     special, beams = SpecialTokens(0, 1, (1,)), _CONFIG.num_beams

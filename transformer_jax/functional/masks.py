@@ -116,7 +116,7 @@ class Mask:
         return jnp.broadcast_to(found, (*found.shape[:2], T, S))
 
     def any_visible(self, T: int, S: int) -> Bool[Array, "#B #N {T} 1"] | None:
-        """Which queries see any key, or None if everything is visible."""
+        """Queries that see any key, or None if everything is visible."""
         found = self.array(T, S)
         return None if found is None else found.any(-1, keepdims=True)
 

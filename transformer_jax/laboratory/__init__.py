@@ -1,1 +1,1 @@
-"""Small experiments that compare recurrence with attention, each a function and a picture."""
+"""Small experiments on recurrence, attention and rewards, each with a function and a picture."""

@@ -1,4 +1,4 @@
-"""Training of small models on made-up batches, many steps in one compiled program."""
+"""Training of small models on generated batches, many steps per compiled program."""
 
 import functools
 import time
@@ -28,25 +28,25 @@ __all__ = ["FitProgress", "Fitted", "Say", "Schedule", "evaluated", "fit"]
 Say = Callable[[str], None]
 MakeBatch = Callable[[Key[Array, ""]], Batch]
 
-_CHUNK = 50  # steps of one call of the program
-_TRAINING, _EVALUATION = 1, 2  # streams of batches
+_CHUNK = 50  # steps per call of the program
+_TRAINING, _EVALUATION = 1, 2  # random streams of batches
 
 
 class FitProgress:
-    """Lines about work under way: every one that ends a part, of others one in some seconds."""
+    """Lines about work in progress: all that end a part, and otherwise one every few seconds."""
 
     def __init__(self, say: Say | None = None, seconds: float = 3.0):
         self._say, self._seconds, self._last = say, seconds, -float("inf")
 
     def __call__(self, text: str, *, ends: bool = False) -> None:
-        """Says ``text``, if it ``ends`` a part or nothing was said for some seconds."""
+        """Prints ``text`` if it ``ends`` a part, or if nothing was printed for some seconds."""
         now = time.monotonic()
         if self._say is not None and (ends or now - self._last >= self._seconds):
             self._say(text)
             self._last = now
 
     def within(self, part: str) -> Say:
-        """A function that says a text of this part."""
+        """Returns a function that prints lines about this part."""
         return lambda text: self(f"{part}: {text}")
 
 
@@ -54,9 +54,10 @@ class Schedule(NamedTuple):
     """The training schedule of a model.
 
     Attributes:
-        steps: Most optimizer steps.
-        learning_rate: Of Adam, a number or an optax schedule; gradients are clipped to norm 1.
-        goal: Training ends once the accuracy of the last 50 steps is as high; None never.
+        steps: Largest number of optimizer steps.
+        learning_rate: Learning rate of Adam, a number or an optax schedule; gradients are clipped
+            to norm 1.
+        goal: Accuracy over 50 steps at which training ends; None never ends it.
     """
 
     steps: int
@@ -69,8 +70,8 @@ class Fitted(NamedTuple):
 
     Attributes:
         model: The model.
-        steps: Steps that it took.
-        metrics: Means of the last steps, by name.
+        steps: Number of steps taken.
+        metrics: Means over the last steps, by name.
     """
 
     model: Any
@@ -87,16 +88,16 @@ def fit(
     seed: int,
     progress: Say = lambda text: None,
 ) -> Fitted:
-    """The model after training on batches that ``make_batch`` makes within the program.
+    """Trains a copy of the model on batches that ``make_batch`` generates inside the program.
 
-    The same seed gives the same batches, whatever the model.
+    The same seed gives the same batches for any model.
 
     Args:
-        model: The model, which stays as it is.
-        objective: Minimized by its ``loss``; see :func:`.make_step`.
-        make_batch: A function from a random key to a batch, which JAX can trace.
+        model: The model, which does not change.
+        objective: Its ``loss`` is minimized; see :func:`.make_step`.
+        make_batch: Function from a random key to a batch, traceable by JAX.
         schedule: Steps and learning rate.
-        seed: Of the batches.
+        seed: Random seed of the batches.
         progress: Called with a line every 50 steps.
     """
     graph, params = split(model)
@@ -119,7 +120,7 @@ def fit(
         found: Any = jax.lax.fori_loop(0, count, body, (state, zeros))
         return found
 
-    # The program uses its argument up, and the model given keeps its parameters.
+    # The program donates its argument, and the given model keeps its parameters.
     state, done, known = TrainState.create(jax.tree.map(jnp.copy, params), tx), 0, {}
     while done < schedule.steps:
         count = min(_CHUNK, schedule.steps - done)
@@ -135,14 +136,14 @@ def fit(
 def evaluated(
     model: nnx.Module, objective: Objective, make_batch: MakeBatch, *, batches: int, seed: int
 ) -> dict[str, float]:
-    """The metrics of a model on batches that no training with :func:`fit` draws.
+    """Evaluates a model on batches that :func:`fit` never generates for training.
 
     Args:
         model: The model.
-        objective: What is measured.
+        objective: The objective to measure.
         make_batch: As in :func:`fit`.
-        batches: How many batches.
-        seed: Of the batches.
+        batches: Number of batches.
+        seed: Random seed of the batches.
     """
     graph, params = split(model)
     evaluate = make_eval_step(objective, merging(graph))

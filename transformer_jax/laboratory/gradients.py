@@ -1,8 +1,8 @@
-"""Gradients over a distance: how they vanish and explode in recurrent networks.
+"""Gradients over distances: how they vanish and explode in recurrent networks.
 
-Backpropagation through time multiplies one Jacobian for each position. Their product falls or grows
-exponentially with the distance (Pascanu et al. 2013); gates that stay open keep it (Hochreiter and
-Schmidhuber 1997). Attention has one step between any two positions.
+Backpropagation through time multiplies one Jacobian per position. Their product decays or grows
+exponentially with the distance (Pascanu et al. 2013); gates that stay open preserve it (Hochreiter
+and Schmidhuber 1997). Attention has one step between any two positions.
 """
 
 import dataclasses
@@ -33,20 +33,20 @@ __all__ = ["GradientFigures", "gradients", "with_scaled_kernels"]
 
 @dataclasses.dataclass(frozen=True)
 class GradientFigures:
-    """Norms by model, lag and seed; see :func:`.gradient_norms`."""
+    """Gradient norms by model, lag and seed; see :func:`.gradient_norms`."""
 
     settings: GradientSettings
-    sizes: dict[str, int]  # numbers of a state
-    untrained: dict[str, list[list[float]]]  # by model: a row for each lag from 0, of all seeds
+    sizes: dict[str, int]  # size of a state
+    untrained: dict[str, list[list[float]]]  # by model: a row per lag from 0, a value per seed
     trained: dict[str, list[list[float]]]
-    accuracy: dict[str, list[float]]  # of recall at the end of training, of all seeds
+    accuracy: dict[str, list[float]]  # of recall at the end of training, per seed
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures by name, for JSON."""
+        """Returns the figures by name, for JSON."""
         return dataclasses.asdict(self)
 
     def table(self) -> list[list[str]]:
-        """A head, and a row for each model."""
+        """Returns a header, and a row for each model."""
         lags = [lag for lag in (0, 1, 2, 4, 8, 16, 32, 64, 128, 256) if lag <= self.settings.lags]
         far = self.settings.trained_distance
         head = ["model", "size", *(f"lag {lag}" for lag in lags)]
@@ -61,7 +61,7 @@ class GradientFigures:
         return [head, *rows]
 
     def draw(self, path: Path | None = None) -> "Figure":
-        """Draws the picture, and writes it to ``path`` in the format of its suffix."""
+        """Draws the picture, and saves it to ``path`` in the format of its suffix."""
         panels = [_panel("at initialization", self.untrained)]
         if self.trained:
             recalled = {
@@ -78,7 +78,7 @@ def _panel(
     lines = []
     for name, rows in norms.items():
         said = [notes[name]] if notes is not None else []
-        # A zero has no place on a logarithmic axis: without a word, a line would be missing.
+        # A logarithmic axis cannot show zeros: without a note, a line would be missing.
         said += [] if np.any(rows) else ["gradient 0 throughout"]
         label = f"{name} ({', '.join(said)})" if said else name
         lines.append(Line(name, range(len(rows)), rows, label))
@@ -89,15 +89,15 @@ def _panel(
 def gradients(
     settings: GradientSettings = GradientSettings(), *, say: Say | None = None
 ) -> GradientFigures:
-    """Measures the gradient of each model's last state with respect to the inputs before it.
+    """Measures the gradient of each model's last state with respect to earlier inputs.
 
     Args:
-        settings: What is measured.
-        say: Called with lines about progress.
+        settings: The settings.
+        say: Called with lines about the progress.
 
     Raises:
-        ConfigError: No size of a model has so many parameters, or ``kernel_scale`` makes states
-            that float32 cannot hold.
+        ConfigError: No size of a model has this many parameters, or ``kernel_scale`` makes states
+            overflow float32.
     """
     progress = FitProgress(say)
     length = max(settings.lags, settings.trained_distance) + 1
@@ -130,7 +130,7 @@ def gradients(
 
 
 def with_scaled_kernels(model: Reader, scale: float) -> Reader:
-    """The recurrent model with its recurrent kernels times ``scale``.
+    """Returns the recurrent model with its recurrent kernels multiplied by ``scale``.
 
     Example:
         >>> model = make_reader("tanh", 8, symbols=2, length=4, seed=0)
@@ -148,7 +148,7 @@ def with_scaled_kernels(model: Reader, scale: float) -> Reader:
 
 
 def _append(rows: dict[str, list[list[float]]], name: str, norms: Float[np.ndarray, " T"]) -> None:
-    """Puts the norms of one more seed, of lags from 0, to those of ``name``."""
+    """Appends the norms of one more seed, for lags from 0, to those of ``name``."""
     mine = rows.setdefault(name, [[] for _ in norms])
     for row, norm in zip(mine, norms.tolist(), strict=True):
         row.append(norm)
@@ -157,7 +157,7 @@ def _append(rows: dict[str, list[list[float]]], name: str, norms: Float[np.ndarr
 def _norms(
     model: Reader, settings: GradientSettings, lag: int, seed: int
 ) -> Float[np.ndarray, " T"]:
-    """Root mean square over texts at lags 0 to ``lag``."""
+    """Root mean square over texts, at lags 0 to ``lag``."""
     graph, params = split(model)
     texts, directions = jax.random.split(jax.random.fold_in(jax.random.key(seed), 3))
     tokens = cued_texts(settings.texts, lag, settings.symbols)(texts)["tokens"]
@@ -180,7 +180,7 @@ def _norms(
 def _trained(
     model: Reader, settings: GradientSettings, seed: int, where: str, progress: FitProgress
 ) -> tuple[Reader, float]:
-    """The model after training to recall, and its accuracy in the last steps."""
+    """Returns the model trained on recall, and its accuracy over the last steps."""
     fitted = fit(
         model,
         answers,

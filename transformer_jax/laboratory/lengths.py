@@ -1,9 +1,9 @@
-"""Long sentences and a vector of fixed size: what attention mends.
+"""Long sentences and a vector of fixed size, a bottleneck that attention removes.
 
-A translator without attention keeps a whole sentence in the last states of its encoder. Its
+A translator without attention keeps a sentence only in the last states of its encoder. Its
 translations get worse with the length of the sentence (Cho et al. 2014, arXiv:1409.1259; Bahdanau
-et al. 2015, figure 2); with attention the decoder reads every state. Here sentences are random
-words, each with one translation, in the same order or in reverse.
+et al. 2015, figure 2); with attention, the decoder reads every state. Here sentences are random
+words, each with one translation, in the same or in reverse order.
 """
 
 import dataclasses
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 __all__ = ["LengthErrors", "LengthFigures", "lengths", "make_translator", "sentences"]
 
-PAD, BOS, EOS, FIRST = 0, 1, 2, 3  # token ids; words begin at the last of them
-_LEXICON, _TEST = 0, 9  # streams: of translations of words, and of test sentences
+PAD, BOS, EOS, FIRST = 0, 1, 2, 3  # token ids; words begin at FIRST
+_LEXICON, _TEST = 0, 9  # random streams: of the translations of words, and of test sentences
 
 
 class LengthErrors(NamedTuple):
-    """Scores of the translations of sentences of one length.
+    """Scores of translations of sentences of one length.
 
     Attributes:
-        tokens: Fraction of words of the references that stand at the same position.
-        sentences: Fraction of sentences that are translated without a mistake.
-        bleu: SacreBLEU over all, 0 to 100, of words as they are.
+        tokens: Fraction of the references' words that are at the same position.
+        sentences: Fraction of sentences translated without a mistake.
+        bleu: SacreBLEU of the corpus, 0 to 100, on unchanged words.
     """
 
     tokens: float
@@ -61,18 +61,18 @@ class LengthFigures:
     """Scores by translator, length and seed."""
 
     settings: LengthSettings
-    sizes: dict[str, int]  # numbers of a state of the decoder
+    sizes: dict[str, int]  # size of the decoder's state
     parameters: dict[str, int]
-    tokens: dict[str, list[list[float]]]  # by translator: a row for each length, of all seeds
+    tokens: dict[str, list[list[float]]]  # by translator: a row per length, a value per seed
     sentences: dict[str, list[list[float]]]
     bleu: dict[str, list[list[float]]]
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures by name, for JSON."""
+        """Returns the figures by name, for JSON."""
         return dataclasses.asdict(self)
 
     def table(self) -> list[list[str]]:
-        """A head, and for each translator a row of BLEU and one of accuracy."""
+        """Returns a header, and for each translator a row of BLEU and one of accuracy."""
         head = ["attention", "parameters", "score"]
         head += [f"T={T}" for T in self.settings.test_lengths]
         rows = []
@@ -83,7 +83,7 @@ class LengthFigures:
         return [head, *rows]
 
     def draw(self, path: Path | None = None) -> "Figure":
-        """Draws the picture, and writes it to ``path`` in the format of its suffix."""
+        """Draws the picture, and saves it to ``path`` in the format of its suffix."""
         asked = self.settings
         label = lambda name: "no attention" if name == "none" else f"attention ({name})"
         panels = [
@@ -107,16 +107,16 @@ class LengthFigures:
 def lengths(
     settings: LengthSettings = LengthSettings(), *, say: Say | None = None
 ) -> LengthFigures:
-    """Trains translators on short sentences, and scores their translations of all lengths.
+    """Trains translators on short sentences, and scores their translations at all lengths.
 
-    Translations are those of greedy search. All translators see the same sentences.
+    Translations are found by greedy search. All translators see the same sentences.
 
     Args:
-        settings: What is measured.
-        say: Called with lines about progress.
+        settings: The settings.
+        say: Called with lines about the progress.
 
     Raises:
-        ConfigError: No size of a translator has so many parameters.
+        ConfigError: No size of a translator has this many parameters.
     """
     progress = FitProgress(say)
     make = functools.partial(make_translator, words=settings.words, cell=settings.cell)
@@ -149,14 +149,14 @@ def lengths(
 def make_translator(
     score: ScoreChoice, size: int, *, words: int, cell: Any, seed: int
 ) -> EncoderDecoder:
-    """A new translator: one layer in both directions, then one with attention or without.
+    """Makes a new translator: one bidirectional layer, then one with or without attention.
 
     Args:
-        score: Of the decoder's attention.
-        size: Numbers of an embedding and of a state; each direction of the encoder has half.
-        words: Of each vocabulary.
-        cell: Of both.
-        seed: Of its parameters.
+        score: Score of the decoder's attention.
+        size: Size of embeddings and states; each direction of the encoder has half.
+        words: Size of each vocabulary.
+        cell: Cell of both layers.
+        seed: Random seed of the parameters.
     """
     rngs = nnx.Rngs(seed)
     table = lambda: Embed(FIRST + words, size, scale=1.0, rngs=rngs)
@@ -172,13 +172,13 @@ def make_translator(
 def sentences(
     settings: LengthSettings, key: Key[Array, ""], length: Int[Array, " B"], longest: int
 ) -> Batch:
-    """Random sentences and their translations, as training reads them.
+    """Generates random sentences and their translations, as training reads them.
 
     Args:
         settings: Words and their order.
-        key: Of the sentences; translations of words are always the same.
-        length: Words of each sentence.
-        longest: Words that there is room for.
+        key: Random key of the sentences; translations of words do not depend on it.
+        length: Number of words in each sentence.
+        longest: Largest number of words.
 
     Example:
         >>> batch = sentences(LengthSettings(), jax.random.key(0), jnp.array([3, 1]), 4)
@@ -210,7 +210,7 @@ def _training_sentences(settings: LengthSettings, key: Key[Array, ""]) -> Batch:
 
 
 def _scores(model: EncoderDecoder, settings: LengthSettings, seed: int) -> list[LengthErrors]:
-    """The scores of each length; sentences of all lengths are translated together."""
+    """Returns the scores at each length; sentences of all lengths are translated together."""
     length = jnp.repeat(jnp.asarray(settings.test_lengths), settings.eval_sentences)
     key = jax.random.fold_in(jax.random.key(seed), _TEST)
     make = jax.jit(lambda key, length: sentences(settings, key, length, max(settings.test_lengths)))

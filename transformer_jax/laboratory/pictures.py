@@ -1,4 +1,4 @@
-"""Pictures of the experiments: lines over a distance or a length, side by side in panels."""
+"""Pictures of the experiments: lines over a distance or a length, in panels side by side."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "Panel", "draw_panels"]
 
-# A model has the same color and mark in every picture.
+# A model has the same color and marker in every picture.
 _STYLES = {
     "tanh": ("#d55e00", "o"),
     "relu": ("#e69f00", "s"),
@@ -33,13 +33,13 @@ _OTHER = ("#777777", "x")
 
 
 class Line(NamedTuple):
-    """One model.
+    """The line of one model.
 
     Attributes:
-        name: In the legend; its first word says the style.
-        x: Places.
-        y: For each place one value, or one of each seed.
-        label: In the legend instead of the name.
+        name: Name in the legend; its first word determines the style.
+        x: Horizontal coordinates.
+        y: For each coordinate one value, or one per seed.
+        label: Text for the legend instead of the name.
     """
 
     name: str
@@ -52,15 +52,15 @@ class Panel(NamedTuple):
     """Lines on common axes.
 
     Attributes:
-        title: What is seen.
-        x: What is to the right.
-        y: What is upwards.
-        lines: The models.
-        logarithmic: Which axes are: ``""``, ``"x"``, ``"y"`` or ``"both"``.
-        level: A level that is marked, and its name.
-        edge: A place that is marked, and its name.
-        limits: Of the y axis; None is those of the lines.
-        marks: Whether each value has a mark.
+        title: Title of the panel.
+        x: Label of the x axis.
+        y: Label of the y axis.
+        lines: The lines.
+        logarithmic: Logarithmic axes: ``""``, ``"x"``, ``"y"`` or ``"both"``.
+        level: A marked value on the y axis, and its name.
+        edge: A marked value on the x axis, and its name.
+        limits: Limits of the y axis; None fits the lines.
+        marks: Whether each value has a marker.
     """
 
     title: str
@@ -75,15 +75,15 @@ class Panel(NamedTuple):
 
 
 def draw_panels(panels: Sequence[Panel], path: Path | None = None, *, title: str = "") -> "Figure":
-    """Draws panels side by side as the suffix of ``path`` says: PNG, SVG or HTML.
+    """Draws panels side by side; the suffix of ``path`` selects PNG, SVG or HTML.
 
-    Of several seeds the mean is a line and the range a band. Zeros and values that are not finite
-    are left out of a logarithmic axis.
+    With several seeds, the mean is a line and the range a band. Zeros and non-finite values are
+    left out of a logarithmic axis.
 
     Args:
-        panels: From left to right.
-        path: Output file; None writes none.
-        title: Of all of them.
+        panels: Panels from left to right.
+        path: Output file; None writes no file.
+        title: Common title.
     """
     figure = new_figure(5.2 * len(panels), 3.8)
     if title:
@@ -101,7 +101,7 @@ def _draw(axes: Any, panel: Panel) -> None:
             y = np.where(np.isfinite(y) & (y > 0), y, np.nan)
         color, mark = _STYLES.get(line.name.split()[0], _OTHER)
         more = {"marker": mark, "markersize": 5} if panel.marks else {}
-        again = " " in line.name  # a variant of the model whose name comes first
+        again = " " in line.name  # a variant of the model named by the first word
         axes.plot(
             line.x, y.mean(1), color=color, linestyle="--" if again else "-", linewidth=2,
             label=line.label or line.name, **more,

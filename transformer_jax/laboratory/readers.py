@@ -1,7 +1,7 @@
-"""Models that read a text and say one thing at its end: recurrent ones, and one with attention.
+"""Models that read a text and answer once at its end: recurrent ones, and one with attention.
 
-All have an embedding, one layer and an output. They differ in the layer alone: a recurrent layer,
-or a block of causal self-attention and feed-forward network with sinusoidal positions.
+All have an embedding, one layer and an output. They differ only in the layer: a recurrent layer, or
+a block of causal self-attention and feed-forward network with sinusoidal positions.
 """
 
 import functools
@@ -30,19 +30,19 @@ from transformer_jax.models.layers.stack import Stack
 __all__ = ["Reader", "nearest_size", "nearest_sizes", "num_parameters"]
 
 HEADS = 4  # of the attention model
-_LARGEST = 4_096  # numbers of a state
+_LARGEST = 4_096  # values in a state
 
 
 class Reader(nnx.Module):
-    """A text to scores of what is asked at its end.
+    """Maps a text to scores of the answers at its end.
 
     Args:
         kind: The layer: a recurrent cell, or attention.
-        size: Numbers of an embedding and of a state.
-        vocab_size: Symbols of the texts.
-        classes: Answers.
-        length: Positions of the longest text.
-        rngs: For the parameters.
+        size: Size of embeddings and states.
+        vocab_size: Number of symbols in texts.
+        classes: Number of answers.
+        length: Length of the longest text.
+        rngs: Random streams of the parameters.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Reader(nnx.Module):
         self.output = Linear(size, classes, ("embed", None), rngs=rngs)
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B C"]:
-        """Scores of the answers."""
+        """Returns the scores of the answers."""
         return self.output(self.last_state(self.embedding(tokens)))
 
     def last_state(self, x: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """The state at the last position, from embedded symbols."""
+        """Returns the state at the last position, from embedded symbols."""
         found = self.layers(x)
         states: Array = found if isinstance(self.layers, Stack) else found[0]
         return states[:, -1]
@@ -89,7 +89,7 @@ def _config(size: int, vocab_size: int, length: int) -> TransformerConfig:
 
 
 def num_parameters(make: Callable[[], nnx.Module]) -> int:
-    """Counts the trained parameters, without making them.
+    """Counts the trained parameters without creating them.
 
     Example:
         >>> num_parameters(lambda: Linear(3, 2, (None, None), rngs=nnx.Rngs(0)))
@@ -99,12 +99,12 @@ def num_parameters(make: Callable[[], nnx.Module]) -> int:
 
 
 def nearest_size(make: Callable[[int], nnx.Module], parameters: int, multiple: int = HEADS) -> int:
-    """The size whose model has a number of parameters nearest to ``parameters``.
+    """Returns the size whose model has the number of parameters closest to ``parameters``.
 
     Args:
-        make: A function from a size to a model that grows with it.
-        parameters: The number that is wanted.
-        multiple: What sizes are multiples of.
+        make: Function from a size to a model that grows with it.
+        parameters: The target number.
+        multiple: Sizes are multiples of this.
 
     Raises:
         ConfigError: Even the smallest model has more than twice as many, or the largest too few.
@@ -132,16 +132,16 @@ def nearest_sizes(
     parameters: int,
     multiple: int = HEADS,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The :func:`nearest_size` of several models, and the parameters that each then has.
+    """Returns the :func:`nearest_size` of several models, with their numbers of parameters.
 
     Args:
-        names: The models.
-        make: A function from a name and a size to a model.
-        parameters: The number that is wanted.
-        multiple: What sizes are multiples of.
+        names: Names of the models.
+        make: Function from a name and a size to a model.
+        parameters: The target number.
+        multiple: Sizes are multiples of this.
 
     Raises:
-        ConfigError: No size of a model has nearly so many.
+        ConfigError: No size of a model has nearly this many.
     """
     sizes, count = {}, {}
     for name in names:

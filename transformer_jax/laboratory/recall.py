@@ -1,9 +1,9 @@
-"""Recall over a distance: why long dependencies are hard for recurrence.
+"""Recall over distances: why long dependencies are hard for recurrence.
 
-A text is a cue, then other symbols, then a question, and the answer is the cue. A recurrent network
-has to carry it through every state between, which costs it a few bits; its gradient has to come
-back the same way. Attention reads it in one step from any distance. Hochreiter and Schmidhuber
-1997, section 5.2, is a task of this kind.
+A text is a cue, then other symbols, then a question; the answer is the cue. A recurrent network has
+to carry the cue through every state in between, and its gradient has to travel back the same way.
+Attention reads it in one step from any distance. Hochreiter and Schmidhuber 1997, section 5.2, is a
+task of this kind.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RecallFigures", "answers", "cued_texts", "make_reader", "recall"]
 
-GOAL = 0.999  # accuracy of 50 steps with which training ends
+GOAL = 0.999  # accuracy over 50 steps at which training ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,21 +38,21 @@ class RecallFigures:
     """Accuracies by model, distance and seed."""
 
     settings: RecallSettings
-    sizes: dict[str, int]  # numbers of a state
+    sizes: dict[str, int]  # size of a state
     parameters: dict[str, int]
-    accuracy: dict[str, list[list[float]]]  # by model: a row for each distance, of all seeds
-    steps: dict[str, list[list[int]]]  # that training took
+    accuracy: dict[str, list[list[float]]]  # by model: a row per distance, a value per seed
+    steps: dict[str, list[list[int]]]  # number of training steps
 
     def mean(self, model: str) -> list[float]:
-        """Accuracy at each distance, over the seeds."""
+        """Returns the accuracy at each distance, averaged over seeds."""
         return [sum(row) / len(row) for row in self.accuracy[model]]
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures by name, for JSON."""
+        """Returns the figures by name, for JSON."""
         return {"chance": 1 / self.settings.symbols, **dataclasses.asdict(self)}
 
     def table(self) -> list[list[str]]:
-        """A head, and a row for each model."""
+        """Returns a header, and a row for each model."""
         head = ["model", "parameters", *(f"D={D}" for D in self.settings.distances)]
         rows = [
             [name, f"{self.parameters[name]:,}", *(f"{mean:.2f}" for mean in self.mean(name))]
@@ -61,7 +61,7 @@ class RecallFigures:
         return [head, *rows]
 
     def draw(self, path: Path | None = None) -> "Figure":
-        """Draws the picture, and writes it to ``path`` in the format of its suffix."""
+        """Draws the picture, and saves it to ``path`` in the format of its suffix."""
         asked = self.settings
         lines = [Line(name, asked.distances, self.accuracy[name]) for name in self.accuracy]
         panel = Panel(
@@ -79,14 +79,14 @@ class RecallFigures:
 def recall(settings: RecallSettings = RecallSettings(), *, say: Say | None = None) -> RecallFigures:
     """Trains each model at each distance, and measures how well it recalls.
 
-    All models see the same texts in the same order. A model is trained anew for each distance.
+    All models see the same texts in the same order. A new model is trained for each distance.
 
     Args:
-        settings: What is measured.
-        say: Called with lines about progress.
+        settings: The settings.
+        say: Called with lines about the progress.
 
     Raises:
-        ConfigError: No size of a model has so many parameters.
+        ConfigError: No size of a model has this many parameters.
     """
     progress = FitProgress(say)
     make = functools.partial(make_reader, symbols=settings.symbols)
@@ -116,14 +116,14 @@ def recall(settings: RecallSettings = RecallSettings(), *, say: Say | None = Non
 
 
 def make_reader(name: ReaderName, size: int, *, symbols: int, length: int, seed: int) -> Reader:
-    """A new model of texts that :func:`cued_texts` makes.
+    """Makes a new model for texts from :func:`cued_texts`.
 
     Args:
-        name: Its layer.
-        size: Numbers of a state.
-        symbols: Different cues.
-        length: Positions of the longest text.
-        seed: Of its parameters.
+        name: Kind of its layer.
+        size: Size of a state.
+        symbols: Number of different cues.
+        length: Length of the longest text.
+        seed: Random seed of the parameters.
     """
     return Reader(
         name,
@@ -136,14 +136,15 @@ def make_reader(name: ReaderName, size: int, *, symbols: int, length: int, seed:
 
 
 def cued_texts(rows: int, distance: int, symbols: int) -> Callable[[Key[Array, ""]], Batch]:
-    """A function from a key to ``tokens [B D+1]``, and ``answers [B]``, which are their first.
+    """Returns a function from a key to ``tokens [B D+1]`` and ``answers [B]``, the first tokens.
 
-    Cues are 0 up to ``symbols``, the others as many after them, and the question is the last.
+    Cues are 0 up to ``symbols``, the fillers are as many symbols after them, and the question is
+    the last.
 
     Args:
-        rows: Texts.
-        distance: Positions from the cue to the question.
-        symbols: Different cues.
+        rows: Number of texts.
+        distance: Number of positions from cue to question.
+        symbols: Number of different cues.
 
     Example:
         >>> batch = cued_texts(2, 4, 3)(jax.random.key(0))
@@ -170,9 +171,9 @@ def answers(
     """Returns the cross-entropy of the answers, in nats, and ``accuracy``.
 
     Args:
-        model: Maps tokens ``[B T]`` to a score of each answer, as a :class:`.Reader` does.
-        batch: Made by :func:`cued_texts`.
-        key: Not used: there is no dropout.
+        model: Maps tokens ``[B T]`` to a score for each answer, like a :class:`.Reader`.
+        batch: A batch from :func:`cued_texts`.
+        key: Unused: there is no dropout.
     """
     del key
     logits = model(batch["tokens"])

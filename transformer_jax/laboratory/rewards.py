@@ -1,8 +1,8 @@
-"""Rewards of samples: what the KL penalty is for.
+"""Rewards of samples: the purpose of the KL penalty.
 
 A policy writes short texts and is rewarded for each "a" in them. PPO and GRPO raise the reward.
-With a penalty that follows a budget, the policy stays within so many nats of the one that it began
-as; without it, it writes only "a": the reward is hacked (Ziegler et al. 2019, section 2).
+With a penalty that is adapted to a budget, the policy stays within this many nats of the initial
+one; without it, it writes only "a": the reward is hacked (Ziegler et al. 2019, section 2).
 """
 
 import dataclasses
@@ -42,20 +42,20 @@ __all__ = ["RewardFigures", "rewards"]
 
 _PAD, _START, _END, _A = range(4)  # tokens; letters begin at _A
 _SPECIAL = SpecialTokens(_END, _PAD, (_PAD, _START))
-_MEASURED = 40  # last steps of a mean
-_SMOOTHED = 5  # steps of a point of the picture
+_MEASURED = 40  # final steps to average
+_SMOOTHED = 5  # steps per point of the picture
 
 
 @dataclasses.dataclass(frozen=True)
 class RewardFigures:
-    """Rewards and KL divergences by method: a row for each step, a value for each seed."""
+    """Rewards and KL divergences by method: a row for each step, with a value per seed."""
 
     settings: RewardSettings
-    reward: dict[str, list[list[float]]]  # letters "a" of a text
-    kl: dict[str, list[list[float]]]  # nats of a text, from the policy of step 0
+    reward: dict[str, list[list[float]]]  # number of letters "a" per text
+    kl: dict[str, list[list[float]]]  # nats per text, from the initial policy
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures by name, for JSON."""
+        """Returns the figures by name, for JSON."""
         return dataclasses.asdict(self)
 
     def ends(self, rows: list[list[float]]) -> list[float]:
@@ -64,7 +64,7 @@ class RewardFigures:
         return found
 
     def table(self) -> list[list[str]]:
-        """A head, and a row for each method with and without the penalty."""
+        """Returns a header, and a row for each method with and without the penalty."""
         head = ["policy", "reward at step 1", "reward", "KL in nats"]
         span = lambda values: f"{min(values):.2f} to {max(values):.2f}"
         rows = [
@@ -74,7 +74,7 @@ class RewardFigures:
         return [head, *rows]
 
     def draw(self, path: Path | None = None) -> "Figure":
-        """Draws the picture, and writes it to ``path`` in the format of its suffix."""
+        """Draws the picture, and saves it to ``path`` in the format of its suffix."""
         asked = self.settings
         title = f'Letters "a" of {plural(asked.length, "token")}'
         panels = [
@@ -93,7 +93,7 @@ class RewardFigures:
 
 
 def _lines(values: dict[str, list[list[float]]]) -> list[Line]:
-    """Means of consecutive steps."""
+    """Averages consecutive steps."""
     lines = []
     for name, rows in values.items():
         whole = len(rows) // _SMOOTHED * _SMOOTHED or len(rows)
@@ -106,11 +106,11 @@ def _lines(values: dict[str, list[list[float]]]) -> list[Line]:
 def rewards(
     settings: RewardSettings = RewardSettings(), *, say: Say | None = None
 ) -> RewardFigures:
-    """Trains a policy by each method, within the budget and without a penalty.
+    """Trains a policy by each method, with the budget and without a penalty.
 
     Args:
-        settings: What is measured.
-        say: Called with lines about progress.
+        settings: The settings.
+        say: Called with lines about the progress.
     """
     progress = FitProgress(say)
     reward: dict[str, list[list[float]]] = {}
@@ -140,7 +140,7 @@ def rewards(
 
 
 def _trainer(settings: RewardSettings, method: MethodName, control: KLControl) -> Any:
-    """A function of a seed: rewards and KL divergences of all steps, in one compiled program."""
+    """Returns a function from a seed to rewards and KL divergences of all steps, compiled once."""
     how = OnPolicy(method, length=settings.length, group_size=settings.group_size)
     kind, objective = Decoder, on_policy.grpo(how.clip, _SPECIAL.suppress_tokens)
     if method == "ppo":
@@ -173,7 +173,7 @@ def _trainer(settings: RewardSettings, method: MethodName, control: KLControl) -
 
 
 def _config(settings: RewardSettings) -> TransformerConfig:
-    # Embeddings of scale 1: with a larger one a new model repeats the token before, "a" too.
+    # Embeddings of scale 1: with a larger one, a new model repeats the previous token, also "a".
     return TransformerConfig(
         vocab_size=_A + settings.letters,
         d_model=settings.d_model,
@@ -186,7 +186,7 @@ def _config(settings: RewardSettings) -> TransformerConfig:
 
 
 def _prompts(settings: RewardSettings, key: Array) -> dict[str, Array]:
-    """Random words of 4 letters behind the start token."""
+    """Returns random words of 4 letters after the start token."""
     words = jax.random.randint(key, (settings.batch_size, 4), _A, _A + settings.letters)
     tokens = jnp.pad(words, ((0, 0), (1, 0)), constant_values=_START)
     return {"tokens": tokens, "starts": jnp.zeros(settings.batch_size, jnp.int32)}

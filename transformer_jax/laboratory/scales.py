@@ -1,8 +1,8 @@
-"""Attention scores with and without a scale: their variance, and the gradient of their softmax.
+"""Attention scores with and without scaling: their variance, and the gradient of their softmax.
 
-The product of independent queries and keys has variance D. Large scores make the softmax choose one
-key, and its gradient vanishes: nothing is learnt from there. Divided by the square root of D they
-have variance 1 at every size. Vaswani et al. 2017, section 3.2.1.
+The product of independent queries and keys has variance D. Large scores make the softmax select one
+key, and its gradient vanishes, so nothing is learned any more. Divided by the square root of D,
+they have variance 1 at every size. Vaswani et al. 2017, section 3.2.1.
 """
 
 import dataclasses
@@ -33,15 +33,15 @@ class ScaleFigures:
     """Variances and norms by score, size and seed."""
 
     settings: ScaleSettings
-    variance: dict[str, list[list[float]]]  # of scores: a row for each size, of all seeds
+    variance: dict[str, list[list[float]]]  # of scores: a row for each size, with a value per seed
     gradient: dict[str, list[list[float]]]  # mean of softmax_gradient_norm
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures by name, for JSON."""
+        """Returns the figures by name, for JSON."""
         return dataclasses.asdict(self)
 
     def table(self) -> list[list[str]]:
-        """A head, and two rows for each score."""
+        """Returns a header, and two rows for each score."""
         rows = [["score", "of", *(f"D={size}" for size in self.settings.sizes)]]
         for name in self.gradient:
             for what in ("variance", "gradient"):
@@ -50,7 +50,7 @@ class ScaleFigures:
         return rows
 
     def draw(self, path: Path | None = None) -> "Figure":
-        """Draws the picture, and writes it to ``path`` in the format of its suffix."""
+        """Draws the picture, and saves it to ``path`` in the format of its suffix."""
         sizes, across = self.settings.sizes, "D: size of queries and keys"
         lines = lambda found: [
             Line(name, sizes, rows, _LABELS[name]) for name, rows in found.items()
@@ -73,7 +73,7 @@ def softmax_gradient_norm(weights: Float[Array, "*rows S"]) -> Float[Array, "*ro
         >>> softmax_gradient_norm(jnp.array([[0.5, 0.5], [1.0, 0.0]]))
         Array([0.5, 0. ], dtype=float32)
     """
-    # Entry by entry, since sums of powers would cancel where one weight is nearly one.
+    # Entry by entry, since sums of powers would cancel if one weight is nearly one.
     beside = weights[..., :, None] * weights[..., None, :]
     diagonal = (weights * (1 - weights))[..., None]
     own = jnp.broadcast_to(jnp.eye(weights.shape[-1], dtype=bool), beside.shape)
@@ -85,8 +85,8 @@ def scales(settings: ScaleSettings = ScaleSettings(), *, say: Say | None = None)
     """Measures scores of random queries and keys, and the gradient of their softmax.
 
     Args:
-        settings: What is measured.
-        say: Called with lines about progress.
+        settings: The settings.
+        say: Called with lines about the progress.
     """
     scores = {"scaled": ScaledDot(), "plain": ScaledDot(1.0)}
     variance: dict[str, list[list[float]]] = {name: [] for name in scores}
@@ -105,7 +105,7 @@ def scales(settings: ScaleSettings = ScaleSettings(), *, say: Say | None = None)
 def _measured(
     settings: ScaleSettings, size: int, score: ScaledDot, seed: int
 ) -> tuple[float, float]:
-    """The variance of scores, and the mean norm of the Jacobian of their softmax."""
+    """Returns the variance of scores, and the mean norm of the Jacobian of their softmax."""
     keys = jax.random.split(jax.random.key(seed))
     q = jax.random.normal(keys[0], (1, settings.queries, 1, size))
     k = jax.random.normal(keys[1], (1, settings.keys, 1, size))

@@ -1,7 +1,7 @@
-"""Laws that every model keeps, as functions of any callable: JAX, NumPy, or torch through NumPy.
+"""Laws that every model must satisfy, for any callable: JAX, NumPy, or torch through NumPy.
 
-Each returns a :class:`Finding`: the law in words, the largest error, and the place that breaks it.
-The tests of this package call them::
+Each returns a :class:`Finding`: the law in words, the largest error, and the place of the largest
+error. The tests of this package call them::
 
     from transformer_jax import laws
 

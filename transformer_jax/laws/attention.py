@@ -1,7 +1,7 @@
-"""Laws of attention: what masks hide, rows of weights, and kernels against their formula.
+"""Laws of attention: masks, rows of weights, and kernels compared with their formula.
 
-Arrays have heads first: queries ``[B N T H]``, keys ``[B K S H]``, values ``[B K S U]``. Masks are
-True where a query may look: arrays that broadcast to ``[B N T S]``, or masks of this package.
+Arrays are heads-first: queries ``[B N T H]``, keys ``[B K S H]``, values ``[B K S U]``. Masks are
+True where a query may attend: arrays that broadcast to ``[B N T S]``, or masks of this package.
 """
 
 import math
@@ -28,16 +28,16 @@ __all__ = [
 
 AnyArray = Array | np.ndarray
 AnyMask = Mask | Bool[Array | np.ndarray, "..."] | None
-# Outputs [B N T U] of queries, keys, values and a mask.
+# Outputs [B N T U] from queries, keys, values and a mask.
 Attend = Callable[[Any, Any, Any, Any], Any]
-# (Output, and gradients of queries, keys and values) for a gradient of the output [B N T U].
-# Without gradients the tuple has the output alone.
+# (Output, and gradients of queries, keys and values), given a gradient of the output [B N T U].
+# Without gradients, the tuple has only the output.
 Kernel = Callable[[Any, Any, Any, Any, Any], tuple[Any, ...]]
 NAMES = ("output", "gradient of queries", "gradient of keys", "gradient of values")
 
 
 def with_gradients(attend: Attend) -> Kernel:
-    """Returns attention with its gradients, from a function that JAX differentiates.
+    """Returns attention with its gradients, for a function that JAX can differentiate.
 
     Example:
         >>> kernel = with_gradients(lambda q, k, v, mask: q + k + v)
@@ -63,13 +63,13 @@ def mask_polarity(
     *,
     tolerance: float = 0.0,
 ) -> Finding:
-    """Checks which keys have a weight: an output is a sum of values, so unit values show weights.
+    """Checks which keys have a weight: outputs are sums of values, so unit values show weights.
 
     Args:
         attend: Maps queries, keys, values of heads of size ``H`` and the mask to outputs.
         q: Queries.
         k: Keys.
-        mask: True where a query may look; every query sees a key, or :func:`masked_rows` counts.
+        mask: True where a query may attend; every query sees a key: see :func:`masked_rows`.
         tolerance: Largest weight of an invisible key.
 
     Example:
@@ -82,7 +82,7 @@ def mask_polarity(
     """
     (B, N, T, H), (_, K, S, _) = q.shape, k.shape
     visible, columns = _visible(mask, B, N, T, S), []
-    for first in range(0, S, H):  # some kernels take values of the size of keys alone
+    for first in range(0, S, H):  # some kernels require values of the same size as keys
         v = np.broadcast_to(np.eye(S, H, -first, np.float32), (B, K, S, H))
         columns.append(np.asarray(attend(q, k, v, mask), np.float64))
     weights = np.concatenate(columns, axis=-1)[..., :S]
@@ -108,8 +108,8 @@ def masked_rows(
     """Checks queries that see no key, such as padding that attends to padding, and unseen keys.
 
     Args:
-        kernel: Maps queries, keys, values, a gradient of the output and the mask to outputs and
-            gradients: :func:`with_gradients`. Without gradients it returns a tuple of one.
+        kernel: Maps queries, keys, values, a gradient of the output and the mask to output and
+            gradients: :func:`with_gradients`. Without gradients it returns a tuple of length 1.
         q: Queries.
         k: Keys.
         v: Values.
@@ -149,9 +149,9 @@ def weights_sum_to_one(
 
     Args:
         weights: Weights of queries ``T`` over keys ``S``.
-        visible: True where a query may look; a row that is False everywhere has weights zero.
-        tolerance: Largest deviation of a sum. A weight below zero, or one of an invisible key,
-            breaks the law whatever its size.
+        visible: True where a query may attend; a row that is False everywhere has weights of zero.
+        tolerance: Largest deviation of a sum. A weight below zero, or a nonzero one of an invisible
+            key, breaks the law whatever its size.
 
     Example:
         >>> weights_sum_to_one(np.array([[0.25, 0.75], [1.0, 0.0]])).holds
@@ -186,13 +186,13 @@ def attention_kernel(
     """Checks outputs and gradients against :func:`attention_formula`.
 
     Args:
-        kernel: Maps queries, keys, values, a gradient of the output and the mask to outputs and
-            gradients: :func:`with_gradients`. Without gradients it returns a tuple of one.
+        kernel: Maps queries, keys, values, a gradient of the output and the mask to output and
+            gradients: :func:`with_gradients`. Without gradients it returns a tuple of length 1.
         q: Queries.
-        k: Keys, in as many heads or in fewer.
+        k: Keys, with the same number of heads or fewer.
         v: Values.
-        mask: True where a query may look; None is everywhere.
-        score: Scale and soft cap that the kernel has.
+        mask: True where a query may attend; None is everywhere.
+        score: Scale and soft cap that the kernel uses.
         bias: Bias that the kernel adds to scores.
         tolerance: Largest difference of an output or gradient.
 
@@ -224,16 +224,16 @@ def attention_formula(
     score: ScaledDot = scaled_dot,
     bias: Float[AnyArray, "#B #N #T S"] | None = None,
 ) -> tuple[Float[np.ndarray, "..."], ...]:
-    """Returns ``softmax(q kᵀ · scale + bias) v`` and its gradients, by NumPy in float64.
+    """Computes ``softmax(q kᵀ · scale + bias) v`` and its gradients with NumPy, in float64.
 
     Fully masked rows give zeros. Vaswani et al. 2017, section 3.2.1.
 
     Args:
         q: Queries.
-        k: Keys, in as many heads or in fewer.
+        k: Keys, with the same number of heads or fewer.
         v: Values.
         cotangent: Gradient of the output.
-        mask: True where a query may look; None is everywhere.
+        mask: True where a query may attend; None is everywhere.
         score: Scale and soft cap of scores.
         bias: Added to the scores; a key whose bias is -inf is invisible.
 
@@ -270,7 +270,7 @@ def _visible(mask: AnyMask, B: int, N: int, T: int, S: int) -> Bool[np.ndarray, 
 
 
 def _axes(n: int) -> tuple[str, str, str]:
-    """Names of the axes of what a kernel returns at index ``n``."""
+    """Names of the axes of a kernel's result with index ``n``."""
     return "row", "head", "query" if n < 2 else "key"
 
 

@@ -1,4 +1,4 @@
-"""Other inputs of the same kind, by which laws see what an output depends on."""
+"""Changed inputs of the same kind, which show what an output depends on."""
 
 import jax
 import numpy as np
@@ -12,12 +12,12 @@ __all__ = ["other_values", "replace_where", "with_padding", "with_padding_behind
 def other_values(
     pool: Shaped[np.ndarray, "..."], old: Shaped[np.ndarray, "..."]
 ) -> Shaped[np.ndarray, "..."]:
-    """Returns values of ``pool``, at random and each unlike the one in ``old``.
+    """Returns random values of ``pool``, each different from the one in ``old``.
 
-    Values that occur are valid, whatever they are: token ids, types, features.
+    Values that occur are valid, whatever they represent: token ids, types, features.
 
     Raises:
-        ArgumentError: ``pool`` has one value only.
+        ArgumentError: ``pool`` has only one value.
 
     Example:
         >>> other_values(np.array([3, 8]), np.array([3, 3, 8])).tolist()
@@ -34,7 +34,7 @@ def other_values(
 
 
 def replace_where(inputs: PyTree, places: Bool[np.ndarray, "..."]) -> PyTree:
-    """Returns inputs with other values where ``places``, an array of their leading axes, is True.
+    """Returns inputs with other values where ``places``, a mask over the leading axes, is True.
 
     Example:
         >>> replace_where({"tokens": np.array([[3, 8]])}, np.array([[False, True]]))
@@ -53,7 +53,7 @@ def with_padding(real: Bool[Array | np.ndarray, "B T"]) -> Bool[np.ndarray, "B T
     """Returns the mask of real positions as a NumPy array.
 
     Raises:
-        ArgumentError: There is no padding, so that a law about it would say nothing.
+        ArgumentError: There is no padding, so a law about it would be vacuous.
 
     Example:
         >>> with_padding(np.array([[True, False]]))
@@ -66,11 +66,11 @@ def with_padding(real: Bool[Array | np.ndarray, "B T"]) -> Bool[np.ndarray, "B T
 
 
 def with_padding_behind(real: Bool[Array | np.ndarray, "B T"]) -> Bool[np.ndarray, "B T"]:
-    """Returns the mask of real positions, all of which come before the padding of their row.
+    """Returns the mask of real positions, all of which precede the padding of their row.
 
     Raises:
-        ArgumentError: There is no padding, padding before a real position, or nothing else in a
-            row.
+        ArgumentError: There is no padding, padding precedes a real position, or a row is only
+            padding.
 
     Example:
         >>> with_padding_behind(np.array([[True, False]]))

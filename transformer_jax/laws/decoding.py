@@ -1,4 +1,4 @@
-"""Laws of decoding: what a cache and a search give, the whole text gives too."""
+"""Laws of decoding: caches and searches give the same as complete texts."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ __all__ = ["beam_search", "cached", "prefilled", "prompt_padding", "reordered"]
 
 AXES = ("row", "position")
 Tokens = Int[Array | np.ndarray, "B T"]
-# Logits [B T V] of whole texts [B T]: teacher forcing, without a cache.
+# Logits [B T V] of complete texts [B T]: teacher forcing, without a cache.
 Whole = Callable[[Int[np.ndarray, "B T"]], Any]
-# Logits [B V] after one more token [B] of each row, and the cache with it.
+# Logits [B V] after one more token [B] per row, and the next cache.
 Step = Callable[[Int[np.ndarray, " B"], Any], tuple[Any, Any]]
-# Logits [B V] after a prompt [B P], or the last ones of it [B n V], and the cache with it.
+# Logits [B V] after a prompt [B P], or after its last tokens [B n V], and the next cache.
 Prefill = Callable[[Int[np.ndarray, "B P"], Any], tuple[Any, Any]]
 
 
@@ -34,7 +34,7 @@ def cached(
 
     Args:
         whole: Maps tokens ``[B T]`` to logits ``[B T V]``.
-        step: Maps a token of each row ``[B]`` and a cache to logits ``[B V]`` and the next cache.
+        step: Maps one token per row ``[B]`` and a cache to logits ``[B V]`` and the next cache.
         cache: The empty cache of ``B`` rows.
         tokens: Texts ``[B T]``.
         tolerance: Largest difference of a logit.
@@ -64,16 +64,16 @@ def prefilled(
     *,
     tolerance: float = 1e-5,
 ) -> Finding:
-    """Checks that a cache which has read a prompt at once continues as the whole text.
+    """Checks that a cache filled with a prompt at once continues like the complete text.
 
     Args:
         whole: Maps tokens ``[B T]`` to logits ``[B T V]``.
-        prefill: Maps a prompt ``[B P]`` and a cache to logits after it ``[B V]``, or to those
-            after its last tokens ``[B n V]``, and the next cache.
-        step: Maps a token of each row ``[B]`` and a cache to logits ``[B V]`` and the next cache.
+        prefill: Maps a prompt ``[B P]`` and a cache to logits after it ``[B V]``, or after each of
+            its last tokens ``[B n V]``, and the next cache.
+        step: Maps one token per row ``[B]`` and a cache to logits ``[B V]`` and the next cache.
         cache: The empty cache of ``B`` rows.
         tokens: Texts ``[B T]``.
-        length: Tokens of the prompt, ``P``; the others follow one at a time.
+        length: Number of tokens in the prompt, ``P``; the rest follow one at a time.
         tolerance: Largest difference of a logit.
 
     Example:
@@ -103,23 +103,23 @@ def prompt_padding(
     *,
     tolerance: float = 1e-5,
 ) -> Finding:
-    """Checks that prompts filled from the left continue as the texts without the padding.
+    """Checks that left-padded prompts continue like the texts without padding.
 
-    Other tokens at padding must change nothing at all.
+    Other tokens at padding must change nothing.
 
     Args:
-        whole: Maps tokens ``[B T]`` to logits ``[B T V]``; it reads no later tokens
+        whole: Maps tokens ``[B T]`` to logits ``[B T V]``, without reading later tokens
             (:func:`causality`).
-        prefill: Maps prompts ``[B P]``, a cache and ``starts`` to logits after them ``[B V]``,
-            and the next cache.
-        step: Maps a token of each row ``[B]`` and a cache to logits ``[B V]`` and the next cache.
+        prefill: Maps prompts ``[B P]``, a cache and ``starts`` to logits after them ``[B V]`` and
+            the next cache.
+        step: Maps one token per row ``[B]`` and a cache to logits ``[B V]`` and the next cache.
         cache: The empty cache of ``B`` rows.
         tokens: Texts ``[B T]``. The prompts are all but the last two tokens.
-        starts: Place of the first token of each row; any tokens stand before it.
+        starts: Index of the first token of each row; arbitrary tokens precede it.
         tolerance: Largest difference of a logit.
 
     Raises:
-        ArgumentError: No prompt has padding, or one has nothing else.
+        ArgumentError: No prompt has padding, or one is only padding.
 
     Example:
         >>> count = lambda tokens: np.cumsum(np.eye(9)[tokens], axis=1)
@@ -165,15 +165,15 @@ def reordered(
 ) -> Finding:
     """Checks that caches follow the ancestors of beams.
 
-    After each step every beam goes on from a random beam of its row.
+    After each step, every beam continues from a random beam of its row.
 
     Args:
-        whole: Maps tokens ``[B T]`` to logits ``[B T V]``; it reads no later tokens
+        whole: Maps tokens ``[B T]`` to logits ``[B T V]``, without reading later tokens
             (:func:`causality`).
-        step: Maps a token of each beam ``[B · M]`` and a cache to logits ``[B · M, V]`` and the
-            next cache.
+        step: Maps one token per beam ``[B · M]`` and a cache to logits ``[B · M, V]`` and the next
+            cache.
         reorder: Maps a cache and the parents of beams ``[B M]`` to the cache of their children.
-        cache: The empty cache of ``B · M`` rows, beams of one row next to each other.
+        cache: The empty cache of ``B · M`` rows, with beams of one row adjacent.
         tokens: The token of each beam at each step.
         tolerance: Largest difference of a logit.
 
@@ -215,16 +215,16 @@ def beam_search(
     length: int,
     tolerance: float = 1e-4,
 ) -> Finding:
-    """Checks texts and scores of a search against the score of every possible text.
+    """Checks the texts and scores of a search against the scores of all possible texts.
 
     Args:
-        search: Returns texts, as tokens with the end token, and their scores, best first.
-        scorer: Maps prefixes ``[R T]``, the first token included, to logits ``[R T V]``.
+        search: Returns texts, as tokens including the end token, and their scores, best first.
+        scorer: Maps prefixes ``[R T]``, including the first token, to logits ``[R T V]``.
         special: Ids of end tokens and suppressed tokens.
-        config: ``num_return_sequences``, ``normalization`` and ``length_penalty`` count.
+        config: ``num_return_sequences``, ``normalization`` and ``length_penalty`` are used.
         start: The token that starts every text.
         vocab_size: Number of tokens.
-        length: Most tokens of a text, the end included.
+        length: Largest number of tokens in a text, including its end.
         tolerance: Largest difference of a score.
 
     Example:
@@ -265,7 +265,7 @@ def _steps(step: Step, cache: Any, tokens: Int[np.ndarray, "B T"]) -> Float[np.n
 def _continued(
     prefill: Prefill, step: Step, cache: Any, tokens: Int[np.ndarray, "B T"], length: int
 ) -> Float[np.ndarray, "B n V"]:
-    """Logits after the end of a prompt and after each token that follows."""
+    """Returns logits after the end of a prompt and after each following token."""
     first, cache = prefill(tokens[:, :length], cache)
     first = np.asarray(first)
     first = first if first.ndim == 3 else first[:, None]
@@ -275,7 +275,7 @@ def _continued(
 def _from(
     first: int, found: Float[np.ndarray, "B n V"], wanted: Float[np.ndarray, "B m V"]
 ) -> Place:
-    """The largest difference to the last logits of a text; the found ones begin at ``first``."""
+    """The largest difference from the last logits of a text; ``found`` begins at ``first``."""
     error = errors(found, wanted[:, -found.shape[1] :])
     row, t, _ = np.unravel_index(int(np.argmax(error)), error.shape)
     return float(error.max()), f"row {row}, position {first + t}"

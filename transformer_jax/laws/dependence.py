@@ -1,4 +1,4 @@
-"""Laws of reading: each position reads what it may read, and all of it."""
+"""Laws of dependence: each position reads exactly the positions that it may read."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from transformer_jax.laws.finding import Finding, Place, errors, finding, law, w
 
 __all__ = ["causality", "causality_by_gradient", "visibility"]
 
-# Outputs [B T ...] of inputs [B T ...]: logits of tokens, or hidden states of vectors.
+# Outputs [B T ...] from inputs [B T ...]: logits from tokens, or hidden states from vectors.
 ByPosition = Callable[[Shaped[np.ndarray, "B T *F"]], Shaped[np.ndarray, "B T *G"]]
 
 
@@ -22,12 +22,12 @@ ByPosition = Callable[[Shaped[np.ndarray, "B T *F"]], Shaped[np.ndarray, "B T *G
 def causality(
     outputs: ByPosition, tokens: Shaped[Array | np.ndarray, "B T *F"], *, tolerance: float = 0.0
 ) -> Finding:
-    """Checks causality by changing one position after the other.
+    """Checks causality by changing one position at a time.
 
-    For callables of any library; :func:`causality_by_gradient` needs JAX, and one call.
+    For callables of any library; :func:`causality_by_gradient` needs JAX, but only one call.
 
     Args:
-        outputs: Maps tokens, or features, to one output at each position, such as logits.
+        outputs: Maps tokens, or features, to one output per position, such as logits.
         tokens: Any input with at least two different values.
         tolerance: Largest change of an earlier output.
 
@@ -58,12 +58,12 @@ def causality_by_gradient(
 ) -> Finding:
     """Checks that gradients of outputs with respect to later inputs are zero.
 
-    Exactly zero, because a masked weight is: a small gradient is a path to the future. Each output
-    must depend on the input at its own position.
+    They must be exactly zero, because a masked weight is: a small gradient is a path to the future.
+    Each output must depend on the input at its own position.
 
     Args:
-        outputs: Maps vectors, such as embeddings, to one output at each position; differentiable
-            by JAX.
+        outputs: Maps vectors, such as embeddings, to one output per position; differentiable by
+            JAX.
         vectors: Inputs. Rows must not read each other: see :func:`batch_mates`.
         tolerance: Largest gradient of an earlier output.
 
@@ -87,11 +87,11 @@ def visibility(
     *,
     tolerance: float = 0.0,
 ) -> Finding:
-    """Checks which inputs each output has a gradient for.
+    """Checks for which inputs each output has a gradient.
 
     Args:
-        outputs: Maps vectors, such as embeddings, to one output at each position; differentiable
-            by JAX.
+        outputs: Maps vectors, such as embeddings, to one output per position; differentiable by
+            JAX.
         vectors: Inputs. Rows must not read each other: see :func:`batch_mates`.
         visible: True where the output at a position (second axis) reads an input (last axis). A
             position at which it is False everywhere, such as padding, may read anything.
@@ -115,11 +115,11 @@ def visibility(
 def _gradients(
     outputs: Callable, vectors: Float[Array | np.ndarray, "B T D"]
 ) -> Float[np.ndarray, "B T T"]:
-    """Largest gradient of the output at each position for the input at each other."""
+    """Largest gradient of the output at each position with respect to the input at each other."""
 
     def totals(vectors: Array) -> Array:
         found = outputs(vectors)
-        # Random weights: after a norm, a plain sum is the same for all vectors.
+        # Random weights: after a norm, the plain sum is the same for all vectors.
         weights = np.random.default_rng(0).standard_normal(found.shape[2:]).astype(np.float32)
         return (found * weights[None, None]).reshape(*found.shape[:2], -1).sum((0, 2))
 
@@ -137,7 +137,7 @@ def _unlike(
     visible: Bool[np.ndarray, "B T S"],
     required: Bool[np.ndarray, "B T S"],
 ) -> Place:
-    """The largest effect of an invisible input, or an input that has none and must have."""
+    """The largest effect of an invisible input, or an input without a required effect."""
     words = "row {}: position {} reads position {}", "row {}: position {} does not read position {}"
     hidden = np.where(visible, 0, np.where(np.isnan(reads), math.inf, reads))
     missing = np.where(required & (reads == 0), math.inf, 0)

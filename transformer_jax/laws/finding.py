@@ -1,4 +1,4 @@
-"""Findings: a law, by how much a callable breaks it, and where."""
+"""Findings: a law, how much a callable breaks it, and where."""
 
 import dataclasses
 import inspect
@@ -30,7 +30,7 @@ Check = TypeVar("Check", bound=Callable[..., "Finding"])
 
 
 class LawBroken(AssertionError):  # noqa: N818
-    """A law that a callable breaks.
+    """Raised if a callable breaks a law.
 
     Attributes:
         finding: The law, the error and the place.
@@ -48,8 +48,8 @@ class Finding:
     Attributes:
         law: Name of the law, a function of ``transformer_jax.laws``.
         sentence: The law in words.
-        error: Largest deviation; infinite where an output is not a number or must not be constant.
-        tolerance: Largest deviation at which the law holds.
+        error: Largest deviation; infinite if an output is NaN or must not be constant.
+        tolerance: Largest deviation with which the law holds.
         where: The place of the largest deviation, or "" if there is none.
 
     Example:
@@ -123,13 +123,13 @@ def law(sentence: str) -> Callable[[Check], Check]:
 
 
 def finding(name: str, place: Place, tolerance: float) -> Finding:
-    """Returns the finding of the law of this name."""
+    """Returns the finding for the law with this name."""
     error, where = place
     return Finding(name, ALL[name].sentence, error, tolerance, where if error else "")
 
 
 def worst(*places: Place) -> Place:
-    """Returns the place of the largest error, of equal errors the first.
+    """Returns the place of the largest error; of equal errors, the first.
 
     Example:
         >>> worst((0.0, ""), (0.5, "row 1"), (0.5, "row 2"))
@@ -144,13 +144,13 @@ def difference(
     axes: tuple[str, ...] = (),
     mask: Bool[np.ndarray, "..."] | None = None,
 ) -> Place:
-    """Returns the largest absolute difference of two trees of arrays, and its place.
+    """Returns the largest absolute difference between two trees of arrays, and its place.
 
     Args:
-        found: Arrays of any library that NumPy reads.
+        found: Arrays of any library, readable by NumPy.
         wanted: Arrays of the same shapes in a tree of the same structure.
         axes: Names of the leading axes, for the place.
-        mask: Entries that are compared, as an array of the leading axes.
+        mask: Entries to compare, as an array over the leading axes.
 
     Example:
         >>> difference({"a": np.array([[1, 2]])}, {"a": np.array([[1, 5]])}, ("row", "position"))
@@ -182,14 +182,14 @@ def _of_leaf(
 def errors(
     found: Shaped[np.ndarray, "..."], wanted: Shaped[np.ndarray, "..."]
 ) -> Shaped[np.ndarray, "..."]:
-    """Returns absolute differences of entries, infinite where only one is a number.
+    """Returns absolute differences of entries, infinite if only one is a number.
 
     Example:
         >>> errors(np.array([1.0, np.nan]), np.array([1.5, 2.0]))
         array([0.5, inf])
     """
     same = found == wanted
-    if found.dtype.kind not in "fiubV" or wanted.dtype.kind not in "fiubV":  # texts
+    if found.dtype.kind not in "fiubV" or wanted.dtype.kind not in "fiubV":  # text
         return np.where(same, 0.0, math.inf)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(found.astype(np.float64) - wanted.astype(np.float64))

@@ -1,4 +1,4 @@
-"""Laws of losses: sums over real tokens, however a batch is split or padded."""
+"""Laws of losses, which are sums over real tokens, however a batch is split or padded."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ Totals = Callable[[PyTree, Bool[np.ndarray, "B T"]], Any]
 def loss_padding(
     totals: Totals, batch: PyTree, real: Bool[Array | np.ndarray, "B T"], *, tolerance: float = 0.0
 ) -> Finding:
-    """Checks that other values at padding leave all sums as they are, exactly.
+    """Checks that other values at padding do not change any sum at all.
 
     Args:
         totals: Maps a batch ``[B T ...]`` and ``real`` to sums: a loss and its weight, gradients.
@@ -49,7 +49,7 @@ def loss_length(
     *,
     tolerance: float = 1e-5,
 ) -> Finding:
-    """Checks that each row adds as much as alone, cut to its real tokens.
+    """Checks that each row contributes as much as alone, cut to its real tokens.
 
     A mean over rows, or a division by the length of the longest row, breaks it.
 

@@ -1,4 +1,4 @@
-"""Laws of rows: padding, other rows of the batch and the number of rows change nothing."""
+"""Laws of rows: padding, other rows of the batch and the number of rows have no effect."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +21,12 @@ __all__ = [
 ]
 
 AXES = ("row", "position")
-# Outputs [B T ...] of inputs, a tree of arrays [B T ...], and of places that are no padding [B T].
+# Outputs [B T ...] from inputs, a tree of arrays [B T ...], and their padding mask [B T].
 Padded = Callable[[PyTree, Bool[np.ndarray, "B T"]], Any]
-# Outputs [B ...] of a source [B S ...], of its places that are no padding [B S], and of a target,
-# a tree of arrays [B ...].
+# Outputs [B ...] from a source [B S ...], its padding mask [B S], and a target, a tree of arrays
+# [B ...].
 OfSource = Callable[[PyTree, Bool[np.ndarray, "B S"], PyTree], Any]
-# Outputs [B ...] of inputs, a tree of arrays [B ...].
+# Outputs [B ...] from inputs, a tree of arrays [B ...].
 OfRows = Callable[[PyTree], Any]
 
 
@@ -38,10 +38,10 @@ def padding(
     *,
     tolerance: float = 0.0,
 ) -> Finding:
-    """Checks that other values at padding leave all real outputs as they are.
+    """Checks that other values at padding do not change any real output.
 
-    Exactly, because a masked weight is zero. The mask may have any form: lengths, for example, are
-    ``real.sum(1)``.
+    They must not change at all, because a masked weight is zero. The mask may have any form:
+    lengths, for example, are ``real.sum(1)``.
 
     Args:
         outputs: Maps inputs ``[B T ...]`` and ``real`` to outputs ``[B T ...]``.
@@ -71,9 +71,9 @@ def padding_length(
     *,
     tolerance: float = 1e-5,
 ) -> Finding:
-    """Checks that each row gives the same outputs without its padding at the end.
+    """Checks that each row gives the same outputs without the padding at its end.
 
-    Rows with padding are run alone.
+    Rows with padding are computed alone.
 
     Args:
         outputs: Maps inputs ``[B T ...]`` and ``real`` to outputs ``[B T ...]``.
@@ -105,7 +105,7 @@ def source_padding(
     *,
     tolerance: float = 0.0,
 ) -> Finding:
-    """Checks a model of two sequences, such as a translator, as :func:`padding` checks one.
+    """Checks a model of two sequences, such as a translator, in the same way as :func:`padding`.
 
     Args:
         outputs: Maps a source ``[B S ...]``, ``real`` and a target ``[B ...]`` to outputs.
@@ -140,7 +140,7 @@ def source_length(
 ) -> Finding:
     """Checks that each row gives the same outputs without the padding at the end of its source.
 
-    Rows with padding are run alone.
+    Rows with padding are computed alone.
 
     Args:
         outputs: Maps a source ``[B S ...]``, ``real`` and a target ``[B ...]`` to outputs.
@@ -171,7 +171,7 @@ def source_length(
 def batch_mates(outputs: OfRows, inputs: PyTree, *, tolerance: float = 0.0) -> Finding:
     """Checks that each row gives the same outputs with other rows around it.
 
-    Exactly, because the shapes, and so the order of sums, are the same.
+    They must be identical, because shapes, and so the order of sums, are the same.
 
     Args:
         outputs: Maps inputs ``[B ...]`` to outputs ``[B ...]``.
@@ -190,7 +190,7 @@ def batch_mates(outputs: OfRows, inputs: PyTree, *, tolerance: float = 0.0) -> F
     if all((leaf == leaf[:1]).all() for leaf in jax.tree.leaves(inputs)):
         raise ArgumentError("laws: all rows of the batch are alike: give two that differ")
     for row in rows:
-        # Copies of the row itself, so that lengths and other inputs stay valid.
+        # Copies of the row itself, so that lengths and other inputs remain valid.
         alike = jax.tree.map(lambda x, row=row: x[[row] * len(x)], inputs)
         places.append(difference(outputs(alike), wanted, AXES, np.array(rows) == row))
     return finding("batch_mates", worst(*places), tolerance)
@@ -236,6 +236,6 @@ def _padded(real: Bool[np.ndarray, "B T"]) -> list[tuple[int, int]]:
 
 
 def _of_row(row: int, found: PyTree, wanted: PyTree) -> Place:
-    """The largest difference of outputs of one row."""
+    """The largest difference between the outputs of one row."""
     error, where = difference(found, wanted, AXES)
     return error, where.replace("row 0", f"row {row}")

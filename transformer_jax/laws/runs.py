@@ -1,4 +1,4 @@
-"""Laws of runs: neither devices nor interruptions nor repetition change a result."""
+"""Laws of runs: devices, interruptions and repetition do not change a result."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = ["repeatability", "resumed", "sharded"]
 def repeatability(
     outputs: Callable[[PyTree], Any], inputs: PyTree, *, tolerance: float = 0.0
 ) -> Finding:
-    """Checks that a model in evaluation draws nothing: dropout is off.
+    """Checks that a model in evaluation is not random: dropout is off.
 
     Args:
         outputs: Maps inputs to outputs; called twice.
@@ -39,12 +39,12 @@ def repeatability(
 def sharded(
     run: Callable[[Any], Any], placements: Sequence[Any], *, tolerance: float = 1e-5
 ) -> Finding:
-    """Checks that results are the same wherever arrays lie.
+    """Checks that results do not depend on the placement of arrays.
 
     Args:
         run: Maps a placement to results: outputs, losses, gradients, parameters after some steps.
             The placement None is one device.
-        placements: Whatever ``run`` takes, such as meshes or shardings.
+        placements: Arguments of ``run``, such as meshes or shardings.
         tolerance: Largest difference of a result.
 
     Example:
@@ -75,12 +75,12 @@ def resumed(
     *,
     tolerance: float = 0.0,
 ) -> Finding:
-    """Checks that stopping a run after some steps and resuming it changes nothing at its end.
+    """Checks that stopping a run after some steps and resuming it does not change its result.
 
     Args:
-        train: Trains from the start to the end, stopping and resuming after the given steps, and
-            returns all that must be the same: parameters, optimizer state, metrics, a checksum.
-        stops: Steps at which a run stops, for each run that is compared with the uninterrupted one.
+        train: Trains from start to end, stopping and resuming after the given steps, and returns
+            everything that must be the same: parameters, optimizer state, metrics, a checksum.
+        stops: Steps at which a run stops, for each run to compare with the uninterrupted one.
         tolerance: Largest difference of a result.
 
     Example:

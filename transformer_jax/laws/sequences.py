@@ -1,4 +1,4 @@
-"""Laws of sequences: several in a row, and their order."""
+"""Laws of sequences: several in one row, and their order."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from transformer_jax.laws.finding import Finding, difference, finding, law, wors
 __all__ = ["packed_mates", "packing", "permutation"]
 
 # Outputs [1 T ...] of documents packed into one row: tokens, segments (0 is padding) and positions
-# in the document, each [1 T].
+# within the document, each [1 T].
 Packed = Callable[
     [Int[np.ndarray, "1 T"], Int[np.ndarray, "1 T"], Int[np.ndarray, "1 T"]],
     Any,
@@ -36,7 +36,7 @@ def packing(
             each ``[1 T]``, to outputs ``[1 T ...]``.
         alone: Maps the tokens of one document ``[1 n]`` to outputs ``[1 n ...]``.
         documents: Tokens of the documents.
-        length: Length of the row, ``T``; what remains is padding.
+        length: Length of the row, ``T``; the rest is padding.
         tolerance: Largest difference of an output.
 
     Example:
@@ -68,13 +68,13 @@ def packed_mates(
     length: int,
     tolerance: float = 0.0,
 ) -> Finding:
-    """Checks that each document gives the same outputs with other tokens around it, exactly.
+    """Checks that each document gives exactly the same outputs with other tokens around it.
 
     Args:
         packed: Maps tokens, segments (1, 2, ... and 0 at padding) and positions within documents,
             each ``[1 T]``, to outputs ``[1 T ...]``.
         documents: Tokens of the documents.
-        length: Length of the row, ``T``; what remains is padding.
+        length: Length of the row, ``T``; the rest is padding.
         tolerance: Largest change of an output.
 
     Example:
@@ -108,11 +108,11 @@ def permutation(
     *,
     tolerance: float = 1e-6,
 ) -> Finding:
-    """Checks that nothing but positions tells the order: attention without them has none.
+    """Checks that only positions encode the order: attention without them has none.
 
     Args:
         outputs: Maps inputs ``[B T ...]`` to outputs ``[B T ...]``.
-        inputs: Tokens or vectors, in an order of their own.
+        inputs: Tokens or vectors, in their original order.
         tolerance: Largest difference of an output.
 
     Example:

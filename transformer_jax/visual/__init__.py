@@ -1,1 +1,1 @@
-"""Pictures and pages, all of which can be made without a screen."""
+"""Pictures and pages, all of which can be made without a display."""

@@ -1,4 +1,4 @@
-"""Singular values of what adapters add to their maps (Hu et al. 2021, section 7)."""
+"""Singular values of the changes that adapters make to their maps (Hu et al. 2021, section 7)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_spectra", "spectra"]
 
-# Colours that are told apart without red and green (Okabe and Ito 2008).
+# Colors that do not depend on telling red from green (Okabe and Ito 2008).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
 def spectra(changes: Mapping[str, np.ndarray], rank: int) -> dict[str, np.ndarray]:
-    """The ``rank`` largest singular values of each change of a kernel, largest first.
+    """Returns the ``rank`` largest singular values of each change of a kernel, in descending order.
 
     Example:
         >>> spectra({"query": np.diag([3.0, 0.0, 1.0])}, 2)["query"].tolist()
@@ -32,18 +32,18 @@ def spectra(changes: Mapping[str, np.ndarray], rank: int) -> dict[str, np.ndarra
 def plot_spectra(
     found: Mapping[str, np.ndarray], path: Path | None = None, *, title: str
 ) -> "Figure":
-    """Draws the singular values of each map against their number, a panel for each kind of map.
+    """Draws the singular values of each map by index, with a panel for each kind of map.
 
     Lines are layers, darker towards the output. Values below a millionth of the largest, which are
-    rounding, are not drawn.
+    rounding errors, are not drawn.
 
     Args:
         found: Singular values by path of the map.
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
-        title: Of the picture.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
+        title: Title of the picture.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     kinds: dict[str, list[str]] = {}
     for name in found:

@@ -11,9 +11,9 @@ GUTTER = 7
 
 
 def diagram(config: ModelConfig, *, head: bool = True) -> str:
-    """Encoder and decoder side by side, each with its blocks' parts, sizes and data shapes.
+    """Returns encoder and decoder side by side, with the parts of blocks, sizes and data shapes.
 
-    Without ``head`` over the vocabulary a decoder ends with its vectors.
+    Without ``head``, a head over the vocabulary, a decoder ends with its vectors.
 
     Source: Vaswani et al. 2017, figure 1.
 
@@ -61,7 +61,7 @@ def diagram(config: ModelConfig, *, head: bool = True) -> str:
 
 
 def _stack(config: TransformerConfig, name: str, components: list[str]) -> list[str]:
-    """One stack's lines, from its output at the top to its embedding."""
+    """The lines of one stack, from its output at the top to its embedding."""
     norm = f"{config.norm.kind.replace('rms', 'RMS')} norm"
     layers = config.encoder_layers if name == "encoder" else config.decoder_layers
     inside: list[str] = []
@@ -154,7 +154,7 @@ def _angles(config: TransformerConfig) -> str:
 
 
 def _window(config: TransformerConfig, layers: int) -> str:
-    """The window, and which of a stack's layers have it unless all have; nothing if none has."""
+    """The window, and the layers that have it unless all do; nothing if none does."""
     scores = config.scores
     local = [str(i) for i in range(layers) if scores.window_of(i) is not None]
     if not local:
@@ -180,7 +180,7 @@ def _head(config: TransformerConfig) -> str:
 
 
 def _beside(encoder: list[str], decoder: list[str]) -> str:
-    """Two columns that stand on one ground, and the memory's way to cross-attention."""
+    """Two bottom-aligned columns, connected by the memory's path to cross-attention."""
     height = max(len(encoder), len(decoder))
     left = [""] * (height - len(encoder)) + encoder
     right = [""] * (height - len(decoder)) + decoder
@@ -220,7 +220,7 @@ _SCORES = {
 
 
 def recurrent_diagram(config: RecurrentConfig) -> str:
-    """Decoder above encoder, each from its output at the top to its tokens.
+    """Returns the decoder above the encoder, each from its output at the top to its tokens.
 
     Example:
         >>> from transformer_jax.models.recurrent_config import RECURRENT_PRESETS

@@ -34,9 +34,9 @@ LABELS = {
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMaps:
-    """One kind of attention in every layer and head: which row reads how much of which column.
+    """Attention of one kind in every layer and head: the weight of each column for each row.
 
-    Where a row is a token being written, ``read`` is the token just read by the decoder.
+    If rows are tokens being written, ``read`` is the token just read by the decoder.
     """
 
     kind: Kind
@@ -59,16 +59,16 @@ def translation_maps(
     *,
     start: str = "<s>",
 ) -> tuple[AttentionMaps, ...]:
-    """The maps of one sentence, the only row of its batch, and its translation.
+    """Returns the maps of one sentence, the only row of its batch, and its translation.
 
-    The decoder reads ``start`` and all but the last target token; the row that reads a token is
-    named after the one that it writes next. Stacks without layers are left out.
+    The decoder reads ``start`` and all but the last target token; a row is named after the token
+    that it writes next. Stacks without layers are left out.
 
     Args:
-        source: Tokens that were encoded.
-        target: Tokens that were written.
-        weights: By kind, "encoder", "decoder" and "cross".
-        start: What the decoder reads first.
+        source: Source tokens.
+        target: Target tokens.
+        weights: Weights by kind: "encoder", "decoder" and "cross".
+        start: First token that the decoder reads.
 
     Raises:
         NumericsError: A weight is NaN.
@@ -97,9 +97,9 @@ def translation_maps(
 
 
 def attention_html(maps: Sequence[AttentionMaps], *, title: str, subtitle: str = "") -> str:
-    """An HTML page that shows every layer and head, and needs nothing but itself.
+    """Returns a self-contained HTML page that shows every layer and head.
 
-    The weights are in it exactly, as little-endian float32 in base64.
+    It contains the exact weights, as little-endian float32 in base64.
 
     Example:
         >>> maps = AttentionMaps("encoder", ("a",), ("a",), np.ones((1, 1, 1, 1)))
@@ -114,7 +114,7 @@ def attention_html(maps: Sequence[AttentionMaps], *, title: str, subtitle: str =
     # No token may end the script element, and these two are line ends in older JavaScript.
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     parts = {"TITLE": html.escape(title), "SUBTITLE": html.escape(subtitle), "DATA": data}
-    # In one pass: what is put in may look like a place to put something in.
+    # In one pass: inserted text may look like a placeholder.
     text = template.read_text(encoding="utf-8")
     return re.sub("__(TITLE|SUBTITLE|DATA)__", lambda place: parts[place[1]], text)
 
@@ -137,7 +137,7 @@ def _for_page(maps: AttentionMaps) -> dict[str, Any]:
 
 
 def as_json(maps: Sequence[AttentionMaps]) -> str:
-    """The same as plain JSON: ``{kind: {"rows": ..., "columns": ..., "weights": [L][N][T][S]}}``.
+    """Returns plain JSON: ``{kind: {"rows": ..., "columns": ..., "weights": [L][N][T][S]}}``.
 
     Example:
         >>> as_json([AttentionMaps("encoder", ("a",), ("a",), np.ones((1, 1, 1, 1)))])
@@ -155,8 +155,8 @@ def plot_attention(
 ) -> "Figure":
     """Draws the heads of one layer, or with ``layer=None`` of all layers.
 
-    The suffix of ``path`` says as what: PNG, SVG or HTML. Colours run from zero to each head's
-    largest weight.
+    The suffix of ``path`` selects PNG, SVG or HTML. Colors range from zero to each head's largest
+    weight.
     """
     weights = maps.weights if layer is None else maps.weights[layer][None]
     L, N, T, S = weights.shape
@@ -190,7 +190,7 @@ def _grid(heads: int) -> tuple[int, int]:
 
 
 def _words(ax: Any, maps: AttentionMaps, wordy: bool, *, left: bool, below: bool) -> None:
-    """Names the rows and columns where there is room, at the outer pictures only."""
+    """Labels rows and columns if there is room, only at the outer pictures."""
     ax.tick_params(length=0, labelsize=8)
     for spine in ax.spines.values():
         spine.set_color("#c9d1dc")

@@ -1,4 +1,4 @@
-"""Pictures of the inside of an attention layer: what flows where, with the shape of each array."""
+"""Pictures of the data flow in an attention layer, with the shape of each array."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HeadSizes", "plot_attention_head", "plot_multi_head_attention"]
 
-DATA, MAP, STEP = "#e8edf3", "#f4b183", "#a8cbe8"  # arrays, learnt matrices, steps without any
-_WIDE, _HIGH, _SHIFT = 1.5, 0.62, 0.09  # of a box; between the boxes of heads
+DATA, MAP, STEP = "#e8edf3", "#f4b183", "#a8cbe8"  # arrays, learned matrices, other operations
+_WIDE, _HIGH, _SHIFT = 1.5, 0.62, 0.09  # size of a box; offset between the boxes of heads
 
 
 class HeadSizes(NamedTuple):
@@ -21,9 +21,9 @@ class HeadSizes(NamedTuple):
 
     Attributes:
         tokens: N, the length of the text.
-        width: D, of the vectors of tokens.
-        key: D_k, of queries and keys.
-        value: D_v, of values.
+        width: D, the size of the vectors of tokens.
+        key: D_k, the size of queries and keys.
+        value: D_v, the size of values.
     """
 
     tokens: int
@@ -44,32 +44,32 @@ class _Box(NamedTuple):
 
 
 def plot_attention_head(sizes: HeadSizes, path: Path | None = None) -> "Figure":
-    """Draws scaled dot-product self-attention from the tokens at the bottom to its output.
+    """Draws scaled dot-product self-attention, from the tokens at the bottom to its output.
 
     Bishop and Bishop 2024, section 12.1.5.
 
     Args:
         sizes: N, D, D_k and D_v.
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     return _draw(_head(sizes, 1), "Scaled dot-product self-attention", path)
 
 
 def plot_multi_head_attention(sizes: HeadSizes, heads: int, path: Path | None = None) -> "Figure":
-    """Draws multi-head self-attention; the boxes of all heads lie behind one another.
+    """Draws multi-head self-attention; the boxes of the heads overlap.
 
     Bishop and Bishop 2024, section 12.1.6.
 
     Args:
         sizes: N, D, and D_k and D_v of each head.
-        heads: C.
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
+        heads: C, the number of heads.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     N, D, _, D_v = sizes
     joined = [
@@ -82,7 +82,7 @@ def plot_multi_head_attention(sizes: HeadSizes, heads: int, path: Path | None = 
 
 
 def _head(sizes: HeadSizes, copies: int) -> list[_Box]:
-    """The boxes of one head, or of several that compute the same with other matrices."""
+    """The boxes of one head, or of several that differ only in their matrices."""
     N, D, D_k, D_v = sizes
     maps = [("q", D_k), ("k", D_k), ("v", D_v)]
     boxes = [_Box("X", (N, D), (2.0, 0.0), DATA)]

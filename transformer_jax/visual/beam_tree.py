@@ -1,4 +1,4 @@
-"""Pictures of the tree that beam search grows."""
+"""Pictures of the tree of a beam search."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,23 +14,23 @@ __all__ = ["plot_beam_tree"]
 
 COLORS = {"kept": "#0072b2", "ended": "#009e73", "pruned": "#9aa5b1"}
 BEST = "#d55e00"
-_STEPS = 24  # steps that are drawn
+_STEPS = 24  # largest number of steps drawn
 
 
 def plot_beam_tree(tree: BeamTree, path: Path | None = None, *, title: str = "") -> "Figure":
     """Draws the continuations of each step, the most probable at the top, and their parents.
 
     Beams are blue, finished hypotheses green, pruned continuations grey, and the path of the best
-    text orange. Numbers are log-probabilities from the beginning of the text. The first 24 steps
-    are drawn. Bishop and Bishop 2024, section 12.3.2.
+    text orange. Labels are log-probabilities from the beginning of the text. Only the first 24
+    steps are drawn. Bishop and Bishop 2024, section 12.3.2.
 
     Args:
-        tree: Of :func:`.tree_of_beams`.
-        path: A file to write, as its suffix says: PNG, SVG or HTML.
-        title: Such as the source.
+        tree: A tree from :func:`.tree_of_beams`.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
+        title: Title, such as the source.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     shown = [i for i, node in enumerate(tree.nodes) if node.step <= _STEPS]
     steps = max((tree.nodes[i].step for i in shown), default=1)
@@ -64,7 +64,7 @@ def plot_beam_tree(tree: BeamTree, path: Path | None = None, *, title: str = "")
 def _draw(ax: "Axes", tree: BeamTree, i: int, places: dict[int, tuple[float, float]]) -> None:
     node, (x, y) = tree.nodes[i], places[i]
     color, (x0, y0) = _color(node), places[node.parent]
-    start = x0 + (0.62 if node.parent >= 0 else 0.0)  # behind the name of the parent
+    start = x0 + (0.62 if node.parent >= 0 else 0.0)  # after the name of the parent
     ax.plot([start, x - 0.06], [y0, y], color=color, linewidth=1.8 if node.best else 0.7,
             zorder=2 if node.best else 1)  # fmt: skip
     name = tree.names[node.token].replace(" ", "▁").replace("\n", "⏎").replace("$", r"\$")

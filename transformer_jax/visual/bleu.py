@@ -16,7 +16,7 @@ __all__ = ["plot_bleu"]
 
 SINGLE, ENSEMBLE, TRANSFORMER = "#0072b2", "#56b4e9", "#d55e00"
 MARKERS = "osD^vP"
-LONGEST = 40  # characters of the name of a test set
+LONGEST = 40  # characters in the name of a test set
 
 
 class _Point(NamedTuple):
@@ -27,17 +27,17 @@ class _Point(NamedTuple):
 
 
 def plot_bleu(path: Path | None = None, own: Sequence[OwnScore] = ()) -> "Figure":
-    """Draws the table of the paper as points, a panel a language, and own scores in one of theirs.
+    """Draws the table of the paper as points, one panel per language, and own scores in another.
 
-    Own scores are those of other test sets by another BLEU, so they have axes of their own; where
-    the cost of training is not stored, a score is a line across.
+    Own scores are on other test sets with another BLEU, so they have separate axes; if the training
+    cost is not stored, a score is a horizontal line.
 
     Args:
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
         own: Scores of own models.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     across = 2 + bool(own)
     figure = new_figure(5.2 * across, 5.2 + 0.2 * len(own))
@@ -61,7 +61,7 @@ def plot_bleu(path: Path | None = None, own: Sequence[OwnScore] = ()) -> "Figure
     if own:
         _own(axes[2], own)
     with drawn(figure):
-        figure.draw_without_rendering()  # the layout, which names are measured in
+        figure.draw_without_rendering()  # computes the layout, in which names are measured
     for ax, known in panels:
         _name(ax, known)
     return save(figure, path, title="BLEU against the cost of training")
@@ -83,7 +83,7 @@ def _dress(ax: Any, title: str, label: str) -> None:
 
 
 def _name(ax: Any, points: Sequence[_Point]) -> None:
-    """Writes each name beside its point."""
+    """Writes each name next to its point."""
     labels = []
     for point in points:
         text = ax.annotate(
@@ -96,7 +96,7 @@ def _name(ax: Any, points: Sequence[_Point]) -> None:
 
 
 def _own(ax: Any, own: Sequence[OwnScore]) -> None:
-    """Own scores, in the order of their table, which the legend below tells apart."""
+    """Draws own scores, in table order, with a legend below."""
     for number, one in enumerate(own):
         cut = one.test[:LONGEST].rstrip(" ,")
         test = one.test if len(one.test) <= LONGEST else f"{cut} …"

@@ -12,7 +12,7 @@ __all__ = ["smoothed", "training_curves"]
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:
-    """The mean of each value and the ``window - 1`` before it, as far as there are any.
+    """The mean of each value and up to ``window - 1`` values before it.
 
     Example:
         >>> smoothed([4.0, 2.0, 3.0], 2)
@@ -40,14 +40,14 @@ def training_curves(
 
     Args:
         history: The lines of ``metrics.jsonl``.
-        path: The picture, ``.png`` or whatever else Matplotlib knows by its suffix.
-        labels: What the curves of training and validation loss are called.
+        path: The picture, ``.png`` or any other format that Matplotlib supports.
+        labels: Names of the curves of training and validation loss.
         scores: Names of the other validation scores.
     """
-    from matplotlib.figure import Figure  # no pyplot: no window system is needed
+    from matplotlib.figure import Figure  # without pyplot no window system is needed
 
     figure = Figure(figsize=(10, 7))
-    # By hand: Matplotlib's layouts take as long as drawing.
+    # Laid out by hand: Matplotlib's layouts take as long as drawing.
     figure.subplots_adjust(0.09, 0.07, 0.98, 0.95, wspace=0.25, hspace=0.3)
     (loss, score), (rate, norm) = figure.subplots(2, 2)
     steps, values = _series(history, "loss")

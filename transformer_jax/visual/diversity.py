@@ -1,4 +1,4 @@
-"""Plots the diversity of texts under several ways to generate them."""
+"""A plot of the diversity of texts from several generation methods."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,17 +16,17 @@ SEARCH, SAMPLING = "#d55e00", "#0072b2"
 
 
 def plot_diversity(path: Path | None, rows: Mapping[str, Diversity], number: int) -> "Figure":
-    """Draws bars of self-BLEU and of distinct n-grams, a row for each way.
+    """Draws bars of self-BLEU and of distinct n-grams, one row per method.
 
-    Search is orange, sampling blue. Greedy search has one text a line, and so no self-BLEU.
+    Search is orange, sampling blue. Greedy search has one text per line, and so no self-BLEU.
 
     Args:
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
-        rows: What was measured, by the name of the way.
-        number: Texts of each line, for the title.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
+        rows: The measurements, by name of the method.
+        number: Number of texts per line, for the title.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     title = f"How much texts differ: {number} for each line, greedy search one"
     figure = new_figure(10.5, 1.6 + 0.42 * len(rows))

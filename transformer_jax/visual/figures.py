@@ -1,4 +1,4 @@
-"""Figures without a screen, written as PNG, as SVG or as a page that needs nothing but itself."""
+"""Figures made without a display and saved as PNG, SVG or a self-contained page."""
 
 import base64
 import functools
@@ -19,7 +19,7 @@ SUFFIXES = (".png", ".svg", ".html")
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Returns an empty figure, in inches, which belongs to no window; notebooks show it."""
+    """Returns an empty figure without a window, with sizes in inches; notebooks show it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = _figure_class()(figsize=(width, height))
@@ -33,7 +33,7 @@ def _figure_class() -> "type[Figure]":
     from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):
-        """A figure that a notebook shows, although ``pyplot`` does not know it."""
+        """A figure that a notebook shows although ``pyplot`` does not know it."""
 
         def _repr_png_(self) -> bytes:
             held = io.BytesIO()
@@ -45,14 +45,14 @@ def _figure_class() -> "type[Figure]":
 
 
 def save(figure: "Figure", path: Path | None, *, title: str = "") -> "Figure":
-    """Writes ``figure`` as ``.png``, ``.svg`` or ``.html``, by the suffix of ``path``; returns it.
+    """Saves ``figure`` as ``.png``, ``.svg`` or ``.html``, by the suffix of ``path``; returns it.
 
-    Without a path nothing is written: a notebook shows what is returned. The same figure gives the
-    same bytes. An HTML page holds the picture itself. A warning counts characters that no font
-    here has.
+    Without a path nothing is written: a notebook shows the returned figure. The same figure gives
+    the same bytes. An HTML page contains the picture. A warning counts characters missing from all
+    installed fonts.
 
     Raises:
-        ConfigError: Any other suffix.
+        ConfigError: An unsupported suffix.
     """
     if path is None:
         return figure

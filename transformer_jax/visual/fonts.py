@@ -1,4 +1,4 @@
-"""Fonts of pictures: characters that the usual font lacks are drawn with another that is there."""
+"""Fonts of pictures: characters missing from the usual font are drawn with another one."""
 
 import contextlib
 import functools
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["drawn", "missing_characters"]
 
-_SHOWN = 5  # characters that a warning names
+_SHOWN = 5  # characters named in a warning
 
 log = logging.getLogger(__name__)
 
 
 def missing_characters(figure: "Figure") -> str:
-    """Returns the characters of a figure that no font here has, sorted.
+    """Returns the characters of a figure missing from all installed fonts, sorted.
 
-    Texts with characters that their font lacks get further fonts to take them from. Fonts with the
-    most of these characters are taken first.
+    Texts with characters missing from their font get further fonts, starting with those that have
+    the most of these characters.
     """
     from matplotlib.font_manager import FontProperties, findfont
     from matplotlib.text import Text
@@ -52,12 +52,12 @@ def missing_characters(figure: "Figure") -> str:
 
 @contextlib.contextmanager
 def drawn(figure: "Figure", path: Path | None = None) -> Iterator[None]:
-    """A context in which a figure is laid out or written, with fonts for its characters.
+    """Context manager: lays out or saves a figure with fonts for its characters.
 
     Args:
-        figure: The figure, whose texts are complete.
-        path: Where it is written: the name in a warning that counts characters without a font;
-            None gives no warning.
+        figure: The figure, with all its texts.
+        path: Output file, named in a warning that counts characters without a font; None gives no
+            warning.
     """
     missing = missing_characters(figure)
     if missing and path is not None:
@@ -81,7 +81,7 @@ def _is_drawn(char: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _characters(path: str) -> frozenset[int]:
-    """The code points that a font has; none of a font that cannot be read."""
+    """The code points in a font; none for a font that cannot be read."""
     from matplotlib.ft2font import FT2Font
 
     try:
@@ -96,7 +96,7 @@ def _drawable(path: str) -> frozenset[str]:
 
 
 def _others() -> list[tuple[str, str]]:
-    """Files and names of the upright fonts here, without fonts of formulas and of boxes."""
+    """Files and names of the upright installed fonts, except fonts of formulas and of boxes."""
     from matplotlib.font_manager import fontManager
 
     fonts: Any = fontManager.ttflist

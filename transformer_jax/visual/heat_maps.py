@@ -1,4 +1,4 @@
-"""Cross-attention over a picture: a heat map for each word, as one page and as a picture."""
+"""Heat maps of cross-attention over an image, one per word, as a page and as a picture."""
 
 import base64
 import dataclasses
@@ -27,11 +27,11 @@ class HeatMaps:
     """The attention of each word of a caption to the patches of its picture.
 
     Attributes:
-        title: The name of the picture.
+        title: Name of the picture.
         text: The caption.
-        words: Its words, and the end of the text as the last.
+        words: The words of the caption, then the end of the text.
         pixels: The picture as the model reads it, before normalization.
-        weights: In every layer and head the weight of each patch, line by line. The rest of each
+        weights: Weight of each patch in every layer and head, in line order. The rest of each
             word's attention is on the class embedding.
     """
 
@@ -47,9 +47,9 @@ class HeatMaps:
         """Returns the weights of a word.
 
         Args:
-            word: Its place.
-            layer: The layer, from 0; None is the mean of all.
-            head: The head, from 0; None is the mean of all.
+            word: Index of the word.
+            layer: The layer, from 0; None is the mean of all layers.
+            head: The head, from 0; None is the mean of all heads.
 
         Raises:
             ArgumentError: There is no such word, layer or head.
@@ -64,10 +64,10 @@ class HeatMaps:
         return np.asarray(heads[:, :, word].mean((0, 1)))
 
     def html(self, path: str | Path | None = None) -> str:
-        """Returns a page of the heat maps, which needs nothing but itself.
+        """Returns a self-contained page of the heat maps.
 
         Args:
-            path: A file to write the page to as well.
+            path: File to write the page to.
 
         Raises:
             ConfigError: The file cannot be written.
@@ -75,11 +75,11 @@ class HeatMaps:
         return heat_map_page([self], path)
 
     def png(self, path: str | Path, *, layer: int | None = None) -> None:
-        """Writes a picture with the heat map of each word.
+        """Saves a picture with the heat map of each word.
 
         Args:
-            path: The file; its suffix may also be ``.svg``.
-            layer: The layer, from 0; None is the mean of all.
+            path: The file, with suffix ``.png`` or ``.svg``.
+            layer: The layer, from 0; None is the mean of all layers.
 
         Raises:
             ConfigError: The file cannot be written.
@@ -116,22 +116,22 @@ def word_maps(
     ids: Sequence[int],
     decode: Callable[[Sequence[int]], str],
 ) -> HeatMaps:
-    """Returns the heat maps of the words of a caption: the mean of those of their tokens.
+    """Returns the heat maps of the words of a caption: the means over the tokens of each.
 
     Args:
-        title: The name of the picture.
+        title: Name of the picture.
         pixels: The picture.
-        weights: The attention of each token to the patches, the last columns, line by line.
-        ids: The tokens, the end token last.
-        decode: Makes a text of tokens.
+        weights: The attention of each token to the patches, the last columns, in line order.
+        ids: The tokens, ending with the end token.
+        decode: Function from tokens to text.
 
     Raises:
         NumericsError: A weight is NaN.
     """
     refuse_nonfinite(weights)
     side = math.isqrt(weights.shape[3])
-    patches = weights[..., weights.shape[3] - side * side :]  # embeddings of the whole go before
-    # The number of words up to each token: pieces of one word do not add to it.
+    patches = weights[..., weights.shape[3] - side * side :]  # without the embeddings before them
+    # The number of words up to each token: further subwords of a word do not add to it.
     counts = [len(decode(ids[: i + 1]).split()) for i in range(len(ids) - 1)]
     places = np.maximum(np.array(counts, int) - 1, 0)
     names = decode(ids[:-1]).split()
@@ -143,11 +143,11 @@ def word_maps(
 
 
 def heat_map_page(maps: Sequence[HeatMaps], path: str | Path | None = None) -> str:
-    """Returns an HTML page of the heat maps of several pictures, which needs nothing but itself.
+    """Returns a self-contained HTML page with the heat maps of several pictures.
 
     Args:
-        maps: Of each picture.
-        path: A file to write the page to as well.
+        maps: The heat maps of each picture.
+        path: File to write the page to.
 
     Raises:
         ConfigError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Names beside points, each on the side where it covers least of what else is drawn."""
+"""Labels of points, each placed on the side where it covers the least of the plot."""
 
 import functools
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["place_labels"]
 
-_RADIUS = 5.0  # of a point, in units of 1/100 inch
-# Offsets of a label in points, and which of its ends is there.
+_RADIUS = 5.0  # radius of a point, in units of 1/100 inch
+# Offsets of a label in points, with its horizontal and vertical alignment.
 _SIDES = (
     ((5, 4), "left", "bottom"), ((-5, 4), "right", "bottom"), ((5, -4), "left", "top"),
     ((-5, -4), "right", "top"), ((0, 7), "center", "bottom"), ((0, -7), "center", "top"),
@@ -29,7 +29,7 @@ class Bounds(NamedTuple):
     high: float
 
     def overlap(self, other: "Bounds") -> float:
-        """The area of both.
+        """The area of the intersection.
 
         Example:
             >>> Bounds(0.0, 0.0, 2.0, 2.0).overlap(Bounds(1.0, 1.0, 4.0, 4.0))
@@ -41,12 +41,12 @@ class Bounds(NamedTuple):
 
 
 def place_labels(ax: "Axes", labels: "Sequence[Annotation]", drawn: Any) -> None:
-    """Moves each label to the side of its point where it covers least.
+    """Moves each label to the side of its point where it covers the least.
 
     Args:
-        ax: With a figure whose layout is drawn, since labels are measured in pixels.
+        ax: Axes of a figure whose layout has been drawn, since labels are measured in pixels.
         labels: Annotations whose text has an offset in points.
-        drawn: Coordinates that no label should cover ``[n 2]``: points, and places of lines.
+        drawn: Coordinates that labels should not cover ``[n 2]``: points, and positions on lines.
     """
     radius, frame = _RADIUS / 100 * ax.figure.dpi, _bounds(ax)
     taken = [

@@ -24,13 +24,13 @@ def plot_similarity(
     """Draws heat maps of languages by languages: color is retrieval, cells also show cosines.
 
     Args:
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
         languages: The rows and columns.
-        similarities: Of pairs of languages, by the title of their heat map. A pair that is missing
+        similarities: Similarities of pairs of languages, by title of the heat map. A missing pair
             is blank.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     count = max(one.sentences for pairs in similarities.values() for one in pairs.values())
     title = f"Mean encoder states of {plural(count, 'parallel sentence')}"

@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 __all__ = ["plot_merges"]
 
 PLAIN, MERGED, NEW = "#e8edf3", "#a8cbe8", "#f4b183"
-_GAP, _SPACE = 0.35, 1.2  # between pieces, and more between words, in widths of a character
-_LONGEST = 120  # characters of a row
-_STEPS = 61  # rows that are drawn: the letters, and so many merges less one
+_GAP, _SPACE = 0.35, 1.2  # between subwords, and additionally between words, in character widths
+_LONGEST = 120  # characters per row
+_STEPS = 61  # rows drawn: the letters, then one per merge
 
 
 def plot_merges(steps: Sequence[MergeStep], path: Path | None = None) -> "Figure":
-    """Draws a row of boxes for each step: the pieces of the text, new ones in orange.
+    """Draws a row of boxes for each step: the subwords of the text, new ones in orange.
 
-    The first 60 merges are drawn, and rows as far as 120 characters. Bishop and Bishop 2024,
-    section 12.2.2.
+    Only the first 60 merges and the first 120 characters are drawn. Bishop and Bishop 2024, section
+    12.2.2.
 
     Args:
-        steps: The steps of :func:`.merge_steps`.
-        path: A file to write, as its suffix says: PNG, SVG or HTML.
+        steps: Steps from :func:`.merge_steps`.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     title, steps = "Byte-pair encoding", steps[:_STEPS]
     letters = min(_LONGEST, sum(len("".join(word)) + 3 for word in steps[0].words))
@@ -48,7 +48,7 @@ def plot_merges(steps: Sequence[MergeStep], path: Path | None = None) -> "Figure
 
 
 def _row(ax: "Axes", step: MergeStep, y: int) -> float:
-    """Draws the pieces of a step from left to right; returns where they end."""
+    """Draws the subwords of a step from left to right; returns the end position."""
     from matplotlib.patches import Rectangle
 
     x, new = 0.0, "".join(step.pair or ())

@@ -1,4 +1,4 @@
-"""Pictures of what positions add and of what masks allow."""
+"""Pictures of position encodings and of attention masks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ __all__ = ["padded_masks", "plot_masks", "plot_positions"]
 def plot_positions(
     table: Float[np.ndarray, "T D"], path: Path | None = None, *, title: str = "Position encoding"
 ) -> "Figure":
-    """Draws a heat map of position vectors: one row a position, one column a dimension.
+    """Draws a heat map of position vectors: one row per position, one column per dimension.
 
     Vaswani et al. 2017, section 3.5: sines and cosines of the position, slower from left to right.
     """
@@ -42,13 +42,13 @@ def plot_masks(
     keys: int | None = None,
     tokens: Sequence[str] | None = None,
 ) -> "Figure":
-    """Draws masks side by side as matrices: row ``t`` is filled where query ``t`` may look.
+    """Draws masks side by side as matrices: row ``t`` is filled where query ``t`` may attend.
 
     Args:
-        masks: By title; of a batch, the first row is drawn.
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
-        length: How many queries, T.
-        keys: How many keys, S; as many as queries if None.
+        masks: Masks by title; for a batch, the first row is drawn.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
+        length: Number of queries, T.
+        keys: Number of keys, S; None is the number of queries.
         tokens: Names of both rows and columns.
     """
     S = length if keys is None else keys
@@ -70,14 +70,14 @@ def plot_masks(
 
 
 def padded_masks(length: int, stacks: Sequence[str], window: int | None = None) -> dict[str, Mask]:
-    """Returns masks of rows with padding, and of a row in which two texts are packed.
+    """Returns masks for rows with padding, and for a row with two packed texts.
 
-    Three quarters of a row are tokens, the rest is padding. Of a packed row the first text is a
-    half, the second a quarter.
+    Three quarters of a row are tokens, the rest is padding. In a packed row, the first text takes a
+    half and the second a quarter.
 
     Args:
-        length: Tokens of a row.
-        stacks: ``encoder``, ``decoder`` or both, which have cross-attention.
+        length: Length of a row.
+        stacks: ``encoder``, ``decoder`` or both, which then have cross-attention.
         window: Sliding window of attention.
 
     Example:
@@ -105,7 +105,7 @@ def padded_masks(length: int, stacks: Sequence[str], window: int | None = None) 
 def visible(
     mask: Mask | Bool[np.ndarray, "T S"], length: int, keys: int
 ) -> Bool[np.ndarray, "T S"]:
-    """Returns the keys that each query of the first row and head may attend to.
+    """Returns the keys that each query may attend to, in the first row and head.
 
     Example:
         >>> visible(Mask(causal=True), 2, 2)

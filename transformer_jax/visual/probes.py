@@ -1,4 +1,4 @@
-"""Pictures of what linear probes read from the layers of a model."""
+"""Pictures of the accuracy of linear probes on the layers of a model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,14 +24,14 @@ def plot_probes(
     """Draws the held-out accuracy of a probe on each layer; the best is orange.
 
     Args:
-        accuracies: By the name of the vectors: ``layer 0 (embeddings)``, ``layer 1`` and so on,
-            then sums and joined layers.
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
-        guess: The name and the accuracy of guessing, a dotted line.
-        title: Such as the name of the file with labels.
+        accuracies: Accuracies by name of the vectors: ``layer 0 (embeddings)``, ``layer 1`` and so
+            on, then sums and concatenations of layers.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
+        guess: Name and accuracy of guessing, drawn as a dotted line.
+        title: Title, such as the name of the file with labels.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     names, values = list(accuracies), list(accuracies.values())
     figure = new_figure(7.0, 1.3 + 0.32 * len(names))

@@ -1,4 +1,4 @@
-"""A picture of words in two dimensions, with arrows from a word to what is analogous."""
+"""A two-dimensional picture of words, with arrows between analogous pairs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ __all__ = ["plot_words", "principal_components"]
 
 
 def principal_components(x: Float[np.ndarray, "n D"], count: int = 2) -> Float[np.ndarray, "n C"]:
-    """The coordinates of rows along the directions of most variance (PCA), around their mean.
+    """The coordinates of rows along the directions of largest variance (PCA), around their mean.
 
-    ``X − mean = U S Vᵀ``; the result is the first columns of ``U S``. The sign of each column is
-    that of its entry of largest size, so that it does not depend on the library. Where ``x`` has
-    less dimensions than asked for, further columns are 0.
+    ``X − mean = U S Vᵀ``; the result is the first columns of ``U S``. The sign of each column makes
+    its entry of largest magnitude positive, so it does not depend on the library. If ``x`` has
+    fewer dimensions than requested, the remaining columns are 0.
 
     Source: Pearson 1901; Jolliffe, *Principal Component Analysis*, 2002.
 
@@ -33,7 +33,7 @@ def principal_components(x: Float[np.ndarray, "n D"], count: int = 2) -> Float[n
     x = x.astype(np.float64)
     u, s, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
     found = (u * s)[:, :count]
-    # Of entries of one size the last decides.
+    # Of entries with equal magnitude, the last decides.
     sizes = np.abs(found)
     ties = np.isclose(sizes, sizes.max(0, keepdims=True))
     last = (len(found) - 1 - ties[::-1].argmax(0))[None, :]
@@ -50,15 +50,15 @@ def plot_words(
     arrows: Sequence[tuple[str, str]] = (),
     title: str = "Words",
 ) -> "Figure":
-    """Draws a map of words: their vectors on their first two principal components.
+    """Draws a map of words: their vectors projected on the first two principal components.
 
     Args:
-        words: The names of the points.
-        vectors: A row for each.
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
-        arrows: Pairs of words with an arrow from the first to the second: analogies are arrows
-            that are nearly parallel.
-        title: Above the picture.
+        words: Names of the points.
+        vectors: One row per word.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
+        arrows: Pairs of words to connect with an arrow from the first to the second; in analogies,
+            the arrows are nearly parallel.
+        title: Title of the picture.
     """
     points = dict(zip(words, principal_components(vectors), strict=True))
     ends = {word for arrow in arrows for word in arrow}

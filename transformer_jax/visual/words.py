@@ -1,4 +1,4 @@
-"""One word in several sentences: its vectors, their cosines, and one self-contained page."""
+"""One word in several sentences: its vectors and their cosines, as one self-contained page."""
 
 import html
 import importlib.resources
@@ -19,13 +19,13 @@ class WordVectors(NamedTuple):
     """One word of a sentence.
 
     Attributes:
-        sentence: As it was read.
-        start: Where in it the word begins.
+        sentence: The sentence as read by the model.
+        start: Index of the word's first character.
         pieces: The tokens of the word.
-        static: The mean of their rows of the embedding table, without context.
-        layers: The mean of their vectors after each layer; layer 0 is the embeddings.
+        static: Mean of their rows in the embedding table, without context.
+        layers: Mean of their vectors after each layer; layer 0 is the embeddings.
         words: All words of the sentence, as (start, end).
-        reads: How much the word's tokens read from each of these, by layer: means over heads.
+        reads: Attention of the word's tokens to each of these words, by layer: means over heads.
     """
 
     sentence: str
@@ -37,7 +37,7 @@ class WordVectors(NamedTuple):
     reads: Float[np.ndarray, "L words"]
 
     def attended(self, top: int = 5) -> list[tuple[str, float]]:
-        """The other words of the sentence that it reads most, by the mean over layers."""
+        """Returns the other words of the sentence that it attends to most, averaged over layers."""
         shares = self.reads.mean(0)
         order = np.argsort(-shares, kind="stable").tolist()
         found = [(self.words[i], float(shares[i])) for i in order]
@@ -49,10 +49,10 @@ class WordVectors(NamedTuple):
 
 
 def cosines(words: Sequence[WordVectors]) -> tuple[list[str], list[tuple[str, list[float]]]]:
-    """The cosine of each two occurrences of a word: of its static vectors, and after each layer.
+    """The cosines of all pairs of occurrences of a word: of its static vectors, and of each layer.
 
     Returns:
-        The names of the pairs, such as ``1, 2``, and a name and figures for each kind of vectors.
+        The names of the pairs, such as ``1, 2``, and a name and values for each kind of vectors.
 
     Example:
         >>> layers = np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -70,7 +70,7 @@ def cosines(words: Sequence[WordVectors]) -> tuple[list[str], list[tuple[str, li
 
 
 def word_vectors_html(words: Sequence[WordVectors], *, word: str, top: int = 5) -> str:
-    """An HTML page of the same, with the words that each occurrence reads."""
+    """Returns an HTML page with these cosines, and the words that each occurrence attends to."""
     names, rows = cosines(words)
     head = "".join(f"<th>sentences {name}</th>" for name in names)
     table = "".join(
@@ -99,7 +99,7 @@ def _cell(value: float) -> str:
 
 
 def _sentence(number: int, one: WordVectors, top: int) -> str:
-    """A sentence whose words are coloured by how much is read of them."""
+    """A sentence whose words are colored by the attention that they receive."""
     shares = one.reads.mean(0)
     others = [share for (at, _), share in zip(one.words, shares, strict=True) if at != one.start]
     most = max(others, default=0.0) or 1.0

@@ -1,1 +1,1 @@
-"""Word vectors of word2vec: training, files, questions of analogy and similarity."""
+"""word2vec word vectors: training, files, analogy and similarity questions."""

@@ -1,6 +1,6 @@
-"""Texts as numbers of words: one pass counts words, a second writes their numbers to a file.
+"""Texts as word ids: one pass counts words, a second one writes their ids to a file.
 
-Phrases, two words that occur together more often than by chance, become one: ``new_york``.
+Phrases, two words that occur together more often than by chance, become one word: ``new_york``.
 """
 
 import collections
@@ -23,24 +23,24 @@ from transformer_jax.word_vectors.settings import Words
 
 __all__ = ["LINE_END", "UNKNOWN", "Corpus", "encode", "join_phrases", "no_overlap", "read_corpus"]
 
-LINE_END = -1  # in the numbers of a corpus, behind each line
-UNKNOWN = -2  # a word that is too rare to have a number
-_LINES = 10_000  # at a time
+LINE_END = -1  # in the ids of a corpus, after each line
+UNKNOWN = -2  # a word too rare to have an id
+_LINES = 10_000  # lines at a time
 _CHARACTERS = 1 << 20
-_END = "\n"  # among words, which have no whitespace
+_END = "\n"  # among words, which contain no whitespace
 _LETTERS = re.compile(r"\w+(?:['’]\w+)*|\n")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as numbers of its words, in a file of int32 that is read as it is needed.
+    """A text as word ids, in a file of int32 that is read on demand.
 
     Attributes:
-        words: The vocabulary, the most frequent word first; ties in alphabetical order.
-        counts: How often each occurs.
-        ids: The number of each word of the text, :data:`UNKNOWN` for a rare one; a line ends with
+        words: The vocabulary, most frequent word first; ties in alphabetical order.
+        counts: Number of occurrences of each word.
+        ids: Id of each word of the text, :data:`UNKNOWN` for a rare one; a line ends with
             :data:`LINE_END`.
-        total: Words of the text, rare ones too.
+        total: Number of words in the text, including rare ones.
     """
 
     words: tuple[str, ...]
@@ -57,15 +57,15 @@ def read_corpus(
     min_count: int = 5,
     normalization: TextNormalization = "nfc",
 ) -> Corpus:
-    """The words of text files; contexts of words do not go beyond a line.
+    """Reads the words of text files; contexts do not cross line ends.
 
     Args:
-        paths: The texts, UTF-8, perhaps ``.gz``; each is read twice.
-        file: Where the numbers are written.
-        words: What a word is: ``letters`` lowercases, and takes runs of letters, digits and ``_``,
-            with apostrophes inside; ``blanks`` takes what stands between blanks, as it is.
-        min_count: Rarer words have no number.
-        normalization: ``nfc`` composes characters, ``none`` leaves them.
+        paths: The texts, UTF-8, optionally ``.gz``; each is read twice.
+        file: File for the ids.
+        words: How to split text: ``letters`` lower-cases and takes runs of letters, digits and
+            ``_``, with inner apostrophes; ``blanks`` splits at blanks and changes nothing.
+        min_count: Rarer words get no id.
+        normalization: ``nfc`` composes characters, ``none`` changes nothing.
 
     Raises:
         DataError: A file cannot be read or is not text, or fewer than two words are frequent
@@ -94,12 +94,12 @@ def read_corpus(
 def encode(
     blocks: Iterable[list[str]], words: Sequence[str], file: Path
 ) -> Integer[np.ndarray, " _"]:
-    r"""The number of each word of a text, in a memory-mapped file.
+    r"""Writes the id of each word of a text to a memory-mapped file.
 
     Args:
-        blocks: The words of the text, some at a time; ``\n`` ends a line.
+        blocks: The words of the text in blocks; ``\n`` ends a line.
         words: The vocabulary.
-        file: What is written.
+        file: File to write.
 
     Example:
         >>> import tempfile
@@ -118,7 +118,7 @@ def encode(
 def _words(
     paths: Sequence[Path], words: Words, normalization: TextNormalization
 ) -> Iterator[list[str]]:
-    """Words and line ends, some thousand lines at a time."""
+    """Yields words and line ends, some thousand lines at a time."""
     lines: Iterator[str] = itertools.chain.from_iterable(map(read_lines, paths))
     if normalization == "nfc":
         lines = map(compose, lines)
@@ -127,7 +127,7 @@ def _words(
             for piece in _pieces("\n".join(block) + "\n"):
                 yield _LETTERS.findall(piece.lower())
         else:
-            # A line may hold other characters at which split() cuts, but no "\n".
+            # A line may contain other characters at which split() splits, but no "\n".
             found: list[str] = []
             for line in block:
                 for piece in _pieces(line):
@@ -140,7 +140,7 @@ def _words(
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Pieces of about a million characters, cut at blanks: a corpus may be one line."""
+    """Yields pieces of about a million characters, cut at blanks: a corpus may be one line."""
     start = 0
     while len(text) - start > _CHARACTERS:
         end = text.find(" ", start + _CHARACTERS)
@@ -151,31 +151,32 @@ def _pieces(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-_BLOCK = 1 << 22  # numbers at a time
+_BLOCK = 1 << 22  # ids at a time
 
 
 def join_phrases(
     corpus: Corpus, file: Path, *, threshold: float = 100.0, min_count: int = 5
 ) -> Corpus:
-    """The corpus with each phrase as one word, its words joined by ``_``.
+    """Returns the corpus with each phrase as one word, joined by ``_``.
 
-    A phrase is two words of a line one after the other that occur ``min_count`` times or more, and
+    A phrase is two consecutive words of a line that each occur at least ``min_count`` times, and
     whose :func:`~transformer_jax.functional.word2vec.phrase_score` with the discount ``min_count``
-    is above the threshold. Words are joined from left to right, each into one phrase; apply it
-    again for phrases of up to four words. Words that are too rare by themselves now are unknown.
+    exceeds the threshold. Words are joined from left to right, each into at most one phrase; apply
+    it again for phrases of up to four words. Words that have become too rare by themselves are
+    unknown.
 
     Args:
         corpus: The words.
-        file: Where the new numbers are written.
-        threshold: Of the score; a higher one makes fewer phrases.
-        min_count: The discount of the score, and the count that words have.
+        file: File for the new ids.
+        threshold: Threshold of the score; a higher one makes fewer phrases.
+        min_count: Discount of the score, and the smallest count of a word.
 
     Source: Mikolov et al. 2013b, section 4.
     """
     V = len(corpus.words)
     keys = _phrases(corpus, threshold, min_count)
     names = [*corpus.words, *("_".join(corpus.words[i] for i in divmod(k, V)) for k in keys)]
-    # A phrase may be spelled as a word of the text is.
+    # A phrase may be spelled like a word of the text.
     spelled = {name: number for number, name in reversed(list(enumerate(names)))}
     numbers = np.array([spelled[name] for name in names])
     counts = np.zeros(len(names), np.int64)
@@ -189,7 +190,7 @@ def join_phrases(
             ids.tofile(out)
     kept = [i for i in np.flatnonzero(counts >= min_count) if spelled[names[i]] == i]
     kept.sort(key=lambda i: (-counts[i], names[i]))
-    place = np.full(len(names) + 2, UNKNOWN, np.int32)  # its last two: unknown and line ends
+    place = np.full(len(names) + 2, UNKNOWN, np.int32)  # the last two: unknown words and line ends
     place[LINE_END], place[kept] = LINE_END, np.arange(len(kept))
     with file.open("wb") as out:
         for ids in _blocks(np.memmap(merged, np.int32, "r")):
@@ -200,7 +201,7 @@ def join_phrases(
 
 
 def no_overlap(hits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """Keeps the first, third, fifth and so on of each run of hits.
+    """Keeps every other hit of each run of hits, starting with the first.
 
     Example:
         >>> no_overlap(np.array([True, True, True, False, True])).astype(int)
@@ -212,11 +213,11 @@ def no_overlap(hits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
 
 
 def _phrases(corpus: Corpus, threshold: float, min_count: int) -> Integer[np.ndarray, " _"]:
-    """Keys ``first V + second`` of all phrases, ascending."""
+    """Returns the keys ``first V + second`` of all phrases, ascending."""
     V = len(corpus.words)
     ids = np.asarray(corpus.ids)
     known = ids >= 0
-    # No pair of words goes across a line end or an unknown word.
+    # Pairs do not cross line ends or unknown words.
     begins = known & ~np.concatenate([[False], known[:-1]])
     offsets = np.append(np.flatnonzero(begins[known]), known.sum())
     if not len(offsets) or offsets[0] != 0:
@@ -238,7 +239,7 @@ def _phrases(corpus: Corpus, threshold: float, min_count: int) -> Integer[np.nda
 def _merged(
     ids: Integer[np.ndarray, " _"], keys: Integer[np.ndarray, " _"], V: int
 ) -> Integer[np.ndarray, " _"]:
-    """The numbers with each phrase as ``V`` plus its place among the keys."""
+    """Returns the ids with each phrase as ``V`` plus its index among the keys."""
     if not len(keys) or len(ids) < 2:
         return ids.copy()
     pairs = np.where((ids[:-1] >= 0) & (ids[1:] >= 0), ids[:-1].astype(np.int64) * V + ids[1:], -1)
@@ -249,7 +250,7 @@ def _merged(
 
 
 def _blocks(ids: Integer[np.ndarray, " _"]):
-    """The numbers in blocks that end where a line does, if a line ends in them."""
+    """Yields the ids in blocks that end at a line end, if they contain one."""
     start = 0
     while start < len(ids):
         stop = min(start + _BLOCK, len(ids))

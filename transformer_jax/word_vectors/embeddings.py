@@ -19,11 +19,11 @@ _SUGGESTIONS = 3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordEmbeddings:
-    """A vector for each word, the most frequent word first.
+    """A vector for each word, most frequent word first.
 
     Attributes:
-        words: Each once.
-        vectors: One row a word.
+        words: The words, without repetition.
+        vectors: One row per word.
 
     Example:
         >>> table = np.array([[1, 0], [1, 1], [-1, 0], [-1, 1.2]], np.float32)
@@ -42,29 +42,29 @@ class WordEmbeddings:
 
     @property
     def size(self) -> int:
-        """Numbers in a vector."""
+        """Size of a vector."""
         return int(self.vectors.shape[1])
 
     @functools.cached_property
     def index(self) -> dict[str, int]:
-        """The row of each word."""
+        """Maps each word to its row."""
         return {word: row for row, word in enumerate(self.words)}
 
     @functools.cached_property
     def unit(self) -> Float32[np.ndarray, "V D"]:
-        """The vectors at length 1; a zero vector stays zero."""
+        """The vectors scaled to length 1; a zero vector stays zero."""
         return unit_rows(self.vectors)
 
     @functools.cached_property
     def _composed(self) -> dict[str, int]:
-        """The first row of each composed word."""
+        """Maps each composed word to its first row."""
         rows: dict[str, int] = {}
         for row, word in enumerate(self.words):
             rows.setdefault(compose(word), row)
         return rows
 
     def find(self, word: str) -> int | None:
-        r"""Returns the row of a word, or else of the first canonically equal one; None without.
+        r"""Returns the row of a word, or of the first canonically equal one; None if there is none.
 
         Example:
             >>> WordEmbeddings(("cafe\u0301",), np.ones((1, 2), np.float32)).find("caf\u00e9")
@@ -74,7 +74,7 @@ class WordEmbeddings:
         return self._composed.get(compose(word)) if row is None else row
 
     def row(self, word: str) -> int:
-        """The row of a word, see :meth:`find`.
+        """Returns the row of a word, see :meth:`find`.
 
         Raises:
             DataError: It has no vector; the message suggests similar spellings.
@@ -89,7 +89,7 @@ class WordEmbeddings:
         raise DataError(f"no vector for {word!r} among {len(self):,} words: {hint}")
 
     def vector(self, word: str) -> Float32[np.ndarray, " D"]:
-        """The vector of a word.
+        """Returns the vector of a word.
 
         Raises:
             DataError: It has none.
@@ -98,7 +98,7 @@ class WordEmbeddings:
         return found
 
     def similarity(self, one: str, other: str) -> float:
-        """The cosine of two words, -1 to 1; 0 if one of their vectors is zero.
+        """Returns the cosine of two words, -1 to 1; 0 if one of their vectors is zero.
 
         Raises:
             DataError: A word has no vector.
@@ -108,14 +108,14 @@ class WordEmbeddings:
     def most_similar(
         self, positive: Sequence[str], negative: Sequence[str] = (), top: int = 10
     ) -> list[tuple[str, float]]:
-        """The words whose vectors have the highest cosine with a sum of unit vectors.
+        """Returns the words whose vectors have the highest cosine with a sum of unit vectors.
 
-        Vectors of ``negative`` words are subtracted. Words that are asked with are left out.
+        Vectors of ``negative`` words are subtracted. The given words are left out.
 
         Args:
             positive: Words whose vectors are added.
             negative: Words whose vectors are subtracted.
-            top: How many words, 1 or more.
+            top: Number of words, at least 1.
 
         Raises:
             DataError: A word has no vector.
@@ -126,15 +126,15 @@ class WordEmbeddings:
         cosines = self.unit @ (query / length if length else query)
         cosines[added + taken] = -np.inf
         top = min(top, len(self) - len({*added, *taken}))
-        # Ties in the order of words, whatever the number asked for.
+        # Ties are in the order of words, whatever the requested number.
         best = np.argsort(-cosines, kind="stable")[: max(top, 0)]
         return [(self.words[row], float(cosines[row])) for row in best]
 
     def analogy(self, a: str, b: str, c: str, top: int = 10) -> list[tuple[str, float]]:
-        """The words ``d`` with ``a − b + c = d``: the highest ``cos(d, a − b + c)`` (3CosAdd).
+        """Returns the words ``d`` with the highest ``cos(d, a − b + c)`` (3CosAdd).
 
-        ``king − man + woman = queen``. The vectors of the three words have length 1; the three
-        words are no answers.
+        ``king − man + woman = queen``. The vectors of the three words have length 1; the words
+        themselves are no answers.
 
         Source: Mikolov, Yih and Zweig 2013, https://aclanthology.org/N13-1090, the
         vector offset method; named 3CosAdd by Levy and Goldberg 2014,

@@ -1,8 +1,8 @@
-r"""Files of word vectors in the two formats of word2vec, which gensim reads and writes too.
+r"""Files of word vectors in the two formats of word2vec, which gensim supports too.
 
-Both begin with a line ``WORDS SIZE``. In the text format, each word is a line of the word and its
-numbers with blanks between. In the binary format, each word is followed by one blank and the
-numbers as little-endian float32; ``word2vec.c`` writes a line end after each, gensim does not.
+Both begin with a line ``WORDS SIZE``. In the text format, each line has a word and its values,
+separated by blanks. In the binary format, each word is followed by a blank and its values as
+little-endian float32; ``word2vec.c`` then writes a line end, gensim does not.
 """
 
 import codecs
@@ -34,27 +34,27 @@ __all__ = ["VECTORS", "load_embeddings", "save_embeddings", "size_of_vectors"]
 
 VECTORS = "vectors.bin"  # in the folder of a training
 _LONGEST_HEADER = 64  # bytes
-_LARGEST_SIZE = 1 << 20  # numbers of a vector
-_MOST_PACKED = 1032  # bytes that one byte of DEFLATE can stand for
-_FIRST_ROWS = 1 << 10  # vectors that memory is taken for where the length of a file is unknown
+_LARGEST_SIZE = 1 << 20  # values per vector
+_MOST_PACKED = 1032  # largest number of bytes that one byte of DEFLATE can represent
+_FIRST_ROWS = 1 << 10  # vectors to allocate memory for if the length of a file is unknown
 _SPACES = " \t\n\r\v\f"
 
 log = logging.getLogger(__name__)
 
 
 def save_embeddings(embeddings: WordEmbeddings, path: str | Path, *, binary: bool) -> None:
-    """Writes word vectors as word2vec does; the file is whole or not there.
+    """Writes word vectors in a format of word2vec, atomically.
 
-    The text format has the shortest numbers that are read back as the same float32.
+    The text format uses the shortest numbers that read back as the same float32.
 
     Args:
-        embeddings: What is written.
-        path: The file; its folder is made if need be.
-        binary: Which format.
+        embeddings: The word vectors.
+        path: The file; its folder is created if necessary.
+        binary: Whether to use the binary format.
 
     Raises:
         ConfigError: The file cannot be written.
-        DataError: A word is empty or has whitespace, which the formats cannot hold.
+        DataError: A word is empty or contains whitespace, which the formats do not allow.
     """
     for word in embeddings.words:
         if not word or any(space in word for space in _SPACES):
@@ -77,21 +77,20 @@ def save_embeddings(embeddings: WordEmbeddings, path: str | Path, *, binary: boo
 def load_embeddings(
     path: str | Path, limit: int | None = None, only: Collection[str] | None = None
 ) -> WordEmbeddings:
-    """Returns word vectors from a file of word2vec, text or binary; ``.gz`` is unpacked.
+    """Reads word vectors from a word2vec file, text or binary; ``.gz`` is unpacked.
 
-    The content tells the format. A word whose bytes, fields or numbers are broken is left out with
-    a warning that counts such words; if more than half are broken, the file is refused. If a word
-    comes twice, its first vector counts, with a warning, as in gensim.
+    The format is detected from the content. A word whose bytes, fields or values are broken is left
+    out, with a warning that counts such words; if more than half are broken, the file is refused.
+    If a word is repeated, the first vector counts, with a warning, as in gensim.
 
     Args:
         path: The file, or the folder of a training of word vectors.
-        limit: The number of words to read from the beginning, the most frequent ones; None is all.
-        only: The words to keep, each once, where the file has them; None is all. Other words take
-            no memory.
+        limit: Number of words to read from the beginning, the most frequent ones; None is all.
+        only: The words to keep, if the file has them; None is all. Other words take no memory.
 
     Raises:
-        DataError: The file cannot be read, is in neither format, is cut, or has more broken words
-            than sound ones; the message names the word or line.
+        DataError: The file cannot be read, is in neither format, is truncated, or has more broken
+            words than sound ones; the message names the word or line.
     """
     path = _file_of(path)
     with _opened(path) as data, np.errstate(over="ignore"):
@@ -119,13 +118,13 @@ def load_embeddings(
 
 
 def size_of_vectors(path: str | Path) -> int:
-    """Returns the dimension of the vectors of a file, from its first line alone.
+    """Returns the size of the vectors of a file, reading only its first line.
 
     Args:
         path: The file, or the folder of a training of word vectors.
 
     Raises:
-        DataError: The file cannot be read, or begins with another line than files of vectors do.
+        DataError: The file cannot be read, or its first line is not that of a file of vectors.
     """
     path = _file_of(path)
     with _opened(path) as data:
@@ -140,14 +139,14 @@ class _Header(NamedTuple):
 
 
 class _Data(BufferedBytes):
-    """The bytes of a file and their number on disk; None of a pipe and the like."""
+    """The bytes of a file, and its size on disk; None for a pipe or similar."""
 
     length: int | None = None
     packed = False
 
 
 class _Kept:
-    """The vectors that are read, each word once."""
+    """The vectors read so far, with each word once."""
 
     def __init__(self, header: _Header, most: int, length: int | None):
         self.words: dict[str, int] = {}
@@ -172,7 +171,7 @@ def _file_of(path: str | Path) -> Path:
 
 
 def _sample(size: int) -> int:
-    """Bytes that tell the format: a few lines, and at least one."""
+    """Number of bytes from which to detect the format: a few lines, and at least one."""
     return max(1 << 16, LONGEST_WORD + 64 * size)
 
 
@@ -192,7 +191,7 @@ def _opened(path: Path) -> Iterator[_Data]:
 
 
 def _header(path: Path, data: _Data) -> _Header:
-    """Takes the first line: the number of words and the dimension of a vector."""
+    """Reads the first line: the number of words and the size of a vector."""
     if not data.peek(1):
         raise DataError(f"{path}: no file of word vectors: it is empty")
     if data.peek(3) == codecs.BOM_UTF8:

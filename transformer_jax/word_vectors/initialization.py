@@ -33,8 +33,8 @@ class TokenVectors(NamedTuple):
     """The tokens of a vocabulary that are words of a file.
 
     Attributes:
-        ids: Of the tokens.
-        vectors: One row a token.
+        ids: Ids of the tokens.
+        vectors: One row per token.
     """
 
     ids: Int[np.ndarray, " N"]
@@ -42,10 +42,10 @@ class TokenVectors(NamedTuple):
 
 
 def words_of_tokens(tokenizer: Tokenizer) -> dict[int, str]:
-    """The word that each token is by itself, by id; special tokens and parts of words have none.
+    """The word that each token is by itself, by id; special tokens and parts of words are omitted.
 
-    A token is a word if it begins one (``Ġhouse``, ``▁house``, WordPiece's ``house``), and not if
-    it continues one (``##house``). In a vocabulary without such marks every token is a word.
+    A token is a word if it begins one (``Ġhouse``, ``▁house``, WordPiece's ``house``), but not if
+    it continues one (``##house``). In a vocabulary without such marks, every token is a word.
 
     Example:
         >>> from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
@@ -61,7 +61,7 @@ def words_of_tokens(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def vectors_of_tokens(path: str, tokenizer: Tokenizer) -> TokenVectors:
-    """The vectors of a file whose words are tokens of a vocabulary.
+    """Returns the vectors of a file whose words are tokens of a vocabulary.
 
     Raises:
         DataError: The file cannot be read or is damaged.
@@ -71,7 +71,7 @@ def vectors_of_tokens(path: str, tokenizer: Tokenizer) -> TokenVectors:
 
     words = words_of_tokens(tokenizer)
     with show_progress(f"reading word vectors from {path}"):
-        # A file may hold the words in other, canonically equal characters.
+        # A file may spell the words with other, canonically equal characters.
         forms = {normalize(form, word) for word in words.values() for form in ("NFC", "NFD")}
         found = load_embeddings(path, only=forms | set(words.values()))
     places = {id: row for id, word in words.items() if (row := found.find(word)) is not None}
@@ -86,10 +86,10 @@ def vectors_of_tokens(path: str, tokenizer: Tokenizer) -> TokenVectors:
 
 
 def check_size(config: ModelConfig) -> None:
-    """Refuses a file whose vectors are not of the size of the model's embeddings.
+    """Refuses a file whose vectors differ in size from the model's embeddings.
 
     Raises:
-        DataError: The file cannot be read, or is no file of word vectors.
+        DataError: The file cannot be read, or is not a file of word vectors.
         ConfigError: It has vectors of another size.
     """
     from transformer_jax.word_vectors.formats import size_of_vectors
@@ -110,16 +110,16 @@ def check_size(config: ModelConfig) -> None:
 def embedding_tables(
     table: Float32[np.ndarray, "V E"], found: TokenVectors
 ) -> Float32[np.ndarray, "V E"]:
-    """A table with word vectors in the rows of their tokens, at the scale of the table.
+    """Puts word vectors into a table, in the rows of their tokens and at the table's scale.
 
-    All vectors are multiplied by one number, which makes their root mean square that of the drawn
-    table: ``E[id] = v · rms(E) / rms(v)``. Angles and proportions between them stay, and the model
-    begins with inputs, and logits if the table is tied, of the size that it has without vectors.
-    The other rows stay as they are drawn.
+    All vectors are multiplied by one factor, which gives them the root mean square of the random
+    table: ``E[id] = v · rms(E) / rms(v)``. Angles and proportions between them do not change, and
+    the model starts with inputs, and logits if the table is tied, of the same scale as without
+    vectors. All other rows keep their random values.
 
     Args:
-        table: The drawn table.
-        found: Tokens and their vectors; those without a row are left out.
+        table: The randomly initialized table.
+        found: Tokens and their vectors; tokens without a row are ignored.
 
     Example:
         >>> drawn = np.full((3, 2), 0.5, np.float32)
@@ -137,13 +137,13 @@ def embedding_tables(
 
 
 def initial_embeddings(config: ModelConfig, tokenizer: Tokenizer) -> Callable[[Any], Any] | None:
-    """``Task.initial`` of a model whose training begins with word vectors; None without them."""
+    """Returns ``Task.initial`` for a model initialized with word vectors; None without them."""
     path = config.embedding.init
     return None if path is None else functools.partial(_initial, config, tokenizer)
 
 
 def _initial(config: ModelConfig, tokenizer: Tokenizer, params: Any) -> Any:
-    """The parameters with word vectors in every table of token embeddings."""
+    """Returns the parameters with word vectors in every table of token embeddings."""
     path = config.embedding.init
     assert path is not None
     check_size(config)

@@ -1,4 +1,4 @@
-"""Analogy and word-similarity files, and how word vectors answer them."""
+"""Analogy and word-similarity files, and the scores of word vectors on them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ class AnalogySection:
     """The answers to the questions of a section.
 
     Attributes:
-        name: Of the section.
-        correct: Questions that are answered correctly.
-        answered: Questions whose four words have vectors.
-        questions: All of them.
+        name: Name of the section.
+        correct: Number of correctly answered questions.
+        answered: Number of questions whose four words have vectors.
+        questions: Number of all questions.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Similarities:
     Attributes:
         spearman: Correlation of ranks; NaN if fewer than two pairs have vectors.
         pearson: Linear correlation.
-        answered: Pairs whose words both have vectors.
-        pairs: All of them.
+        answered: Number of pairs whose words both have vectors.
+        pairs: Number of all pairs.
     """
 
     spearman: float
@@ -66,10 +66,10 @@ class Similarities:
 
 
 def read_analogies(path: Path) -> dict[str, list[Question]]:
-    """The questions of each section of a file such as Google's ``questions-words.txt``.
+    """Reads the questions of each section of a file such as Google's ``questions-words.txt``.
 
-    A line ``: name`` begins a section; any other line is four words, ``a b c d`` with
-    ``a : b = c : d``.
+    A line ``: name`` begins a section; any other line has four words, ``a b c d`` with ``a : b = c
+    : d``.
 
     Raises:
         DataError: It cannot be read, or a line is neither.
@@ -96,13 +96,13 @@ def read_analogies(path: Path) -> dict[str, list[Question]]:
 
 
 def read_similarities(path: Path) -> list[tuple[str, str, float]]:
-    """Pairs of words with a number: the first three columns, by tabs, commas or blanks.
+    """Reads pairs of words with a number: the first three columns, by tabs, commas or blanks.
 
-    Empty lines and those that begin with ``#`` are left out, and a first line without a number is
-    a header.
+    Empty lines and lines that begin with ``#`` are skipped, and a first line without a number is a
+    header.
 
     Raises:
-        DataError: It cannot be read, or a line is no pair.
+        DataError: It cannot be read, or a line is not a pair.
     """
     pairs: list[tuple[str, str, float]] = []
     for number, line in enumerate(read_lines(path), 1):
@@ -130,18 +130,18 @@ def read_similarities(path: Path) -> list[tuple[str, str, float]]:
 def answer_analogies(
     embeddings: WordEmbeddings, sections: dict[str, list[Question]], *, limit: int = 300_000
 ) -> list[AnalogySection]:
-    """The accuracy of 3CosAdd in each section; Mikolov et al. 2013.
+    """Returns the accuracy of 3CosAdd in each section; Mikolov et al. 2013.
 
-    Upper and lower case are the same, as in ``word2vec.c`` and gensim: of the words that differ by
-    it the first has its vector used. The answer is the word of the highest cosine that is none of
-    the three; questions with a word without a vector are not answered, and not wrong.
+    Case is ignored, as in ``word2vec.c`` and gensim: of words that differ only in case, the vector
+    of the first is used. The answer is the word with the highest cosine other than the three given;
+    questions with a word without a vector count neither as answered nor as wrong.
 
     Args:
         embeddings: Word vectors.
         sections: Questions by section.
-        limit: Words that take part: the most frequent ones.
+        limit: Number of words that take part: the most frequent ones.
     """
-    # Of words that differ by case, the first: others are no answers, as in gensim.
+    # Of words that differ only in case, only the first is a possible answer, as in gensim.
     folded: dict[str, int] = {}
     for row, word in enumerate(embeddings.words[:limit]):
         folded.setdefault(compose(word.casefold()), row)
@@ -162,7 +162,7 @@ def answer_analogies(
 
 
 def _place(embeddings: WordEmbeddings, word: str) -> int:
-    """The row of a word, or of the word in lower case; -1 without."""
+    """Returns the row of a word, or of the word in lower case; -1 if there is none."""
     for spelling in (word, word.lower()):
         if (row := embeddings.find(spelling)) is not None:
             return row
@@ -172,10 +172,10 @@ def _place(embeddings: WordEmbeddings, word: str) -> int:
 def correlate_similarities(
     embeddings: WordEmbeddings, pairs: Sequence[tuple[str, str, float]]
 ) -> Similarities:
-    """The correlation of cosines with similarities that people gave.
+    """Returns the correlation of cosines with human similarity ratings.
 
-    A word that has no vector as it is written is looked up in lower case. Pairs with a word
-    without a vector are left out.
+    A word without a vector is looked up in lower case. Pairs with a word without a vector are left
+    out.
     """
     rows = [(*(_place(embeddings, word) for word in words), value) for *words, value in pairs]
     known = [row for row in rows if min(row[:2]) >= 0]
@@ -188,7 +188,7 @@ def correlate_similarities(
 
 
 def _correct(unit: np.ndarray, rows: Int[np.ndarray, "n 4"]) -> int:
-    """Counts the questions that are answered correctly."""
+    """Counts the correctly answered questions."""
     a, b, c, d = rows.T
     scores = (unit[b] - unit[a] + unit[c]) @ unit.T
     np.put_along_axis(scores, rows[:, :3], -np.inf, axis=1)

@@ -1,4 +1,4 @@
-"""Words and vectors in the rows of a file of word2vec, sound ones and broken ones."""
+"""Words and vectors in the rows of a word2vec file, sound and broken ones."""
 
 import io
 import logging
@@ -17,7 +17,7 @@ _BLOCK = 1 << 20  # bytes
 
 
 class BufferedBytes:
-    """A file of which a little more than a block is in memory at any time.
+    """A file of which only slightly more than a block is in memory at any time.
 
     Example:
         >>> import io
@@ -31,7 +31,7 @@ class BufferedBytes:
         self._held, self._at, self._ended = b"", 0, False
 
     def peek(self, count: int) -> bytes:
-        """Returns the next bytes without taking them; fewer at the end of the file."""
+        """Returns the next bytes without consuming them; fewer at the end of the file."""
         while len(self._held) - self._at < count and not self._ended:
             block = self._file.read(max(_BLOCK, count))
             self._ended = not block
@@ -45,11 +45,11 @@ class BufferedBytes:
         return taken
 
     def until(self, mark: bytes, most: int) -> bytes | None:
-        """Takes the bytes up to a mark, with the mark; None, and nothing, if it is not near.
+        """Takes the bytes up to and including a mark; None, and nothing, if it is not near.
 
         Args:
-            mark: One byte.
-            most: The bytes in which the mark is looked for.
+            mark: A single byte.
+            most: Number of bytes to search for the mark.
         """
         end = self._held.find(mark, self._at, self._at + most)
         if end < 0:
@@ -59,8 +59,8 @@ class BufferedBytes:
 
 
 LONGEST_WORD = 4096  # bytes
-_SAMPLE = 16  # lines that tell the format
-_SHIFTED = 10  # broken words in a row, from which on a binary file is read at wrong places
+_SAMPLE = 16  # lines from which the format is detected
+_SHIFTED = 10  # broken words in a row after which a binary file is read at wrong offsets
 _WHITESPACE = b" \t\n\r\v\f"
 
 log = logging.getLogger(__name__)
@@ -79,12 +79,12 @@ class Broken:
         self._first = ""
 
     def add(self, where: str, reason: str) -> None:
-        """Counts a word, at a line or number."""
+        """Counts a broken word, given its line or number."""
         self._first = self._first or f"{self.path}{where}: {reason}"
         self.count += 1
 
     def tell(self, rows: int) -> None:
-        """Warns, once the file is read.
+        """Logs the warning, after the file has been read.
 
         Raises:
             DataError: More than half of the words are broken.
@@ -105,9 +105,9 @@ class Broken:
 
 
 def is_text(sample: bytes, size: int) -> bool:
-    r"""Returns whether rows are lines of text, by the bytes that follow the header.
+    r"""Returns whether rows are lines of text, given the bytes after the header.
 
-    One sound line among the first is enough. If none is sound, the bytes are text when they are
+    One sound line among the first is enough. If none is sound, the bytes count as text if they are
     printable and half of the fields are numbers.
 
     Example:
@@ -139,18 +139,18 @@ def read_text(
     only: Collection[str] | None,
     broken: Broken,
 ) -> Iterator[tuple[str, Float32[np.ndarray, " D"]]]:
-    """Yields the wanted words of a text file and their vectors.
+    """Yields the requested words of a text file, with their vectors.
 
     Args:
-        data: The bytes behind the header.
-        size: The dimension of a vector.
-        rows: The number of words to read.
-        count: The number of words by the header.
-        only: The wanted words; None is all.
+        data: The bytes after the header.
+        size: Size of a vector.
+        rows: Number of words to read.
+        count: Number of words according to the header.
+        only: The requested words; None is all.
         broken: Collects the words that are left out.
 
     Raises:
-        DataError: The file is cut.
+        DataError: The file is truncated.
     """
     number, row, longest = 1, 0, LONGEST_WORD + 64 * size
     while row < rows:
@@ -169,7 +169,7 @@ def read_text(
                 )
         fields = line.split()
         if not fields and not ended:
-            continue  # an empty line is no word
+            continue  # an empty line is not a word
         row += 1
         if len(fields) != size + 1:
             reason = (
@@ -201,11 +201,11 @@ def read_binary(
     only: Collection[str] | None,
     broken: Broken,
 ) -> Iterator[tuple[str, Float32[np.ndarray, " D"]]]:
-    """Yields the wanted words of a binary file and their vectors; arguments of :func:`read_text`.
+    """Yields the requested words of a binary file; arguments as for :func:`read_text`.
 
     Raises:
-        DataError: The file is cut, or ten words in a row are broken: a vector or word of another
-            length stands before them.
+        DataError: The file is truncated, or ten words in a row are broken, because an earlier
+            vector or word has the wrong length.
     """
     shifted = 0
     held: tuple[str, np.ndarray] | None = None  # until the next word shows where its vector ends
@@ -221,7 +221,7 @@ def read_binary(
         # word2vec.c ends vectors with a line end, gensim does not.
         word = _word(raw[:-1].lstrip(b"\n"), where, broken)
         if held is not None:
-            if word is None and b"\0" in raw:  # numbers, as where the word before has a blank
+            if word is None and b"\0" in raw:  # values, if the previous word contains a blank
                 broken.add(where, f"the vector of {held[0]!r} ends in it")
             else:
                 yield held

@@ -1,4 +1,4 @@
-"""Training word vectors of text files into a folder, and resuming it after an epoch."""
+"""Training word vectors on text files into a folder, and resuming after an epoch."""
 
 import dataclasses
 import hashlib
@@ -28,7 +28,7 @@ from transformer_jax.word_vectors.training import EpochReport, Tables, initial_t
 __all__ = ["CONFIG", "STATE", "resume_word_vectors", "train_word_vectors"]
 
 CONFIG = "config.json"
-STATE = "state.safetensors"  # after the last epoch that is done, until all are
+STATE = "state.safetensors"  # state after the last finished epoch, until all are finished
 Tell = Callable[[EpochReport, Corpus], None]
 
 
@@ -41,21 +41,21 @@ def train_word_vectors(
     overwrite: bool = False,
     report: Tell | None = None,
 ) -> WordEmbeddings:
-    """Trains word vectors by word2vec: the vectors, which are written to a folder too.
+    """Trains word vectors with word2vec; returns them and writes them to a folder.
 
-    The folder has ``vectors.bin`` (word2vec's binary format) and ``config.json`` with the
-    settings and what came of them; ``state.safetensors`` while epochs are left.
+    The folder has ``vectors.bin`` (word2vec's binary format) and ``config.json`` with the settings
+    and results; also ``state.safetensors`` while epochs are left.
 
     Args:
-        texts: Text files, one sentence or paragraph a line.
+        texts: Text files, one sentence or paragraph per line.
         output: The folder.
-        text: How the texts become words.
-        training: How the vectors are trained.
-        overwrite: Whether vectors that are in the folder are replaced.
-        report: Is called now and then with how far training is.
+        text: Settings for splitting texts into words.
+        training: Settings of the training.
+        overwrite: Whether to replace vectors that are already in the folder.
+        report: Called regularly with the progress.
 
     Raises:
-        UserError: A setting, a text or the folder cannot be as it is.
+        UserError: A setting, a text or the folder is invalid.
     """
     text, training = text or TextConfig(), training or Word2VecConfig()
     output = Path(output)
@@ -74,7 +74,7 @@ def train_word_vectors(
         "text": dataclasses.asdict(text),
         "training": dataclasses.asdict(training),
     }
-    # First: of a training that is interrupted here, no vectors are left beside other settings.
+    # First: an interruption here must not leave vectors next to different settings.
     for name in (VECTORS, STATE):
         (output / name).unlink(missing_ok=True)
     _write(output / CONFIG, json.dumps(settings, indent=1).encode())
@@ -82,11 +82,11 @@ def train_word_vectors(
 
 
 def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> WordEmbeddings:
-    """Resumes a training after its last whole epoch: as if it had not been interrupted.
+    """Resumes a training after its last finished epoch, as if it had not been interrupted.
 
     Args:
         output: The folder of :func:`train_word_vectors`.
-        report: Is called now and then with how far training is.
+        report: Called regularly with the progress.
 
     Raises:
         CheckpointError: There is nothing to resume, or the texts have changed.
@@ -197,7 +197,7 @@ def _state(path: Path, corpus: Corpus, training: Word2VecConfig) -> tuple[int, T
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """The checksum of a state, of all arrays but the one that holds it."""
+    """The checksum of a state: of all arrays but the one that stores it."""
     told = hashlib.sha256()
     for name in sorted(arrays.keys() - {"digest"}):
         told.update(name.encode())

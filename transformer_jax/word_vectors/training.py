@@ -1,4 +1,4 @@
-"""Training of word vectors by word2vec: what a step computes, and all epochs."""
+"""Training of word vectors with word2vec: the update of a step, and all epochs."""
 
 import functools
 import math
@@ -29,18 +29,18 @@ __all__ = [
 ]
 
 
-PASS = 1 << 20  # numbers of the corpus that are drawn from at a time
+PASS = 1 << 20  # ids of the corpus that are sampled at a time
 
 
 class Blocks(NamedTuple):
-    """The inputs of a step: N successive blocks of T words, with X negatives each.
+    """The inputs of a step: N consecutive blocks of T words, with X negatives each.
 
     Attributes:
-        words: The words, with those of the windows at both ends: ``N T + 2 reach`` of them.
-        sentences: The number of the line of each word; padding has one of its own.
-        windows: [N T], the size of the window of each center word; 0 for padding.
+        words: The words, including the windows at both ends: ``N T + 2 reach`` of them.
+        sentences: Line number of each word; padding has its own.
+        windows: [N T], window size of each center word; 0 for padding.
         negatives: [N X].
-        progress: How far the epoch is after it, 0 to 1.
+        progress: Progress of the epoch after it, 0 to 1.
     """
 
     words: Int32[np.ndarray, " _"]
@@ -51,7 +51,7 @@ class Blocks(NamedTuple):
 
 
 def passes(corpus: Corpus) -> int:
-    """Returns the number of parts that an epoch is drawn in."""
+    """Returns the number of parts in which an epoch is sampled."""
     return -(-len(corpus.ids) // PASS)
 
 
@@ -62,18 +62,18 @@ def epoch_blocks(
     shape: BlockShape,
     seed: tuple[int, ...],
 ) -> Iterator[Blocks]:
-    """All words of a corpus once, subsampled, with windows of random sizes.
+    """Yields all words of a corpus once, subsampled, with windows of random sizes.
 
-    Rare and dropped words are left out before windows are counted, as in ``word2vec.c``. A window
-    has each size from 1 to ``reach`` equally often. A window ends at a line end, and at the end of
-    a pass of a million numbers.
+    Rare and dropped words are removed before windows are formed, as in ``word2vec.c``. A window has
+    each size from 1 to ``reach`` equally often. It ends at a line end, and at the end of a pass of
+    a million words.
 
     Args:
         corpus: The words.
-        keep: The probability that an occurrence of each word is kept.
-        noise: The probability of each word as a negative.
-        shape: Of blocks.
-        seed: The same numbers give the same blocks.
+        keep: Probability of keeping an occurrence of each word.
+        noise: Probability of each word as a negative.
+        shape: Shape of a step.
+        seed: Random seed of the blocks.
     """
     edges = np.cumsum(noise.astype(np.float64))
     edges /= edges[-1]
@@ -94,7 +94,7 @@ def _steps(
     shape: BlockShape,
     rng: np.random.Generator,
 ) -> Iterator[Blocks]:
-    """The steps of a pass; their progress is that of the pass."""
+    """Yields the steps of a pass; their progress is that of the pass."""
     each = shape.words * shape.blocks
     steps = -(-len(words) // each)
     windows = np.zeros(steps * each, np.int32)
@@ -114,8 +114,8 @@ def _steps(
         )
 
 
-_LEAST_RATE = 1e-4  # of the first learning rate, at the end
-_REPORTED = 64  # steps between reports; what is computed waits for no report meanwhile
+_LEAST_RATE = 1e-4  # final learning rate, as a fraction of the initial one
+_REPORTED = 64  # steps between reports; no computation waits for a report
 
 
 class Tables(NamedTuple):
@@ -123,7 +123,7 @@ class Tables(NamedTuple):
 
     Attributes:
         inputs: The word vectors.
-        outputs: A vector for each word that is predicted.
+        outputs: A vector for each predicted word.
     """
 
     inputs: Float[Array, "V D"]
@@ -135,10 +135,10 @@ class EpochReport(NamedTuple):
 
     Attributes:
         progress: 0 to 1.
-        epochs: All epochs of the training.
-        loss: Mean loss of a prediction, in nats: of a pair, or of a center word for cbow. It is an
-            estimate from one block of every step.
-        learning_rate: Of the last step.
+        epochs: Number of all epochs.
+        loss: Mean loss per prediction, in nats: per pair, or per center word for cbow. It is
+            estimated from one block of every step.
+        learning_rate: Learning rate of the last step.
     """
 
     progress: float
@@ -148,7 +148,7 @@ class EpochReport(NamedTuple):
 
 
 def initial_tables(words: int, config: Word2VecConfig) -> Tables:
-    """Vectors as ``word2vec.c`` begins: uniform in ``±1 / 2D``, and outputs of zero."""
+    """Initial vectors as in ``word2vec.c``: uniform in ``±1 / 2D``, and zero outputs."""
     key = jax.random.fold_in(jax.random.key(config.seed), 1)
     inputs = jax.random.uniform(key, (words, config.size), jnp.float32, -0.5, 0.5) / config.size
     return Tables(inputs, jnp.zeros_like(inputs))
@@ -161,17 +161,17 @@ def train_epochs(
     first: int = 0,
     report: Callable[[EpochReport], None] | None = None,
 ) -> Iterator[tuple[int, Tables]]:
-    """After each epoch, how many are done, and the tables.
+    """Yields the number of finished epochs and the tables, after each epoch.
 
-    The tables that are given are used up. From the tables after an epoch, training with ``first``
-    goes to the same end bit for bit, on the same machine.
+    The given tables are donated. With the tables after an epoch and ``first``, training gives the
+    same result bit for bit, on the same machine.
 
     Args:
         corpus: The words.
-        config: Settings.
-        tables: What training begins from.
-        first: Epochs that are done.
-        report: Is called now and then, about every 0.3 million words.
+        config: The settings.
+        tables: Tables to start from.
+        first: Number of finished epochs.
+        report: Called regularly, about every 0.3 million words.
 
     Raises:
         NumericsError: The loss is not finite.
@@ -213,13 +213,13 @@ def _mean_loss(sums: list[Array]) -> float:
     return float(total / max(weight, 1))
 
 
-@functools.lru_cache(maxsize=4)  # of the same settings a second training compiles nothing
+@functools.lru_cache(maxsize=4)  # with the same settings, a second training compiles nothing
 def make_step(config: Word2VecConfig) -> Callable[..., tuple[Tables, Array]]:
-    """The compiled update of the tables by the blocks of a step, one block after the other.
+    """Compiles the update of the tables by the blocks of a step, in turn.
 
-    It returns the tables, and of the first block the sum of the losses and the number of
-    predictions. The tables that it is given are used up: rows are added where they are, so that a
-    block costs what its own rows cost, however large the tables are.
+    It returns the tables, and the sum of losses and number of predictions of the first block. The
+    given tables are donated: rows are added in place, so a block costs only as much as its own
+    rows, however large the tables are.
     """
     reach, T = config.window, config.block
     sampled = config.loss == "negative-sampling"
@@ -250,7 +250,7 @@ class _Block(NamedTuple):
 
     @property
     def predicted(self) -> Array:
-        """[T+X]: both at once, since rows are added in place once an iteration alone."""
+        """[T+X]: both together, since only one update per iteration is made in place."""
         return jnp.concatenate([self.centers, self.negatives])
 
 
@@ -268,7 +268,7 @@ _SOFTMAX_LOSSES = {
 }
 
 
-# Tables are read where they are updated alone: a gather before the loop would copy them.
+# Tables are read only where they are updated: a gather before the loop would copy them.
 def _sampled_update(
     config: Word2VecConfig, tables: Tables, block: _Block, rate: Array, reported: Array
 ) -> tuple[Tables, Array]:
@@ -299,6 +299,6 @@ def _softmax_update(
 
 
 def _with_count(config: Word2VecConfig, loss: Array, block: _Block) -> Array:
-    """The loss and how many predictions it is of."""
+    """The loss, and the number of its predictions."""
     count = block.mask.sum() if config.method == "skip-gram" else block.mask.any(-1).sum()
     return jnp.stack([loss, count.astype(jnp.float32)])

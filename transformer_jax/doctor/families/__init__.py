@@ -37,7 +37,7 @@ def model_checks(model: Any) -> list[Check]:
     """Returns the laws that apply to a model, ready to run.
 
     Raises:
-        ConfigError: The model is of no family of this package.
+        ConfigError: The model is not from a family of this package.
     """
     if isinstance(model, NgramModel):
         return ngram_checks(model)

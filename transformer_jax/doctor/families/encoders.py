@@ -93,7 +93,7 @@ def _states(model: Any, inputs: Any, real: Array) -> dict[str, Array]:
 
 
 def _losses(model: Any, inputs: Mapping[str, Any], real: Bool[np.ndarray, "B T"]) -> list[Check]:
-    """The laws of the loss that trains a model, where it has one."""
+    """Returns the laws of the loss that trains a model, if it has one."""
     if isinstance(model, ReplacedTokenDetector) or type(model) is Encoder:
         return []
     labels = np.random.default_rng(2).integers(0, 2, real.shape).astype(np.int32)

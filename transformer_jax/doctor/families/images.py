@@ -26,7 +26,7 @@ __all__ = ["image_checks", "two_tower_checks"]
 
 
 def image_checks(model: VisionEncoder) -> list[Check]:
-    """Returns the laws of an image model, which reads no padding."""
+    """Returns the laws of an image model, which has no padding."""
     images = random_images(model.config.image)
     vectors = lambda model, images: {"vectors": model(images)}
     outputs, layers = Outputs(model, vectors, (images,)), Outputs(model, _layers, (images,))
@@ -52,7 +52,7 @@ def _loss(model: Any, batch: Any, _: None) -> dict[str, Any]:
 
 
 def two_tower_checks(model: TwoTowers) -> list[Check]:
-    """Returns the laws of both towers; where a text ends by its padding, padding counts."""
+    """Returns the laws of both towers; if texts end by padding, padding is not neutral."""
     tokens, real = random_texts(model.config.vocab_size, model.config.max_length)
     images = random_images(model.encoder.config.image)
     pictures = lambda model, images: {"images": model.embed_images(images)}

@@ -1,4 +1,4 @@
-"""Random inputs for the laws, small ones; hidden states by layer; sums of objectives."""
+"""Small random inputs for the laws, hidden states by layer, and sums of objectives."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ ROWS, LENGTH, SHORTEST = 4, 12, 4
 
 
 class Texts(NamedTuple):
-    """Texts, every second of which ends in padding.
+    """A batch of texts, every second of which ends in padding.
 
     Attributes:
         tokens: ``[B T]``.
@@ -28,7 +28,7 @@ class Texts(NamedTuple):
 
 
 def random_texts(vocab_size: int, max_length: int, seed: int = 0) -> Texts:
-    """Returns four texts of 12 tokens, or of as many as the model has positions.
+    """Returns four texts of 12 tokens, or of the model's largest length if shorter.
 
     Raises:
         ConfigError: The model has fewer positions than the laws need.
@@ -44,7 +44,7 @@ def random_texts(vocab_size: int, max_length: int, seed: int = 0) -> Texts:
         )
     T = min(LENGTH, max_length)
     tokens = np.random.default_rng(seed).integers(0, vocab_size, (ROWS, T)).astype(np.int32)
-    tokens[0, :2] = (0, 1)[: min(2, T)]  # at least two that differ
+    tokens[0, :2] = (0, 1)[: min(2, T)]  # at least two different tokens
     lengths = np.array([T, max(1, 7 * T // 12)] * (ROWS // 2))
     return Texts(tokens, np.arange(T)[None] < lengths[:, None])
 
@@ -71,7 +71,7 @@ def lengths_of(real: Bool[Array, "B T"]) -> Int[Array, " B"]:
 
 
 def spread(scores: Float[Array, "B *T V"], T: int) -> Float[Array, "B {T} V"]:
-    """Returns the scores of a row at each of its positions, where laws of padding look for them.
+    """Returns a row's scores repeated at each position, where laws of padding look for them.
 
     Example:
         >>> spread(jnp.ones((2, 3)), 5).shape, spread(jnp.ones((2, 5, 3)), 5).shape
@@ -101,7 +101,7 @@ class Layers:
     """Hidden states by layer: a callback for ``on_hidden``.
 
     Args:
-        side: The part of the model, before the names of its layers.
+        side: Part of the model, which prefixes the names of its layers.
 
     Attributes:
         states: The states by name.
@@ -119,6 +119,6 @@ class Layers:
         self._side = f"{side} " if side else ""
 
     def __call__(self, hidden: Any) -> None:
-        """Takes the states of the next layer."""
+        """Stores the states of the next layer."""
         n = len(self.states)
         self.states[f"{self._side}layer {n}" if n else f"{self._side}embeddings"] = hidden

@@ -27,7 +27,7 @@ __all__ = ["decoder_checks", "ngram_checks"]
 
 
 def decoder_checks(model: Decoder) -> list[Check]:
-    """Returns the laws of a decoder: one text a row, several texts a row, a token at a time."""
+    """Returns the laws of a decoder: single texts, packed texts, and decoding token by token."""
     config = model.config
     texts = random_texts(config.vocab_size, config.max_length)
     args = (texts.tokens,)
@@ -59,7 +59,7 @@ def _layers(model: Any, tokens: Array) -> dict[str, Array]:
 
 def _loss(model: Any, batch: Any, real: Array) -> dict[str, Any]:
     tokens = batch["tokens"]
-    # No token of the text follows the last one.
+    # No token follows the last one.
     weights = jnp.pad(real[:, 1:], ((0, 0), (0, 1))).astype(jnp.float32)
     targets = jnp.roll(tokens, -1, axis=1)
     given = {"tokens": tokens, "targets": targets, "weights": weights}
@@ -100,7 +100,7 @@ def ngram_checks(model: NgramModel) -> list[Check]:
 
 
 def _probabilities(model: NgramModel, tokens: Int[np.ndarray, "B T"]) -> Float[np.ndarray, "B T"]:
-    """The probability of each token of documents, which are scored one after the other."""
+    """The probability of each token of documents, which are scored in turn."""
     B, T = tokens.shape
     offsets = np.arange(0, B * T + 1, T)
     return np.exp(model.log_probs(tokens.reshape(-1), offsets)).reshape(B, T)

@@ -1,4 +1,4 @@
-"""Encoder-decoders of texts, of features and of images."""
+"""Encoder-decoders of texts, features and images."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ def translator_checks(model: Any) -> list[Check]:
 
 
 def _sights(config: Any, real: Any) -> dict[str, Sight]:
-    """The keys that are visible in each attention of a translator."""
+    """The keys that are visible in each attention layer of a translator."""
     if isinstance(config, RecurrentConfig):
         has_none = config.attention.score == "none"
         return {} if has_none else {"cross": Sight(real)}

@@ -1,8 +1,8 @@
 """Formulas of a layer's operations, sequential depth and path length: Vaswani et al. 2017, table 1.
 
-The layers are those of table 1 of Vaswani et al. 2017, of one text of ``n`` vectors of size ``d``.
-Attention is ``softmax(q kᵀ / √d) v`` of one head: the table counts no projections, which would be
-``4 n d²`` multiply-adds more. Convolutions are causal, without bias.
+The layers are those of table 1 of Vaswani et al. 2017, on one text of ``n`` vectors of size ``d``.
+Attention is ``softmax(q kᵀ / √d) v`` with one head: the table counts no projections, which would
+add ``4 n d²`` multiply-adds. Convolutions are causal and have no bias.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ class Growth(NamedTuple):
     """The growth of a kind of layer, as in table 1 and exactly.
 
     Attributes:
-        operations: Of a layer.
+        operations: Operations of a layer.
         multiply_adds: The same, exactly.
-        sequential: Operations that wait for one another.
+        sequential: Number of operations that wait for one another.
         path: Longest path between two positions.
         path_length: The same, exactly.
     """
@@ -49,7 +49,7 @@ GROWTH: dict[Kind, Growth] = {
     "convolution": Growth(
         "O(k n d²)", "d² (k n - k (k - 1) / 2)", "O(1)", "O(n / k)", "⌈(n - 1) / (k - 1)⌉"
     ),
-    # Its second layer; layer i of a stack has dilation kⁱ.
+    # The second layer of a stack; layer i has dilation kⁱ.
     "dilated convolution": Growth(
         "O(k n d²)", "d² (k n - k² (k - 1) / 2)", "O(1)", "O(log_k n)", "⌈log_k n⌉"
     ),
@@ -58,7 +58,7 @@ KINDS = tuple(GROWTH)
 ATTENTION = ("self-attention", "restricted self-attention")
 CONVOLUTIONS = ("convolution", "dilated convolution")
 
-# Work on one pair of a query and a key, beside the products, by what XLA lists for it: maximum,
+# Work on one pair of a query and a key, in addition to the products, as XLA lists it: maximum,
 # subtract, sum, divide; with a window, its comparisons and the choice between score and mask, some
 # of which XLA does twice.
 SOFTMAX, WINDOW, BLOCKS = 4, 8, 5
@@ -70,13 +70,13 @@ class Layer:
 
     Attributes:
         kind: One of :data:`KINDS`.
-        n: Length: positions of the text.
+        n: Number of positions of the text.
         d: Size of each vector.
-        extent: Of a convolution the width ``k`` of its kernel; of restricted self-attention the
-            neighbourhood ``r``, the position itself in its middle; None of the others.
+        extent: Kernel width ``k`` of a convolution, or neighbourhood ``r`` of restricted
+            self-attention, centered on the position itself; None for the other kinds.
 
     Raises:
-        ArgumentError: A size that the layer cannot have.
+        ArgumentError: A size that the layer does not allow.
 
     Example:
         >>> layer = Layer("restricted self-attention", 64, 512, 9)
@@ -98,7 +98,7 @@ class Layer:
             ((extent is None) == (restricted or convolution), f"extent is {extent}: only "
              "restricted self-attention and convolutions have one"),
             (convolution and extent is not None and extent < 2,
-             f"k is {extent}: at least 2, or a layer reads one position alone"),
+             f"k is {extent}: at least 2, or a layer reads only one position"),
             (restricted and extent is not None and (extent < 3 or extent % 2 == 0),
              f"r is {extent}: an odd number from 3 on, with the position itself in the middle"),
         ):  # fmt: skip
@@ -118,23 +118,23 @@ class Layer:
 
     @property
     def reach(self) -> int:
-        """Returns the reach of restricted self-attention on either side: ``w``."""
+        """Returns the reach ``w`` of restricted self-attention on either side."""
         return ((self.extent or 1) - 1) // 2
 
     @property
     def dilation(self) -> int:
-        """Distance of the places of a kernel: that of the second layer of a dilated stack.
+        """Distance between the taps of a kernel, as in the second layer of a dilated stack.
 
-        Where one layer sees the whole text, there is no second.
+        If one layer sees the complete text, there is no second one.
         """
         dilated = self.kind == "dilated convolution" and self.path_length > 1
         return (self.extent or 1) if dilated else 1
 
     @property
     def multiply_adds(self) -> int:
-        """Products of two numbers, each added to a sum, that the definition of the layer needs.
+        """Multiply-add operations that the definition of the layer requires.
 
-        Places before the text count nothing.
+        Positions before the text do not count.
         """
         n, d, k = self.n, self.d, self.extent or 1
         if self.kind == "self-attention":
@@ -148,10 +148,10 @@ class Layer:
 
     @property
     def flops(self) -> int:
-        """Operations of the program, as XLA counts them: two of each multiply-add, and the rest.
+        """Operations of the program, as XLA counts them: two per multiply-add, and the rest.
 
-        Restricted self-attention computes blocks of queries, and some scores in vain; convolutions
-        multiply the places before the text, which are zeros.
+        Restricted self-attention computes blocks of queries, and some scores that are not used;
+        convolutions multiply the positions before the text, which are zeros.
         """
         n, d = self.n, self.d
         if self.kind == "recurrent":
@@ -167,14 +167,14 @@ class Layer:
 
     @property
     def sequential_depth(self) -> int:
-        """Products that wait for one another: those of scores and values, or one a position."""
+        """Products that wait for one another: those of scores and values, or one per position."""
         return {"recurrent": self.n}.get(self.kind, 2 if self.kind in ATTENTION else 1)
 
     @property
     def path_length(self) -> int:
-        """Layers until every output depends on every input, of causal ones on every earlier one.
+        """Layers until every output depends on every (for causal layers, every earlier) input.
 
-        A recurrent layer counts its steps. At least one.
+        A recurrent layer counts its steps. The result is at least 1.
         """
         n, k = self.n, self.extent or 1
         if self.kind == "self-attention":
@@ -189,9 +189,10 @@ class Layer:
 
     @property
     def numbers(self) -> int:
-        """Numbers in memory, at least, while both passes are timed.
+        """Smallest number of values in memory while both passes are timed.
 
-        Inputs, parameters and their gradients; of attention the weights, twice, and their gradient.
+        Inputs, parameters and their gradients; for attention also the weights, twice, and their
+        gradient.
         """
         n, d, k = self.n, self.d, self.extent or 1
         if self.kind == "recurrent":

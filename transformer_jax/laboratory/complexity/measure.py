@@ -48,11 +48,11 @@ Program = Callable[..., Array]  # inputs and parameters -> [n d]
 def function_of(layer: Layer, dilation: int | None = None) -> Program:
     """The layer as a function of ``q, k, v``, of ``x, W, U``, or of ``x, kernel``.
 
-    Attention keeps all weights in memory, as its formula is written.
+    Attention keeps all weights in memory, as in its formula.
 
     Args:
         layer: A layer.
-        dilation: Of another layer of a dilated stack; None is that of ``layer``.
+        dilation: Dilation of another layer in a dilated stack; None is that of ``layer``.
 
     Example:
         >>> layer = Layer("self-attention", 5, 2)
@@ -73,7 +73,7 @@ def function_of(layer: Layer, dilation: int | None = None) -> Program:
 
 
 def inputs_of(layer: Layer, seed: int = 0) -> tuple[Array, ...]:
-    """Random inputs and parameters of the layer, which keep the variance of the vectors.
+    """Random inputs and parameters of the layer, which preserve the variance of the vectors.
 
     Example:
         >>> [x.shape for x in inputs_of(Layer("convolution", 5, 2, 3))]
@@ -102,9 +102,9 @@ def _recurrent(
 def recurrent_step(
     x: Float[Array, "n d"], W: Float[Array, "d d"], U: Float[Array, "d d"]
 ) -> Float[Array, "n d"]:
-    """One step of the recurrence at all positions: each reads itself and the one before it.
+    """One step of the recurrence at all positions: each reads itself and the previous one.
 
-    As many such steps as the path is long connect the first position with the last.
+    The path length is the number of such steps that connect the first position with the last.
 
     Example:
         >>> x = jnp.array([[1.0], [2.0]])
@@ -115,8 +115,8 @@ def recurrent_step(
     return recur(CELLS["tanh"], (x @ W)[:, None], U, (before,))[0][:, 0]
 
 
-LONGEST_PATH = 512  # positions up to which Jacobians are computed
-ENOUGH = 0.01  # seconds of a measurement, of as many calls as that takes
+LONGEST_PATH = 512  # longest text for which Jacobians are computed
+ENOUGH = 0.01  # seconds per measurement, of as many calls as this takes
 MOST_CALLS = 1000
 
 
@@ -124,8 +124,9 @@ class Passes(NamedTuple):
     """Seconds of the passes of a layer.
 
     Attributes:
-        forward: The output alone.
-        backward: The gradients of all inputs and parameters, from what the forward pass kept.
+        forward: Computation of the output.
+        backward: Gradients of all inputs and parameters, from the values that the forward pass
+            kept.
     """
 
     forward: float
@@ -134,14 +135,14 @@ class Passes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A layer with what was measured of it.
+    """A layer with its measurements.
 
     Attributes:
         layer: The layer.
-        flops: Counted by XLA.
-        depth: The longest chain of products.
-        path: Layers of the longest path; None where the text is longer than :data:`LONGEST_PATH`.
-        times: Medians; None where no time was taken.
+        flops: FLOPs counted by XLA.
+        depth: Length of the longest chain of products.
+        path: Layers of the longest path; None if the text is longer than :data:`LONGEST_PATH`.
+        times: Medians; None if not timed.
     """
 
     layer: Layer
@@ -151,7 +152,7 @@ class Measured:
     times: Passes | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Sizes, formulas and measurements by name; times in seconds."""
+        """Returns sizes, formulas and measurements by name, with times in seconds."""
         layer, times = self.layer, self.times
         return {
             "layer": layer.kind,
@@ -173,7 +174,7 @@ class Measured:
 
 
 def measure(layer: Layer) -> Measured:
-    """FLOPs, depth and path of a layer.
+    """Measures FLOPs, depth and path of a layer.
 
     Example:
         >>> found = measure(Layer("recurrent", 9, 4))
@@ -186,10 +187,10 @@ def measure(layer: Layer) -> Measured:
 
 
 def count_flops(layer: Layer) -> float:
-    """FLOPs of the forward pass, as XLA counts them in its program.
+    """Counts FLOPs of the forward pass, as XLA counts them in its program.
 
-    XLA counts the body of a loop once. Of a recurrent layer, the products of all inputs and one
-    step are programs of their own, and the step counts ``n`` times.
+    XLA counts the body of a loop only once. For a recurrent layer, the products of all inputs and
+    one step are separate programs, and the step counts ``n`` times.
 
     Example:
         >>> count_flops(Layer("convolution", 8, 2, 2))  # 8 n multiply-adds
@@ -206,8 +207,8 @@ def count_flops(layer: Layer) -> float:
 def _program_flops(function: Callable[..., Any], *inputs: Any) -> float:
     """FLOPs of the compiled program.
 
-    For GPUs and TPUs XLA compiles products to calls of libraries, which it does not count: there
-    the program is counted before it is compiled.
+    For GPUs and TPUs, XLA compiles products to library calls, which it does not count: there the
+    program is counted before it is compiled.
     """
     lowered = jax.jit(function).lower(*inputs)
     stage = lowered.compile() if default_device().platform == "cpu" else lowered
@@ -216,9 +217,9 @@ def _program_flops(function: Callable[..., Any], *inputs: Any) -> float:
 
 
 def measured_path(layer: Layer) -> int | None:
-    """The path length of the layer's :func:`.dependence`, of vectors of one number; None is never.
+    """The path length from the layer's :func:`.dependence`, with vectors of size 1; None if never.
 
-    Every output has to depend on every input; of causal layers, on every earlier one.
+    Every output must depend on every input, or for causal layers on every earlier one.
 
     Example:
         >>> measured_path(Layer("dilated convolution", 27, 512, 3))
@@ -229,7 +230,7 @@ def measured_path(layer: Layer) -> int | None:
 
 @functools.cache
 def _path_of(layer: Layer) -> int | None:
-    """The same of a layer of vectors of one number: other sizes have no other paths."""
+    """Computes it for vectors of size 1: the path does not depend on the size."""
     x, *rest = inputs_of(layer)
     earlier = np.tri(layer.n, dtype=bool)
 
@@ -248,12 +249,12 @@ def _path_of(layer: Layer) -> int | None:
 
 
 class Clock:
-    """Times of layers, whose repetitions take turns: what disturbs the device disturbs all.
+    """Times of layers whose repetitions alternate, so that a disturbance affects all of them.
 
-    Seconds are those of the wall clock, and include the start of a program.
+    Times are wall-clock seconds, and include the start of a program.
 
     Args:
-        layers: What to time.
+        layers: The layers to time.
         done: Called whenever a layer is compiled and whenever a repetition is done.
     """
 
@@ -270,7 +271,7 @@ class Clock:
         self._done = done
 
     def medians(self, repetitions: int) -> list[Passes]:
-        """The medians of so many repetitions, of each layer."""
+        """Returns the medians over repetitions, for each layer."""
         taken = []
         for _ in range(repetitions):
             taken.append([(forward(), backward()) for forward, backward in self._timers])
@@ -280,18 +281,18 @@ class Clock:
 
 
 def seconds_of_nothing(repetitions: int) -> float:
-    """The median of the times of an empty program: what its start takes."""
+    """The median time of an empty program: the cost of its start."""
     timer = _timer(jax.jit(lambda x: x + 1), jnp.zeros(()))
     return statistics.median(timer() for _ in range(repetitions))
 
 
 def _timer(function: Callable[..., Any], *inputs: Any) -> Callable[[], float]:
-    """A function that takes the seconds of one call, a mean over calls one after another."""
+    """Returns a function that measures the seconds of one call, averaged over consecutive calls."""
 
     def seconds(calls: int) -> float:
         began = time.perf_counter()
         for _ in range(calls):
-            jax.block_until_ready(function(*inputs))  # or calls would run beside one another
+            jax.block_until_ready(function(*inputs))  # otherwise calls would run concurrently
         return (time.perf_counter() - began) / calls
 
     seconds(1)  # compiles

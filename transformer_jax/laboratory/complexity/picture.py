@@ -1,4 +1,4 @@
-"""Costs of layers against the length of the text (Vaswani et al. 2017, section 4)."""
+"""Costs of layers by the length of the text (Vaswani et al. 2017, section 4)."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_layers"]
 
-# Colours that are told apart without red and green (Okabe and Ito 2008).
+# Colors that do not depend on telling red from green (Okabe and Ito 2008).
 COLORS = dict(zip(KINDS, ("#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"), strict=True))
 MARKERS = dict(zip(KINDS, ("o", "s", "^", "D", "X"), strict=True))
 MOST_TICKS = 8
@@ -21,18 +21,18 @@ Panel = Callable[[Measured], float | int | None]
 
 
 def plot_layers(measured: Sequence[Measured], path: Path | None = None, *, device: str) -> "Figure":
-    """Draws curves against the length: FLOPs, times if there are any, and path lengths.
+    """Draws curves by length: FLOPs, times if there are any, and path lengths.
 
-    Points of FLOPs are counted and their lines the formula; of path lengths, points are measured.
-    Both axes are logarithmic. Each size ``d`` has a row of panels.
+    For FLOPs, points are counted and lines follow the formula; for path lengths, points are
+    measured. Both axes are logarithmic. Each size ``d`` has a row of panels.
 
     Args:
         measured: The layers.
-        path: Output file, PNG, SVG or HTML by its suffix; None writes none.
-        device: Where times were taken.
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
+        device: Device on which times were measured.
 
     Raises:
-        ConfigError: Another suffix.
+        ConfigError: An unsupported suffix.
     """
     sizes = sorted({one.layer.d for one in measured})
     panels: list[tuple[str, Panel, Panel]] = [
@@ -72,7 +72,7 @@ def _backward(one: Measured) -> float | None:
 
 
 def _panel(ax: Any, measured: Sequence[Measured], points: Panel, line: Panel) -> None:
-    """One quantity of each layer against its length; backward passes are dashed."""
+    """Draws one quantity of each layer by its length; backward passes are dashed."""
     timed = points is _forward
     for name in dict.fromkeys(one.layer.name for one in measured):
         curve = [one for one in measured if one.layer.name == name]
@@ -89,7 +89,7 @@ def _panel(ax: Any, measured: Sequence[Measured], points: Panel, line: Panel) ->
 
 
 def _legend(layers: Sequence[Layer]) -> list[Any]:
-    """A line with its marker for each layer."""
+    """Returns a line with its marker for each layer."""
     from matplotlib.lines import Line2D
 
     found = {layer.name: _style(layer, layers) for layer in layers}
@@ -100,7 +100,7 @@ def _legend(layers: Sequence[Layer]) -> list[Any]:
 
 
 def _style(layer: Layer, layers: Sequence[Layer]) -> tuple[Any, str]:
-    """Colour and marker by kind; wider kernels and windows are darker."""
+    """Color and marker by kind; wider kernels and windows are darker."""
     extents = sorted({one.extent or 0 for one in layers if one.kind == layer.kind})
     dark = extents.index(layer.extent or 0) / max(len(extents) - 1, 1)
     shade = lambda i: int(COLORS[layer.kind][i : i + 2], 16) / 255 * (1 - 0.6 * dark)
