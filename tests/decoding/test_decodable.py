@@ -282,7 +282,10 @@ def test_texts_of_inputs_are_those_of_a_search_from_the_start_token(kind, beams)
     [
         ({"max_new_tokens": None}, "max_new_tokens is None: a search from inputs needs it"),
         ({"decoder_start_token_id": None}, "decoder_start_token_id is None"),
-        ({"temperature": 0.5}, "temperature: is not a setting of a search from inputs: leave it out"),
+        (
+            {"temperature": 0.5},
+            "temperature: is not a setting of a search from inputs: leave it out",
+        ),
     ],
 )
 def test_settings_that_a_search_from_inputs_lacks_or_does_not_read_are_refused(changed, said):

@@ -120,8 +120,8 @@ class ContiguousPlan(_Plan):
 
     Without it, the blocks are in order and every token but the first is a target exactly once; the
     last block may be partly padding. With a ``stride`` below ``length``, blocks overlap and only
-    the last ``stride`` targets of each have weight, so each of these has at least ``length -
-    stride`` tokens of context before it, or all there are.
+    the last ``stride`` targets of each have weight, so each of these has at least
+    ``length - stride`` tokens of context before it, or all there are.
 
     Example:
         >>> plan = ContiguousPlan(10, length=4, rows=2, shuffle=False)

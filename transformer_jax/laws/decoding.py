@@ -26,7 +26,7 @@ Step = Callable[[Int[np.ndarray, " B"], Any], tuple[Any, Any]]
 Prefill = Callable[[Int[np.ndarray, "B P"], Any], tuple[Any, Any]]
 
 
-@law("A token at a time with a cache gives the outputs of the whole text.")
+@law("Decoding one token at a time with a cache gives the outputs of the full text.")
 def cached(
     whole: Whole, step: Step, cache: Any, tokens: Tokens, *, tolerance: float = 1e-5
 ) -> Finding:
@@ -53,7 +53,7 @@ def cached(
     return finding("cached", difference(found, whole(tokens), AXES), tolerance)
 
 
-@law("A prompt read at once, and steps after it, give the outputs of the whole text.")
+@law("Reading a prompt at once and continuing step by step gives the outputs of the full text.")
 def prefilled(
     whole: Whole,
     prefill: Prefill,

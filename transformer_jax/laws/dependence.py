@@ -79,7 +79,7 @@ def causality_by_gradient(
     return finding("causality_by_gradient", place, tolerance)
 
 
-@law("Each position reads all positions that are visible to it, and no other, by gradient.")
+@law("Each position reads all positions visible to it, and no other, by gradient.")
 def visibility(
     outputs: Callable[[Float[Array, "B T D"]], Float[Array, "B T *F"]],
     vectors: Float[Array | np.ndarray, "B T D"],

@@ -17,7 +17,7 @@ __all__ = ["loss_length", "loss_padding", "loss_split"]
 Totals = Callable[[PyTree, Bool[np.ndarray, "B T"]], Any]
 
 
-@law("What stands at padding changes neither the loss nor its gradient.")
+@law("Values at padding change neither the loss nor its gradient.")
 def loss_padding(
     totals: Totals, batch: PyTree, real: Bool[Array | np.ndarray, "B T"], *, tolerance: float = 0.0
 ) -> Finding:

@@ -30,7 +30,7 @@ OfSource = Callable[[PyTree, Bool[np.ndarray, "B S"], PyTree], Any]
 OfRows = Callable[[PyTree], Any]
 
 
-@law("What stands at padding changes no output at a real position.")
+@law("Values at padding change no output at a real position.")
 def padding(
     outputs: Padded,
     inputs: PyTree,
@@ -96,7 +96,7 @@ def padding_length(
     return finding("padding_length", worst(*places), tolerance)
 
 
-@law("What stands at padding of a source changes no output.")
+@law("Values at the padding of a source change no output.")
 def source_padding(
     outputs: OfSource,
     source: PyTree,

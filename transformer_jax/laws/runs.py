@@ -13,7 +13,7 @@ from transformer_jax.laws.finding import Finding, difference, finding, law, wors
 __all__ = ["repeatability", "resumed", "sharded"]
 
 
-@law("The same inputs give the same outputs, bit by bit.")
+@law("The same inputs give the same outputs, bit for bit.")
 def repeatability(
     outputs: Callable[[PyTree], Any], inputs: PyTree, *, tolerance: float = 0.0
 ) -> Finding:
@@ -68,7 +68,7 @@ def sharded(
     return finding("sharded", worst(*places), tolerance)
 
 
-@law("A run that was stopped and resumed ends like an uninterrupted one, bit by bit.")
+@law("A run that was stopped and resumed ends like an uninterrupted one, bit for bit.")
 def resumed(
     train: Callable[[tuple[int, ...]], PyTree],
     stops: Sequence[tuple[int, ...]],

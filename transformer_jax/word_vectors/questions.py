@@ -68,8 +68,8 @@ class Similarities:
 def read_analogies(path: Path) -> dict[str, list[Question]]:
     """Reads the questions of each section of a file such as Google's ``questions-words.txt``.
 
-    A line ``: name`` begins a section; any other line has four words, ``a b c d`` with ``a : b = c
-    : d``.
+    A line ``: name`` begins a section; any other line has four words, ``a b c d`` with
+    ``a : b = c : d``.
 
     Raises:
         DataError: It cannot be read, or a line is neither.
