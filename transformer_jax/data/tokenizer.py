@@ -118,8 +118,7 @@ class Tokenizer:
         Raises:
             DataError: There is no token that ends sentences, or a named token is missing; or
                 targets have different ids.
-            Exception: The text does not describe a tokenizer; ``load_tokenizer`` raises DataError
-                instead.
+            Exception: The text is not a tokenizer's; ``load_tokenizer`` raises DataError instead.
         """
         backend = tokenizers.Tokenizer.from_str(text)
         backend.no_truncation()

@@ -68,8 +68,7 @@ class DecoderLanguageModel(ContextTextGenerator):
             ends: Whether training texts end with EOS; otherwise the model writes up to the limit.
             shapes: The compiled shapes.
             dtype: Dtype of weights and products; None is the model's own.
-            context: Largest number of tokens to read at once; None, or more than the model's
-                positions, is the number of positions.
+            context: Most tokens to read at once; at most, and by default, the model's positions.
             adapters: Names of the adapters of ``model``, in order, if each row may choose from
                 several (:func:`.with_choice`).
 
