@@ -143,7 +143,7 @@ def test_requests_hold_conversations(chat_run, answers, run_command, tmp_path):
     path.write_text(json.dumps({"messages": answers[:2]}) + "\n")
     code, _, err = run_command("generate", chat_run, "--requests", path)
     assert code == 3
-    assert "requests.jsonl:1: the last message is of the assistant" in err
+    assert "requests.jsonl:1: the last message is from the assistant" in err
     path.write_text(json.dumps({"messages": answers[:1], "num_beams": 2}) + "\n")
     code, _, err = run_command("generate", chat_run, "--requests", path)
     assert code == 3
@@ -160,7 +160,7 @@ def test_mistakes_of_conversations_in_python(chat_run):
     for messages, message in (
         ([], "the conversation has no messages"),
         ([{"role": "me", "content": "a"}], "message 1: role 'me'"),
-        ([*said, {"role": "assistant", "content": "b"}], "the last message is of the assistant"),
+        ([*said, {"role": "assistant", "content": "b"}], "the last message is from the assistant"),
     ):
         with pytest.raises(ConfigError, match=message):
             model.chat(messages)

@@ -403,7 +403,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(
         ("[]", 'needs an object with a text "prompt", or with "messages" instead'),
         ('{"prompt": 3}', 'needs an object with a text "prompt"'),
         ('{"prompt": "a", "messages": []}', "the conversation has no messages"),
-        ('{"messages": [{"role": "user"}]}', "message 1: content is missing, and text is wanted"),
+        ('{"messages": [{"role": "user"}]}', "message 1: content is missing; text is needed"),
         ('{"prompt": "a", "tokns": 3}', "unknown setting tokns: known are adapter, max_new"),
         ('{"prompt": "a", "max_new_tokens": 2.5}', "max_new_tokens is 2.5: a whole number"),
         ('{"prompt": "a", "max_new_tokens": true}', "max_new_tokens is True: a whole number"),

@@ -173,7 +173,7 @@ def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path
             predictor([rows[0], row])
         code, _, err = run_command("classify", run, text=f"a cab\n{json.dumps(row)}\n")
         assert (code, f"error: <stdin>:2: {said}" in err) == (3, True)
-    with pytest.raises(DataError, match="text 1: messages is str, and a list is wanted"):
+    with pytest.raises(DataError, match="text 1: messages is str; a list is needed"):
         predictor({"messages": "a cab"})
     with_template(run, "chatml")
     with pytest.raises(DataError, match="text 1: a prompt with a completion, and this reward mod"):
@@ -213,8 +213,11 @@ def test_texts_and_conversations_may_stand_side_by_side(reward_run, run_command)
     [
         ('{"messages": [', "text 1: not JSON: "),
         ('{"message": []}', "text 1: no field 'messages': a conversation is "),
-        ('{"messages": "a cab"}', "text 1: messages is str, and a list is wanted"),
-        ({"messages": ASKED}, "text 1: the last message is of the user, and one of the assistant"),
+        ('{"messages": "a cab"}', "text 1: messages is str; a list is needed"),
+        (
+            {"messages": ASKED},
+            "text 1: the last message is from the user; it must be from",
+        ),
         ({"messages": GOOD[1:]}, "text 1: the answer has nothing before it"),
         ({"messages": [*ASKED, {**GOOD[1], "content": ""}]}, "text 1: the last message is empty"),
         ({"messages": [*ASKED, *GOOD]}, "text 1: the chat template gemma refuses the conversation"),
@@ -249,5 +252,5 @@ def test_conversations_are_refused_by_a_reward_model_of_texts(reward_run, run_co
 
 def test_a_conversation_that_cannot_be_rewarded_is_named_by_its_place(reward_run):
     predictor = load(with_template(reward_run, "chatml"))
-    with pytest.raises(DataError, match="text 2: the last message is of the user"):
+    with pytest.raises(DataError, match="text 2: the last message is from the user"):
         predictor([GOOD, ASKED])

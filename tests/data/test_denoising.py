@@ -176,7 +176,10 @@ def test_other_noise_or_another_seed_is_another_fingerprint():
         ({"text_infilling": 1.5}, "noise.text_infilling is 1.5: at most 1"),
         ({"token_masking": float("nan")}, "noise.token_masking is nan: at least 0"),
         ({"mean_span_length": 0.5}, "noise.mean_span_length is 0.5: at least 1"),
-        ({"span_corruption": 0.1}, "noise.span_corruption is 0.1, beside noise.sentence_permut"),
+        (
+            {"span_corruption": 0.1},
+            "noise.span_corruption is 0.1, together with noise.sentence",
+        ),
         ({"sentence_permutation": 0.0, "text_infilling": 0.0}, "noise is 0 everywhere"),
     ],
 )

@@ -130,9 +130,9 @@ def test_jsonl_keeps_line_breaks_and_takes_any_field(write):
             r"the \.gz is cut or damaged",
         ),
         ("a.jsonl", b'{"text": "a"}\n{', r"a\.jsonl:2: not JSON"),
-        ("a.jsonl", b"\n[]", r"a\.jsonl:2: a JSON object is wanted, not list"),
+        ("a.jsonl", b"\n[]", r"a\.jsonl:2: a JSON object is needed, found list"),
         ("a.jsonl", b'{"body": "a"}', r"a\.jsonl:1: no field 'text', only 'body': name it with"),
-        ("a.jsonl", b'{"text": 5}', r"a\.jsonl:1: field 'text' is int, and text is wanted"),
+        ("a.jsonl", b'{"text": 5}', r"a\.jsonl:1: field 'text' is int; text is needed"),
         ("a.jsonl", b'{"text": "\\ud800"}', r"a\.jsonl:1: field 'text' holds half a character"),
         ("a.jsonl", b'{"text": "\\u0000"}', r"a\.jsonl:1: field 'text' holds NUL"),
         ("a.jsonl", b'{"text": ""}\n{"text": " "}', r"all 2 of its documents are empty"),
@@ -309,5 +309,5 @@ def test_a_text_data_set_prepared_in_array_record_is_read(tmp_path):
     shard.write_bytes(shard.read_bytes()[:-200])
     again = open_texts(data).train
     assert again.identity != before
-    with pytest.raises(DataError, match=re.compile("train.*prepare the data set anew")):
+    with pytest.raises(DataError, match=re.compile("train.*prepare the data set again")):
         list(again)

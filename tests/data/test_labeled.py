@@ -146,8 +146,8 @@ def test_bad_lines_are_named(write, text, task, options, message):
     ("row", "message"),
     [
         ({"text": "a"}, r"jsonl:1: no field 'label', only 'text': name it with data.read.label"),
-        ({"text": "a", "label": None}, r":1: field 'label' is NoneType, and text is wanted"),
-        ({"text": 1, "label": "x"}, r":1: field 'text' is int, and text is wanted"),
+        ({"text": "a", "label": None}, r":1: field 'label' is NoneType; text is needed"),
+        ({"text": 1, "label": "x"}, r":1: field 'text' is int; text is needed"),
         ({"text": "\ud800", "label": "x"}, r":1: field 'text' holds half a character"),
     ],
 )
@@ -160,7 +160,7 @@ def test_bad_json_lines_are_named(write, row, message):
     ("row", "message"),
     [
         ({"text": ["a", "b"], "upos": ["X"]}, r"jsonl:1: 2 words \('text'\) and 1 tag \('upos'\)"),
-        ({"text": "a b", "upos": ["X"]}, r":1: field 'text' is no list with text in it"),
+        ({"text": "a b", "upos": ["X"]}, r":1: field 'text' is not a list of texts"),
         ({"text": ["a"], "tags": ["X"]}, r":1: field 'upos' is no list .*data.read.tag"),
         ({"text": ["a", " "], "upos": ["X", "Y"]}, r":1: field 'text, item 2' is empty"),
         ({"text": ["a"], "upos": [3]}, r":1: field 'upos, item 1' is int"),

@@ -160,9 +160,9 @@ def test_jsonl_takes_named_fields(write):
     [
         ('{"source": "a", "target": ', "not JSON"),
         ("[" * 200_000, "not JSON"),
-        ('["a", "b"]', "a JSON object is wanted, not list"),
+        ('["a", "b"]', "a JSON object is needed, found list"),
         ('{"source": "a", "tgt": "b"}', "no field 'target', only 'source', 'tgt'"),
-        ('{"source": "a", "target": 3}', "field 'target' is int, and text is wanted"),
+        ('{"source": "a", "target": 3}', "field 'target' is int; text is needed"),
         ('{"source": "a", "target": null}', "field 'target' is NoneType"),
         (r'{"source": "a", "target": "\ud800"}', "half a character"),
         (r'{"source": "a\u0000", "target": "b"}', "holds NUL"),

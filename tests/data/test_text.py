@@ -131,7 +131,7 @@ def test_a_missing_file_or_a_folder_names_the_setting(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("byte", "message"), [(b"a", "longer than 1 MiB: this is no text of"), (b"\0", "a NUL")]
+    ("byte", "message"), [(b"a", "longer than 1 MiB: this is not text in"), (b"\0", "a NUL")]
 )
 def test_a_line_without_an_end_is_refused_before_it_fills_memory(
     tmp_path, monkeypatch, byte, message

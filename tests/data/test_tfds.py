@@ -214,7 +214,7 @@ def test_t3_a_cut_shard_is_never_silently_shorter(copied, share):
     shard = next((copied / "tiny_translate" / "1.0.0").glob("*train.array_record*"))
     data = shard.read_bytes()
     shard.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(DataError, match=r"train.* prepare the data set anew") as error:
+    with pytest.raises(DataError, match=r"train.* prepare the data set again") as error:
         read_all(copied)
     assert "\n" not in str(error.value)
 

@@ -452,9 +452,9 @@ def test_prompts_that_cannot_be():
         (
             [[1, 2]],
             [[1, 0]],
-            r"row 1 of the mask is \[1, 0\]: padding stands on the left and leaves",
+            r"row 1 of the mask is \[1, 0\]: padding must be on the left and leave",
         ),
-        ([[1, 2]], [[0, 0]], "leaves at least 1 token"),
+        ([[1, 2]], [[0, 0]], "leave at least 1 token"),
         ([[1] * 12], None, "texts of 23 tokens do not fit: the model has positions for 20"),
     ):
         with pytest.raises(DataError, match=told):

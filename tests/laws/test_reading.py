@@ -166,7 +166,7 @@ def test_inputs_that_show_nothing_are_refused():
             laws.prompt_padding(run, run, run, None, TOKENS, np.array(starts))
     with pytest.raises(ArgumentError, match="one document has no others around it"):
         laws.packed_mates(run, [TOKENS[0]], length=6)
-    with pytest.raises(ArgumentError, match="all inputs of a row are alike"):
+    with pytest.raises(ArgumentError, match="all inputs of a row are equal"):
         laws.permutation(run, TOKENS[:, :1])
     with pytest.raises(ArgumentError, match="no placement"):
         laws.sharded(run, [])

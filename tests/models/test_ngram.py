@@ -362,7 +362,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": {"format": 2}}, "format 2, this version reads 1"),
+        ({"settings": {"format": 2}}, "format is 2, this version reads 1"),
         ({"settings": {"order": 4}}, "keys_4"),
         ({"settings": {"vocab_size": 5}}, "do not match its vocabulary"),
         ({"settings": {"smoothing": {"kind": "Other"}}}, "Other"),

@@ -82,9 +82,9 @@ def test_gensim_reads_ours_and_we_read_gensims(tmp_path, binary):
     ("content", "says"),
     [
         (b"", "it is empty"),
-        (b"hello world\n", ":1: no file of word vectors"),
-        (b"0 2\n", ":1: no file of word vectors"),
-        (b"2\n", ":1: no file of word vectors"),
+        (b"hello world\n", ":1: not a file of word vectors"),
+        (b"0 2\n", ":1: not a file of word vectors"),
+        (b"2\n", ":1: not a file of word vectors"),
         (b"9999999 300\nab", ":1: 9,999,999 vectors of 300 numbers do not fit in 14 bytes"),
         (BINARY[:-4], "word 2 of 2: the file is cut or damaged"),
         (TEXT[:-6], ":3: 2 fields, and a word with 2 numbers has 3"),
@@ -188,7 +188,7 @@ def test_words_of_a_limit_keep_their_numbers_in_messages(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("head", "says"),
     [
-        (b"", ":1: no file of word vectors"),
+        (b"", ":1: not a file of word vectors"),
         (b"50000 300\n", "word 1 of 50,000: the file is cut or damaged, or in another format"),
         (b"3 2\na 1 2\n", ":3: longer than a word and 2 numbers"),
         (b"999999999 300\n", ":1: 999,999,999 vectors of 300 numbers do not fit"),

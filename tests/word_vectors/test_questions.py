@@ -122,7 +122,7 @@ def test_columns_are_divided_by_blanks_tabs_or_commas(tmp_path, mark):
         (read_analogies, ": s\na b c\n", ":2: 3 words: a question is four words"),
         (read_analogies, ": s\n", "no questions"),
         (read_similarities, "a b 1\na b\n", ":2: a pair is two words and a number"),
-        (read_similarities, "a b nan\n", ":1: nan is no similarity"),
+        (read_similarities, "a b nan\n", ":1: nan is not a similarity"),
         (read_similarities, "# only\n", "no pairs"),
     ],
 )

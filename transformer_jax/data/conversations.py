@@ -70,7 +70,7 @@ def read_conversations(
         except ConfigError as error:
             raise DataError(f"{where}: {error}") from None
         if all(message["role"] != "assistant" for message in messages):
-            raise DataError(f"{where}: no message of the assistant: there is nothing to learn")
+            raise DataError(f"{where}: no assistant message: there is nothing to learn")
         messages = [{**one, "content": prepare.text(one["content"])} for one in messages]
         yield Conversation(messages, where)
 
@@ -85,11 +85,11 @@ def check_asked(messages: Any) -> list[Message]:
         >>> check_asked([{"role": "assistant", "content": "Yes?"}])
         Traceback (most recent call last):
         ...
-        transformer_jax.core.errors.ConfigError: the last message is of the assistant: there is ...
+        transformer_jax.core.errors.ConfigError: the last message is from the assistant: ...
     """
     checked = check_messages(messages)
     if checked[-1]["role"] == "assistant":
-        raise ConfigError("the last message is of the assistant: there is nothing to answer")
+        raise ConfigError("the last message is from the assistant: there is nothing to answer")
     return checked
 
 
@@ -103,11 +103,11 @@ def check_answered(messages: Any) -> list[Message]:
         >>> check_answered([{"role": "user", "content": "Why?"}])
         Traceback (most recent call last):
         ...
-        transformer_jax.core.errors.ConfigError: the last message is of the user, and one of the ...
+        transformer_jax.core.errors.ConfigError: the last message is from the user; it ...
     """
     checked = check_messages(messages)
     if (role := checked[-1]["role"]) != "assistant":
-        raise ConfigError(f"the last message is of the {role}, and one of the assistant is wanted")
+        raise ConfigError(f"the last message is from the {role}; it must be from the assistant")
     if len(checked) < 2:
         raise ConfigError("the answer has nothing before it: put the message that it answers first")
     if not checked[-1]["content"]:
@@ -130,21 +130,21 @@ def check_messages(messages: Any) -> list[Message]:
         transformer_jax.core.errors.ConfigError: message 1: role 'users': allowed are system, ...
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise ConfigError(f"messages is {type(messages).__name__}, and a list is wanted")
+        raise ConfigError(f"messages is {type(messages).__name__}; a list is needed")
     if not messages:
         raise ConfigError("the conversation has no messages")
     for number, message in enumerate(messages, 1):
         if not isinstance(message, Mapping):
             raise ConfigError(
-                f"message {number} is {type(message).__name__}, and an object with role and "
-                f"content is wanted"
+                f"message {number} is {type(message).__name__}; an object with role and "
+                f"content is needed"
             )
         role, content = message.get("role"), message.get("content")
         if role not in ROLES:
             raise ConfigError(f"message {number}: role {role!r}: allowed are {', '.join(ROLES)}")
         if not isinstance(content, str):
             found = type(content).__name__ if "content" in message else "missing"
-            raise ConfigError(f"message {number}: content is {found}, and text is wanted")
+            raise ConfigError(f"message {number}: content is {found}; text is needed")
         if (flaw := flaw_of(content)) is not None:
             raise ConfigError(f"message {number}: content {flaw}")
     return list(messages)

@@ -41,7 +41,7 @@ class NoiseConfig(Configuration, group="noise"):
             raise ConfigError("noise is 0 everywhere: there would be nothing to restore")
         if self.span_corruption and len(given) > 1:
             raise ConfigError(
-                f"noise.span_corruption is {self.span_corruption}, beside noise.{given[0]} "
+                f"noise.span_corruption is {self.span_corruption}, together with noise.{given[0]} "
                 f"{getattr(self, given[0])}: keep one of them, and set the others to 0"
             )
 

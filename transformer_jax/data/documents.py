@@ -228,7 +228,7 @@ def file_identity(files: list[pathlib.Path], where: str, *options: object) -> st
         except OSError as error:
             raise DataError(f"{where} {file}: cannot be read: {error.strerror or error}") from None
         if file.is_dir():
-            raise DataError(f"{where} {file}: this is a folder, and a file is needed")
+            raise DataError(f"{where} {file}: this is a folder; a file is needed")
         if not stat.S_ISREG(said.st_mode):
             raise DataError(
                 f"{where} {file}: a pipe or a device, and this is read more than once: copy it to "

@@ -28,7 +28,7 @@ def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
         >>> open_file("/dev/zero")
         Traceback (most recent call last):
         ...
-        OSError: [Errno 22] it is a device, and a file is needed: '/dev/zero'
+        OSError: [Errno 22] it is a device; a file is needed: '/dev/zero'
     """
     # Without O_NONBLOCK, opening a pipe waits for its writer.
     path = local_file(path)
@@ -42,7 +42,7 @@ def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
             os.set_blocking(handle, True)
             return io.BufferedReader(_Begun(begun, handle))
         if not (stat.S_ISREG(kind) or os.isatty(handle) or str(path) == os.devnull):
-            raise OSError(errno.EINVAL, "it is a device, and a file is needed", str(path))
+            raise OSError(errno.EINVAL, "it is a device; a file is needed", str(path))
         if os.isatty(handle):
             os.set_blocking(handle, True)
         return open(handle, "rb")
@@ -63,7 +63,7 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
     """
     path = local_file(path)
     if stat.S_ISFIFO(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "it is a pipe, and a file is needed", str(path))
+        raise OSError(errno.EINVAL, "it is a pipe; a file is needed", str(path))
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:

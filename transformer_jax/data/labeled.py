@@ -182,7 +182,7 @@ def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]
     if file != part.name:
         do = "it was held out, so add more such examples, give data.valid, or set " \
              "data.read.validation_size to 0"  # fmt: skip
-    return f"{place}: the {what} {label!r} is not among those of training ({shown}): {do}"
+    return f"{place}: the {what} {label!r} does not occur in training ({shown}): {do}"
 
 
 def _labels(part: Labeled) -> list[tuple[int, str]]:

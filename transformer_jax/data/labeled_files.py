@@ -209,8 +209,8 @@ def check_number(label: str, place: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise DataError(
-            f"{place}: the label {label[:40]!r} is no finite number, which a regression needs (as "
-            f"in 3.25): correct it, or name another column with data.read.label"
+            f"{place}: the label {label[:40]!r} is not a finite number, which a regression needs "
+            f"(as in 3.25): correct it, or name another column with data.read.label"
         )
     return number
 
@@ -236,7 +236,7 @@ def _tsv(
                 raise DataError(
                     f"{path}:{number}: {len(cells)} column{'s' * (len(cells) > 1)}, and "
                     f"data.read.{option} {column!r} is number {place + 1}: correct the line, or "
-                    f"choose another column; columns are parted by tabs"
+                    f"choose another column; columns are separated by tabs"
                 )
         yield number, [cells[i] for i in places]
 
@@ -327,15 +327,15 @@ def _conllu(
         cells = line.split("\t")
         if len(cells) != 10:
             raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, and CoNLL-U has 10, parted by "
-                f"tabs"
+                f"{path}:{number}: {plural(len(cells), 'column')}, but CoNLL-U has 10, separated "
+                f"by tabs"
             )
         if "-" in cells[0] or "." in cells[0]:
             continue
         if cells[0] != str(len(words) + 1):
             raise DataError(
                 f"{path}:{number}: the word has number {cells[0]!r}, and {len(words) + 1} is "
-                f"wanted: words count from 1, and an empty line ends a sentence"
+                f"needed: words count from 1, and an empty line ends a sentence"
             )
         word = cells[form].strip()
         if not word or cells[tag] in ("", "_"):
@@ -364,7 +364,7 @@ def _word_lists(
             if not isinstance(found, list) or not found:
                 keys = ", ".join(map(repr, row)) or "none"
                 raise DataError(
-                    f"{path}:{number}: field {key!r} is no list with text in it (the fields are "
+                    f"{path}:{number}: field {key!r} is not a list of texts (the fields are "
                     f"{keys}): name it with data.read.{option}"
                 )
             for i, item in enumerate(found, 1):

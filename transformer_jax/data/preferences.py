@@ -255,7 +255,7 @@ def _answer(
     if len(messages) != 1 or messages[0]["role"] != "assistant":
         raise DataError(
             f"{path}:{number}: field {name!r}: {plural(len(messages), 'message')}, and one message "
-            f"of the assistant is wanted: earlier messages belong to the prompt"
+            f"from the assistant is needed: earlier messages belong to the prompt"
         )
     return str(messages[0]["content"])
 
@@ -291,7 +291,7 @@ def _label(row: dict[str, object], path: str | pathlib.Path, number: int, hint: 
     if label not in (True, False):
         raise DataError(
             f"{path}:{number}: the label is {str(label)[:40]!r}: true (desirable) or false is "
-            f"wanted"
+            f"needed"
         )
     return bool(label)
 

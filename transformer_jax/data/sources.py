@@ -188,7 +188,7 @@ def _check_files(files: Files, where: str) -> None:
         missing = "source" if files.source is None else "target"
         raise ConfigError(f"{where}.{missing} is missing: aligned text needs source and target")
     if files.source is not None and files.pairs is not None:
-        raise ConfigError(f"{where}.pairs is given beside {where}.source: keep one of them")
+        raise ConfigError(f"{where}.pairs is given together with {where}.source: keep one of them")
 
 
 def with_languages(data: PairData) -> PairData:

@@ -152,7 +152,7 @@ def _field(row: Any, key: str, kind: type, place: str) -> Any:
     found = row[key]
     if not isinstance(found, kind) or isinstance(found, bool):
         raise DataError(
-            f"{place}: field {key!r} is {type(found).__name__}, and {kind.__name__} is wanted"
+            f"{place}: field {key!r} is {type(found).__name__}; {kind.__name__} is needed"
         )
     if isinstance(found, str):
         try:

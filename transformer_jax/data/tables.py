@@ -70,7 +70,7 @@ def read_tsv(
         if len(cells) != wanted:
             hint = "; choose two with data.read.columns" if columns is None else ""
             raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, and {wanted} are wanted{hint}"
+                f"{path}:{number}: {plural(len(cells), 'column')}, but {wanted} are needed{hint}"
             )
         yield cells[first - 1], cells[second - 1]
 
@@ -142,7 +142,7 @@ def _check_single_texts(row: object, place: str) -> None:
     if isinstance(row, dict) and all(isinstance(row.get(k), list) for k in _VARIABLE_LANGUAGES):
         raise DataError(
             f"{place}: language and translation are lists, of any number of texts, and a pair is "
-            f'wanted: write a line for each pair, such as {{"translation": {{"en": "one", "fr": '
+            f'needed: write one line per pair, such as {{"translation": {{"en": "one", "fr": '
             f'"un"}}}}'
         )
 
@@ -152,8 +152,8 @@ def _languages(texts: dict[str, object], place: str) -> tuple[str, str]:
     if len(texts) != 2:
         names = f" ({', '.join(texts)})" if texts else ""
         raise DataError(
-            f"{place}: translation holds {plural(len(texts), 'language')}{names}, and two are "
-            f"wanted: name them with data.read.fields"
+            f"{place}: translation holds {plural(len(texts), 'language')}{names}, but two are "
+            f"needed: name them with data.read.fields"
         )
     first, second = texts
     return first, second
@@ -174,7 +174,7 @@ def parse_object(line: str, path: str | pathlib.Path, number: int) -> dict[str, 
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{number}: not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise DataError(f"{path}:{number}: a JSON object is wanted, not {type(row).__name__}")
+        raise DataError(f"{path}:{number}: a JSON object is needed, found {type(row).__name__}")
     return row
 
 
@@ -200,7 +200,7 @@ def text_field(
     text = _present(row, field, path, number, hint)
     if not isinstance(text, str):
         raise DataError(
-            f"{path}:{number}: field {field!r} is {type(text).__name__}, and text is wanted"
+            f"{path}:{number}: field {field!r} is {type(text).__name__}; text is needed"
         )
     return _valid(text, field, path, number)
 
@@ -226,7 +226,7 @@ def texts_field(
             inside = "holds" if texts is found else "is"
             raise DataError(
                 f"{path}:{number}: field {field!r} {inside} {type(text).__name__}, and text or a "
-                f"list of texts is wanted"
+                f"list of texts is needed"
             )
         kept.append(_valid(text, field, path, number))
     return kept

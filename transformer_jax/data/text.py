@@ -69,7 +69,7 @@ def _blocks(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
         size += piece.index(b"\n") if end else len(piece)
         if size > _LONGEST_LINE:
             raise DataError(
-                f"{name}:{number}: longer than {_LONGEST_LINE >> 20:,} MiB: this is no text of "
+                f"{name}:{number}: longer than {_LONGEST_LINE >> 20:,} MiB: this is not text in "
                 f"lines; cut it into lines"
             )
         if end:
@@ -139,7 +139,7 @@ def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
     except FileNotFoundError:
         raise DataError(f"{where}: no such file (looked from {pathlib.Path.cwd()})") from None
     except IsADirectoryError:
-        raise DataError(f"{where}: this is a folder, and a file is needed") from None
+        raise DataError(f"{where}: this is a folder; a file is needed") from None
     except OSError as error:
         raise DataError(f"{where}: cannot be read: {error.strerror or error}") from None
 
@@ -186,7 +186,7 @@ def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
         try:
             yield from decode_lines(file, str(path))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{path}: the .gz is cut or damaged ({error}): fetch it anew") from None
+            raise DataError(f"{path}: the .gz is cut or damaged ({error}): get it again") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
 

@@ -65,7 +65,7 @@ class PreparedReader:
             except Exception as error:  # so does array_record
                 raise DataError(
                     f"{self.folder} {split}: record {i} cannot be read ({_line(error)}): prepare "
-                    f"the data set anew"
+                    f"the data set again"
                 ) from None
             yield texts
 
@@ -90,12 +90,12 @@ class PreparedReader:
         except Exception as error:  # TensorFlow has many error classes
             raise DataError(
                 f"{self.folder} {split}: record {i} cannot be read ({_line(error)}): prepare the "
-                f"data set anew"
+                f"data set again"
             ) from None
         if i != wanted:
             raise DataError(
                 f"{self.folder} {split}: {plural(i, 'record')} where dataset_info.json has "
-                f"{wanted:,}: a shard is cut or damaged: prepare the data set anew"
+                f"{wanted:,}: a shard is cut or damaged: prepare the data set again"
             )
 
     def _check_shards(self, split: str) -> None:
@@ -104,20 +104,20 @@ class PreparedReader:
         info = self.info.splits[split]
         for path, wanted in zip(info.filepaths, info.shard_lengths, strict=True):
             if not pathlib.Path(path).is_file():
-                raise DataError(f"{path}: the shard is missing: prepare the data set anew")
+                raise DataError(f"{path}: the shard is missing: prepare the data set again")
             try:
                 reader = module.ArrayRecordReader(str(path))
                 found = reader.num_records()
                 reader.close()  # a truncated shard may or may not raise here
             except Exception as error:
                 raise DataError(
-                    f"{path}: damaged ({_line(error)}): prepare the data set anew"
+                    f"{path}: damaged ({_line(error)}): prepare the data set again"
                 ) from None
             if found != wanted:
                 raise DataError(
                     f"{path}: {plural(found, 'record')} where dataset_info.json has {wanted}: the "
                     f"shard is "
-                    f"cut or damaged: prepare the data set anew"
+                    f"cut or damaged: prepare the data set again"
                 )
 
 

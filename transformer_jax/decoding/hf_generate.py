@@ -239,10 +239,10 @@ class HFGenerator:
         fine = real.any(1) if self.encodes else (real == (real.cumsum(1) > 0)).all(1) & real[:, -1]
         if not fine.all():
             row = int(np.flatnonzero(~fine)[0])
-            where = "" if self.encodes else "stands on the left and "
+            where = "must " if self.encodes else "must be on the left and "
             raise DataError(
                 f"row {row + 1} of the mask is {real[row].astype(int).tolist()}: padding {where}"
-                f"leaves at least 1 token"
+                f"leave at least 1 token"
             )
         return real
 

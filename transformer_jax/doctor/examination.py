@@ -40,8 +40,8 @@ _ORDERED = ("beam_search",)
 _NO_ATTENTION = "the model has no attention layers"
 _NO_CACHE = "the model does not write texts with a cache"
 _NO_LOSS = "no loss of this model adds up over rows, or none of its rows has padding"
-_NO_PADDING = "the model reads no padding behind texts"
-_NOT_PACKED = "the model takes one text a row"
+_NO_PADDING = "the model reads no padding after texts"
+_NOT_PACKED = "the model takes one text per row"
 NOT_CHECKED = {
     **dict.fromkeys(("attention_kernel", "mask_polarity", "masked_rows"), _NO_ATTENTION),
     "weights_sum_to_one": _NO_ATTENTION,
@@ -175,7 +175,7 @@ def examine(
             on_result(result)
             activity.update()
     reasons = {
-        name: NOT_CHECKED[name] if names is None or name in names else "it was not asked for"
+        name: NOT_CHECKED[name] if names is None or name in names else "it was not requested"
         for name in laws.ALL
         if name not in checks
     }

@@ -345,7 +345,7 @@ def relative_position_bucket(
     if exact < 1 or max_distance <= exact:
         raise ArgumentError(
             f"{buckets} buckets up to distance {max_distance}: at least 4 are needed (2 in one "
-            f"direction), and a distance above {exact}, which have buckets of their own"
+            f"direction), and a distance above {exact}, since smaller ones have their own"
         )
     ahead = _distances(T, S, offset)
     upper = jnp.zeros_like(ahead)

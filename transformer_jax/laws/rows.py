@@ -188,7 +188,7 @@ def batch_mates(outputs: OfRows, inputs: PyTree, *, tolerance: float = 0.0) -> F
     inputs = _arrays(inputs)
     wanted, rows, places = _arrays(outputs(inputs)), _rows(inputs), []
     if all((leaf == leaf[:1]).all() for leaf in jax.tree.leaves(inputs)):
-        raise ArgumentError("laws: all rows of the batch are alike: give two that differ")
+        raise ArgumentError("laws: all rows of the batch are equal: give two that differ")
     for row in rows:
         # Copies of the row itself, so that lengths and other inputs remain valid.
         alike = jax.tree.map(lambda x, row=row: x[[row] * len(x)], inputs)

@@ -125,7 +125,7 @@ def permutation(
     inputs = np.asarray(inputs)
     T = inputs.shape[1]
     if (inputs == inputs[:, :1]).all():
-        raise ArgumentError("laws: all inputs of a row are alike: give two that differ")
+        raise ArgumentError("laws: all inputs of a row are equal: give two that differ")
     order = np.roll(np.random.default_rng(0).permutation(T), 1)
     wanted = np.asarray(outputs(inputs))[:, order]
     place = difference(outputs(inputs[:, order]), wanted, ("row", "place"))

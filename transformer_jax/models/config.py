@@ -48,15 +48,17 @@ __all__ = [
 class TransformerConfig(Configuration):
     """Model configuration; the defaults are Vaswani et al. 2017, base size."""
 
-    # V; training sets it from the tokenizer. 0 for images.
+    # Vocabulary size, V; training sets it from the tokenizer, and it is 0 for images.
     vocab_size: Annotated[int, Range(0, 1 << 26)] = 37_000
-    d_model: Annotated[int, Range(1, 1 << 20)] = 512  # D
-    encoder_layers: Annotated[int, Range(0, 1 << 12)] = 6  # L
-    decoder_layers: Annotated[int, Range(0, 1 << 12)] = 6  # L
-    decoder_vocab_size: Annotated[int, Range(1, 1 << 26)] | None = None  # None is the encoder's
-    # None is the encoder's.
+    d_model: Annotated[int, Range(1, 1 << 20)] = 512  # width of the model, D
+    encoder_layers: Annotated[int, Range(0, 1 << 12)] = 6  # number of encoder layers, L
+    decoder_layers: Annotated[int, Range(0, 1 << 12)] = 6  # number of decoder layers, L
+    # Vocabulary size of the decoder; None is the encoder's.
+    decoder_vocab_size: Annotated[int, Range(1, 1 << 26)] | None = None
+    # Attention heads of the decoder; None is the encoder's.
     decoder_attention_heads: Annotated[int, Range(1, 1 << 14)] | None = None
-    decoder_ffn_dim: Annotated[int, Range(1, 1 << 22)] | None = None  # None is the encoder's
+    # Feed-forward size of the decoder; None is the encoder's.
+    decoder_ffn_dim: Annotated[int, Range(1, 1 << 22)] | None = None
     embedding: EmbeddingConfig = EmbeddingConfig()
     positions: PositionConfig = PositionConfig()
     attention: AttentionConfig = AttentionConfig()
@@ -181,7 +183,7 @@ def _check_mixer(config: TransformerConfig, mixer: MixerConfig) -> None:
             f"direction: choose an even number"
         )
     if config.compute.scan_layers and len(set(mixer.dilations)) > 1:
-        raise ConfigError("compute.scan_layers: its layers are alike, but mixer.dilations differ")
+        raise ConfigError("compute.scan_layers needs identical layers, but mixer.dilations differ")
     if config.image.image_size:
         raise ConfigError(f"mixer.kind {mixer.kind} is for texts, and image.image_size is set")
 

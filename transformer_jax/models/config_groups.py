@@ -42,7 +42,7 @@ class EmbeddingConfig(Configuration, group="embedding"):
     layernorm_embedding: bool = False  # normalize the sum of embeddings (BERT, BART)
     type_vocab_size: Annotated[int, Range(0, 1 << 20)] = 0  # token types (segments); 0 is no table
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
-    # E; if it differs from d_model, a linear map projects it (ELECTRA).
+    # Embedding size, E; if it differs from d_model, a linear map projects it (ELECTRA).
     embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None
     dropout: Rate = 0.1  # dropout of the sum of embeddings
     init: str | None = None  # initial word vectors: a word2vec file
@@ -77,9 +77,10 @@ class PositionConfig(Configuration, group="positions"):
     rope_dim: Count | None = None  # rotary dimensions, the first of each head; None is all
     # Llama 3.1: factor, low and high frequency factors, original length.
     rope_scaling: tuple[Positive, Positive, Positive, Count] | None = None
-    # yarn_frequencies
+    # YaRN: factor, turns above which a pair is kept and below which it is stretched, original
+    # length, whether to round the blend to whole pairs.
     rope_yarn: tuple[Positive, Positive, Positive, Count, bool] | None = None
-    rope_dynamic: tuple[Positive, Count] | None = None  # NTK factor, length: dynamic_base
+    rope_dynamic: tuple[Positive, Count] | None = None  # dynamic NTK: factor, original length
     # LongRoPE: divisor of each pair's frequency, up to rope_original_max_length.
     rope_short_factor: tuple[Positive, ...] = ()
     rope_long_factor: tuple[Positive, ...] = ()  # LongRoPE: divisors beyond that length
@@ -185,11 +186,13 @@ _ROPE_METHODS = ("rope_scaling", "rope_yarn", "rope_dynamic", "rope_short_factor
 class AttentionConfig(Configuration, group="attention"):
     """Multi-head attention."""
 
-    num_heads: Annotated[int, Range(1, 1 << 14)] = 8  # N
-    # K; None is num_heads, fewer is GQA.
+    num_heads: Annotated[int, Range(1, 1 << 14)] = 8  # number of attention heads, N
+    # Number of key and value heads, K; None is num_heads, fewer is GQA.
     num_kv_heads: Annotated[int, Range(1, 1 << 14)] | None = None
-    head_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # H; None is d_model / num_heads
-    value_dim: Annotated[int, Range(1, 1 << 16)] | None = None  # U; None is head_dim
+    # Size of a query or key head, H; None is d_model / num_heads.
+    head_dim: Annotated[int, Range(1, 1 << 16)] | None = None
+    # Size of a value head, U; None is head_dim.
+    value_dim: Annotated[int, Range(1, 1 << 16)] | None = None
     bias: bool = True  # biases in the query, key and value projections
     out_bias: bool = True  # bias in the output projection
     qk_norm: bool = False  # normalize queries and keys in each head (Qwen 3)
@@ -202,8 +205,10 @@ class AttentionConfig(Configuration, group="attention"):
 class ScoreConfig(Configuration, group="scores"):
     """Attention scores and sliding windows."""
 
-    scale: Annotated[float, Range()] | None = None  # None is head_dim ** -0.5 (T5: 1)
-    attn_logit_softcapping: Positive | None = None  # cap * tanh(scores / cap)
+    # Factor of the scores; None is head_dim ** -0.5 (T5: 1).
+    scale: Annotated[float, Range()] | None = None
+    # Soft cap of the scores: cap * tanh(scores / cap).
+    attn_logit_softcapping: Positive | None = None
     sliding_window: Count | None = None  # each token sees keys fewer than this many tokens away
     sliding_window_every: Count = 1  # only every so many layers have the window (Gemma 2: 2)
     sliding_window_layers: tuple[Amount, ...] | None = None  # or only these layers have it, from 0
@@ -274,9 +279,9 @@ class MixerConfig(Configuration, group="mixer"):
 class FeedForwardConfig(Configuration, group="feed_forward"):
     """Position-wise feed-forward network."""
 
-    # F; 0 omits this sub-layer, unless the mixer is attention.
+    # Feed-forward size, F; 0 omits this sub-layer, unless the mixer is attention.
     d_ff: Annotated[int, Range(0, 1 << 22)] = 2048
-    activation: Activation = "relu"  # between the two linear maps
+    activation: Activation = "relu"  # activation between the two linear maps
     gated: bool = False  # activation(x W) * (x V) instead of activation(x W)
     bias: bool = True  # biases in its linear maps
     activation_dropout: Rate = 0.0  # dropout of the hidden activations
@@ -303,9 +308,11 @@ class HeadConfig(Configuration, group="head"):
     tie_word_embeddings: bool = True  # the output matrix is the embedding table
     bias: bool = False  # bias of the logits
     scale: Annotated[float, Range()] = 1.0  # factor of the hidden states (T5 1.0: d_model ** -0.5)
-    final_logit_softcapping: Positive | None = None  # cap * tanh(logits / cap) (Gemma 2)
+    # Soft cap of the logits: cap * tanh(logits / cap) (Gemma 2).
+    final_logit_softcapping: Positive | None = None
     mlm_transform: bool = False  # dense, activation, norm before the logits (BERT)
-    mlm_transform_activation: Activation | None = None  # None is feed_forward.activation
+    # Activation of mlm_transform; None is feed_forward.activation.
+    mlm_transform_activation: Activation | None = None
     pooler: bool = False  # dense layer on the first hidden state (BERT)
     pooler_activation: Activation = "tanh"  # activation of the pooler (DistilBERT: relu)
 

@@ -20,7 +20,8 @@ class ImageConfig(Configuration, group="image"):
     # Map from pixels to patch vectors: linear, or log2(patch_size) convolutions, each of which
     # halves the sides (Hassani et al. 2021).
     stem: Literal["linear", "convolutions"] = "linear"
-    stem_channels: Annotated[int, Range(1, 1 << 16)] = 64  # of all convolutions except the last
+    # Channels of all convolutions except the last.
+    stem_channels: Annotated[int, Range(1, 1 << 16)] = 64
     patch_bias: bool = True  # bias in the linear map (CLIP: False)
     # Vector of the image: from a class embedding before the patches, a weighted sum of the patches
     # (Hassani et al. 2021), or a learned query that attends to them, followed by a feed-forward

@@ -194,7 +194,7 @@ def with_adapters(
     made = replaced(model, adapted)
     if left:
         raise ConfigError(
-            f"lora.targets: {next(iter(left))} is no linear map that an adapter can be put on"
+            f"lora.targets: {next(iter(left))} is not a linear map that an adapter can be put on"
         )
     return made
 

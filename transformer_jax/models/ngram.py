@@ -215,7 +215,7 @@ class NgramModel:
         """
         path = pathlib.Path(path)
         if path.exists() and not path.is_file():
-            raise CheckpointError(f"{path}: is no ordinary file")
+            raise CheckpointError(f"{path}: is not a regular file")
         try:
             raw = path.read_bytes()
         except OSError as error:

@@ -25,7 +25,8 @@ ScoreName = Literal["dot", "scaled_dot", "general", "concat", "location"]
 class RecurrentEmbeddingConfig(Configuration, group="model.embedding"):
     """Tokens to vectors."""
 
-    embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None  # E; None is d_model
+    # Embedding size, E; None is d_model.
+    embedding_size: Annotated[int, Range(1, 1 << 20)] | None = None
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
     init: str | None = None  # initial word vectors: a word2vec file
 
@@ -56,9 +57,11 @@ class RecurrentConfig(Configuration, group="model"):
     """A translator of recurrent layers; the defaults are a small one of Luong et al. 2015."""
 
     kind: Literal["recurrent"] = "recurrent"  # distinguishes it from other models in config.json
-    vocab_size: Annotated[int, Range(1, 1 << 26)] = 8000  # V; training sets it from the tokenizer
-    decoder_vocab_size: Annotated[int, Range(1, 1 << 26)] | None = None  # None is the encoder's
-    # D, the size of a state; in the encoder, of each direction.
+    # Vocabulary size, V; training sets it from the tokenizer.
+    vocab_size: Annotated[int, Range(1, 1 << 26)] = 8000
+    # Vocabulary size of the decoder; None is the encoder's.
+    decoder_vocab_size: Annotated[int, Range(1, 1 << 26)] | None = None
+    # Size of a state, D; in the encoder, of each direction.
     d_model: Annotated[int, Range(1, 1 << 17)] = 256
     num_layers: Annotated[int, Range(1, 1 << 8)] = 1  # layers of the encoder, and of the decoder
     cell: CellName = "lstm"  # cell of every layer

@@ -10,7 +10,7 @@ __all__ = ["ProcessLaunch", "find_launch"]
 _JAX = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 _LOCAL = "JAX_LOCAL_DEVICE_IDS"
 _TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
-_ALONE = "or JAX_NUM_PROCESSES=1 for a run of its own"
+_ALONE = "or JAX_NUM_PROCESSES=1 for a separate run"
 
 
 class ProcessLaunch(NamedTuple):

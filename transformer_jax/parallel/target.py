@@ -187,8 +187,8 @@ def _sized(name: str) -> Target:
     memory, devices = int(float(size) * _UNITS[unit]), int(number or 1)
     if not memory or not devices:
         raise ConfigError(
-            f"--plan {name}: this is no memory of a device: write 80GiB, 141GB, or 80GiB:8 for "
-            f"eight devices"
+            f"--plan {name}: this is not the memory of a device: write 80GiB, 141GB, or 80GiB:8 "
+            f"for eight devices"
         )
     device = DeviceType("gpu", memory, 0.0, 0.0, ())
     return Target(name, device, (), devices, "a memory size has no compiler")

@@ -96,7 +96,7 @@ def _entrance(config: TransformerConfig, norm: str) -> list[str]:
     width = config.input_size
     lines = [f"linear  {width} → {config.d_model}"] if config.d_model != width else []
     if places.kind == "concatenated":
-        lines.append(f"positions beside  sinusoidal, {D}")
+        lines.append(f"positions concatenated  sinusoidal, {D}")
     lines += [norm] if embedding.layernorm_embedding else []
     if embedding.type_vocab_size:
         lines.append(f"+ segment vectors  {embedding.type_vocab_size} × {D}")

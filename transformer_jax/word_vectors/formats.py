@@ -193,13 +193,13 @@ def _opened(path: Path) -> Iterator[_Data]:
 def _header(path: Path, data: _Data) -> _Header:
     """Reads the first line: the number of words and the size of a vector."""
     if not data.peek(1):
-        raise DataError(f"{path}: no file of word vectors: it is empty")
+        raise DataError(f"{path}: not a file of word vectors: it is empty")
     if data.peek(3) == codecs.BOM_UTF8:
         data.take(3)
     fields = (data.until(b"\n", _LONGEST_HEADER) or b"").split()
     if len(fields) != 2 or not all(field.isdigit() for field in fields) or 0 in map(int, fields):
         raise DataError(
-            f"{path}:1: no file of word vectors: the first line is the number of words and the "
+            f"{path}:1: not a file of word vectors: the first line is the number of words and the "
             f'size of a vector, such as "71291 200"'
         )
     count, size = map(int, fields)
@@ -213,6 +213,6 @@ def _header(path: Path, data: _Data) -> _Header:
     if most is not None and count * (size * 2 + 1) > most:  # a number has a digit and a blank
         raise DataError(
             f"{path}:1: {count:,} vectors of {size:,} numbers do not fit in {most:,} bytes: "
-            f"the file is cut, or is no file of word vectors"
+            f"the file is cut, or is not a file of word vectors"
         )
     return _Header(count, size)

@@ -120,7 +120,7 @@ def read_similarities(path: Path) -> list[tuple[str, str, float]]:
                 f"between"
             ) from None
         if not np.isfinite(value):
-            raise DataError(f"{path}:{number}: {value} is no similarity")
+            raise DataError(f"{path}:{number}: {value} is not a similarity")
         pairs.append((one, other, value))
     if not pairs:
         raise DataError(f"{path}: no pairs: a pair is a line of two words and a number")

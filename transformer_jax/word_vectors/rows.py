@@ -187,7 +187,7 @@ def read_text(
                 raise ValueError
             vector = np.array([float(field) for field in fields[1:]], np.float32)
         except ValueError:
-            broken.add(where, "not a number among those of the vector")
+            broken.add(where, "the vector has a value that is not a number")
             continue
         if _finite(word, vector, where, broken):
             yield word, vector

@@ -187,11 +187,11 @@ def _state(path: Path, corpus: Corpus, training: Word2VecConfig) -> tuple[int, T
         why = error.strerror or error
         raise CheckpointError(f"{path}: cannot be read: {why}") from None
     except (KeyError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: is damaged: {error}; train anew") from None
+        raise CheckpointError(f"{path}: is damaged: {error}; train again") from None
     if corpus_of != _fingerprint(corpus):
         raise CheckpointError(
             f"{path}: is of other texts: their words or counts have changed since "
-            f"{plural(epochs, 'epoch')}; restore them, or train anew"
+            f"{plural(epochs, 'epoch')}; restore them, or train again"
         )
     return epochs, tables
 

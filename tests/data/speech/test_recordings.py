@@ -56,7 +56,7 @@ def test_a_manifest_lists_paths_beside_it(folder):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("0.npy\t", "bad.tsv:2: no text: a path, a tab and a text are wanted"),
+        ("0.npy\t", "bad.tsv:2: no text: a path, a tab and a text are needed"),
         ("0.npy\t  ", "bad.tsv:2: no text"),
         ("\tone", "bad.tsv:2: no path"),
         ("0.npy", "bad.tsv:2: 1 column, and 2 are wanted"),
@@ -112,7 +112,7 @@ def bad(value):
         ("a.wav", b"RIFF", "a.wav: no WAV file that can be read"),
         ("a.wav", pcm(SIGNAL[:0], 16), "a.wav: 0 samples, and a frame has 200"),
         ("a.wav", pcm(SIGNAL[:199], 16), "a.wav: 199 samples, and a frame has 200"),
-        ("a.wav", pcm(SIGNAL, 16, 44_100), "44,100 samples a second, and 8,000 are wanted"),
+        ("a.wav", pcm(SIGNAL, 16, 44_100), "44,100 samples a second, and 8,000 are needed"),
         ("a.mp3", b"", "a.mp3: the name ends in none of .wav, .npy, .npz"),
     ],
 )

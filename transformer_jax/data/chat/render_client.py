@@ -237,7 +237,7 @@ def _folders() -> list[str]:
 
 def _no_process(reason: object) -> ConfigError:
     return ConfigError(
-        f"chat templates run in a process of their own, which cannot be started with "
+        f"chat templates run in a separate process, which cannot be started with "
         f"{sys.executable or 'no Python'}: {reason}"
     )
 

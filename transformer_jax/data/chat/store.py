@@ -184,7 +184,7 @@ def split_chats(
     held = np.array([key <= bound for key in keys])
     if held.all():
         raise ConfigError(
-            f"data.validation_size is {share}, and all conversations are alike: give data.valid, "
+            f"data.validation_size is {share}, and all conversations are equal: give data.valid, "
             f"or 0"
         )
     return everything[~held], everything[held]

@@ -31,7 +31,7 @@ class PreparedPictures(Sequence[bytes]):
                 return self._data[int(index)][self._field]
         except Exception as error:  # array_record has no error class of its own
             raise DataError(
-                f"{self.where(index)}: cannot be read ({error}): prepare the data set anew"
+                f"{self.where(index)}: cannot be read ({error}): prepare the data set again"
             ) from None
 
     def where(self, index: int) -> str:

@@ -184,7 +184,7 @@ def _columns(
             continue
         if len(cells) != len(names):
             raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, and {len(names)} are wanted, as "
+                f"{path}:{number}: {plural(len(cells), 'column')}, and {len(names)} are needed, as "
                 f"in the first line"
             )
         yield number, cells[places[0]], [cells[places[1]]]
@@ -212,7 +212,7 @@ def _objects(
         said = row[texts]
         if isinstance(said, int) and not isinstance(said, bool):
             row = row | {texts: str(said)}  # a label that is a number
-        hint = "a picture and its text are wanted"
+        hint = "a picture and its text are needed"
         (file,) = texts_field(row, picture, path, number, hint)[:1] or ("",)
         yield number, file, texts_field(row, texts, path, number, hint)
 
@@ -268,6 +268,6 @@ def _as_texts(array: np.ndarray, where: str) -> list[str]:
     if array.ndim != 1 or array.dtype.kind not in "iuUb":
         raise DataError(
             f"{where}: {array.dtype} {list(array.shape)}: one whole number or text for each "
-            f"picture is wanted"
+            f"picture is needed"
         )
     return [str(value) for value in array.tolist()]

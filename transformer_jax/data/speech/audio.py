@@ -94,7 +94,7 @@ def resampled(
     if not least <= rate <= most:
         raise DataError(
             f"{name}: {plural(rate, 'sample')} a second by its header, which is damaged or of no "
-            f"recording: {least:,} to {most:,} are resampled to {wanted:,}: convert the file anew "
+            f"recording: {least:,} to {most:,} are resampled to {wanted:,}: convert the file again "
             f"or leave it out"
         )
     if max(up, down) > _LONGEST_FILTER:

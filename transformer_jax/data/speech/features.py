@@ -130,7 +130,7 @@ def decode_features(
         if rate != audio.sample_rate:
             if not audio.resample:
                 raise DataError(
-                    f"{name}: {rate:,} samples a second, and {audio.sample_rate:,} are wanted: "
+                    f"{name}: {rate:,} samples a second, and {audio.sample_rate:,} are needed: "
                     f"convert it, or begin a run with --data.audio.resample"
                 )
             samples = resampled(samples, rate, audio.sample_rate, name)
@@ -160,7 +160,7 @@ def check_features(features: np.ndarray, name: str) -> Float32[np.ndarray, "T F"
     if features.ndim != 2 or not real or not features.shape[1]:
         raise DataError(
             f"{name}: an array {list(features.shape)} of {features.dtype}: numbers [frames, "
-            f"features] are wanted"
+            f"features] are needed"
         )
     if not len(features):
         raise DataError(f"{name}: no frames: it is empty: leave it out")

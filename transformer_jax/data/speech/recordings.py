@@ -145,7 +145,7 @@ def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparati
             continue
         for what, given in (("path", file), ("text", text)):
             if not given.strip():
-                raise DataError(f"{path}:{number}: no {what}: a path, a tab and a text are wanted")
+                raise DataError(f"{path}:{number}: no {what}: a path, a tab and a text are needed")
         _check_there(os.path.join(folder, file.strip(" ")), f"{path}:{number}: ")
         found.paths.append(os.path.join(folder, file.strip(" ")))
         found.texts.append(prepare.line(text))
@@ -306,5 +306,5 @@ def _read_all(
 def _other_width(recordings: Recordings, index: int, found: int, wanted: int) -> DataError:
     return DataError(
         f"{recordings.where(index)}{recordings.paths[index]}: frames of {found} numbers, and "
-        f"{wanted} are wanted, as of the others and the model"
+        f"{wanted} are needed, as in the others and the model"
     )

@@ -130,7 +130,7 @@ def _check(cluster: Cluster) -> None:
         )
     for flag, value in cluster.options.items():
         if not re.fullmatch(r"[\w./:@+=,\[\]-]+", value, re.ASCII):
-            raise ConfigError(f"--{flag} {value!r}: holds characters that no such name has")
+            raise ConfigError(f"--{flag} {value!r}: contains characters that are not allowed in it")
     if cluster.nodes is not None and not 1 <= cluster.nodes <= 100_000:
         raise ConfigError(f"--nodes is {cluster.nodes}: allowed are 1 to 100,000")
     if not 1 <= cluster.warning <= 86_400:
