@@ -44,7 +44,7 @@ def test_messages_and_pairs_are_read_in_their_order(tmp_path):
         ),
         ({"messages": [{"content": "a"}]}, "message 1: role None: allowed are .*"),
         ({"messages": [{"role": "user"}]}, "message 1: content is missing; text is needed"),
-        ({"messages": [{"role": "user", "content": [1]}]}, "message 1: content is list, .*"),
+        ({"messages": [{"role": "user", "content": [1]}]}, "message 1: content is list; .*"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "message 1: .*lone surrogate.*"),
         ({"messages": [{"role": "user", "content": "\0"}]}, "message 1: content holds NUL"),
     ],

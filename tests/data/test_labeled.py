@@ -122,7 +122,7 @@ def test_squad_gives_questions_in_order_and_answers_by_character(write):
     ("text", "task", "options", "message"),
     [
         ("text\tlabel\na\t1\nb\n", "classify", {}, r"train.tsv:3: 1 column, and data.read.label "
-         r"'label' is number 2: mend the line"),
+         r"'label' is number 2: correct the line"),
         ("text\tlabel\na\t1\nb\t \n", "classify", {}, r":3: the label is empty: fill it in"),
         ("text\tlabel\n \t1\n", "classify", {}, r":2: the text is empty"),
         ("sentence\tlabel\na\t1\n", "classify", {}, r":1: column 'text' is not in the header, "
@@ -130,8 +130,8 @@ def test_squad_gives_questions_in_order_and_answers_by_character(write):
         ("text\ttext\tlabel\na\tb\t1\n", "classify", {}, r":1: column 'text' is twice in"),
         ("text\tlabel\na\t1\n", "classify", {"text": "²"}, r":1: column '²' is not in the header"),
         ("text\tlabel\na\t1\n", "classify", {"text": "9" * 5000}, r":1: column '9{5000}' is not"),
-        ("text\tlabel\na\t3,5\n", "regress", {}, r":2: the label '3,5' is no finite number"),
-        ("text\tlabel\na\tnan\n", "regress", {}, r":2: the label 'nan' is no finite number"),
+        ("text\tlabel\na\t3,5\n", "regress", {}, r":2: the label '3,5' is not a finite number"),
+        ("text\tlabel\na\tnan\n", "regress", {}, r":2: the label 'nan' is not a finite number"),
         ("text\tlabel\n", "classify", {}, r"train.tsv: no examples: it is empty"),
         ("", "classify", {}, r"train.tsv: no examples: it is empty"),
     ],
@@ -161,7 +161,7 @@ def test_bad_json_lines_are_named(write, row, message):
     [
         ({"text": ["a", "b"], "upos": ["X"]}, r"jsonl:1: 2 words \('text'\) and 1 tag \('upos'\)"),
         ({"text": "a b", "upos": ["X"]}, r":1: field 'text' is not a list of texts"),
-        ({"text": ["a"], "tags": ["X"]}, r":1: field 'upos' is no list .*data.read.tag"),
+        ({"text": ["a"], "tags": ["X"]}, r":1: field 'upos' is not a list .*data.read.tag"),
         ({"text": ["a", " "], "upos": ["X", "Y"]}, r":1: field 'text, item 2' is empty"),
         ({"text": ["a"], "upos": [3]}, r":1: field 'upos, item 1' is int"),
     ],
@@ -175,8 +175,8 @@ def test_b36_tags_that_do_not_match_words_are_named(write, row, message):
     ("old", "new", "message"),
     [
         ("\tAUX\t", "\t_\t", r"conllu:5: the word 'ca' has no upos tag"),
-        ("2\tca", "3\tca", r"conllu:5: the word has number '3', and 2 is wanted"),
-        ("\tMD", "", r"conllu:5: 9 columns, and CoNLL-U has 10"),
+        ("2\tca", "3\tca", r"conllu:5: the word has number '3', but 2 is needed"),
+        ("\tMD", "", r"conllu:5: 9 columns, but CoNLL-U has 10"),
         ("2\tca", "2\t", r"conllu:5: the word '' is empty"),
         (WORDS, "# nothing\n", r"no sentences: it is empty"),
     ],
@@ -191,7 +191,7 @@ def test_b36_bad_conllu_is_named(write, old, new, message):
     ("row", "message"),
     [
         (question(start=10), r"json: question q1: the answer '12 figs' should begin at character "
-         r"10, where the paragraph has '2 figs.'; it is nearest found at 9: mend answer_start"),
+         r"10, where the paragraph has '2 figs.'; it is nearest found at 9: correct answer_start"),
         (question("12", 24), r"where the paragraph has ' 1'; it is nearest found at 25"),
         (question(start=99), r"question q1: .* character 99, outside its paragraph of 36 char"),
         (question(start=9 - 36), r"question q1: .* character -27, outside its paragraph"),
@@ -275,8 +275,8 @@ def test_a_class_that_training_lacks_is_named_with_its_line(write):
     other = write("text\tlabel\nc\tpos\nd\tgood\n", "other.tsv")
     for part in ({"valid": other}, {"valid": train, "test": other}):
         splits = open_labeled(LabeledData(train=train, **part), "classify")
-        with pytest.raises(DataError, match=r"other.tsv:3: the class 'good' is not among those of "
-                           r"training \('neg', 'pos'\): mend the label"):  # fmt: skip
+        with pytest.raises(DataError, match=r"other.tsv:3: the class 'good' does not occur in "
+                           r"training \('neg', 'pos'\): correct the label"):  # fmt: skip
             label_names(splits, "classify")
 
 
@@ -291,7 +291,7 @@ def test_b36_a_tag_that_training_lacks_is_named(write):
     train = write(WORDS, "train.conllu")
     valid = write(WORDS.replace("SYM", "PUNCT"), "valid.conllu")
     splits = open_labeled(LabeledData(train=train, valid=valid), "tag")
-    with pytest.raises(DataError, match=r"valid.conllu:11: the tag 'PUNCT' is not among"):
+    with pytest.raises(DataError, match=r"valid.conllu:11: the tag 'PUNCT' does not occur"):
         label_names(splits, "tag")
     splits = open_labeled(LabeledData(train=train, valid=train), "tag")
     assert label_names(splits, "tag") == ("AUX", "PART", "PRON", "SYM", "VERB")

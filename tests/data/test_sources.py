@@ -127,10 +127,10 @@ def test_tsv_takes_two_columns_and_refuses_others(write):
     assert pairs[0] == ('um "x', "one")
     assert pairs.counts == {"empty": 1}
     path = write("pairs.tsv", "um\tone\ndois\ttwo\textra\n")
-    with pytest.raises(DataError, match=r"pairs\.tsv:2: 3 columns, and 2 are wanted"):
+    with pytest.raises(DataError, match=r"pairs\.tsv:2: 3 columns, but 2 are needed"):
         read_pairs(Files(pairs=path))
     path = write("pairs.tsv", "um\tone\ndois two\n")
-    with pytest.raises(DataError, match=r"pairs\.tsv:2: 1 column, and 2 are wanted"):
+    with pytest.raises(DataError, match=r"pairs\.tsv:2: 1 column, but 2 are needed"):
         read_pairs(Files(pairs=path))
 
 
@@ -139,10 +139,10 @@ def test_tsv_columns_are_chosen_from_one_and_all_lines_are_alike(write):
     read = ReadOptions(columns=(2, 1), format="tsv")
     assert read_pairs(Files(pairs=path), read)[1] == ("dois", "two")
     path = write("spa.txt", "one\tum\tby A\ntwo\tdois\n")
-    with pytest.raises(DataError, match=r"spa\.txt:2: 2 columns, and 3 are wanted"):
+    with pytest.raises(DataError, match=r"spa\.txt:2: 2 columns, but 3 are needed"):
         read_pairs(Files(pairs=path), read)
     path = write("spa.txt", "one\n")
-    with pytest.raises(DataError, match=r"spa\.txt:1: 1 column, and 2 are wanted"):
+    with pytest.raises(DataError, match=r"spa\.txt:1: 1 column, but 2 are needed"):
         read_pairs(Files(pairs=path), read)
 
 
@@ -358,8 +358,8 @@ def test_the_training_file_says_which_language_is_the_source(write, tmp_path):
         ({"translation": {"en": "one", "fr": 3}}, "field 'fr' is int"),
         ({"translation": "one"}, "no field 'source'"),
         ({"language": ["en", "fr"], "translation": ["one", "un"]},
-         "language and translation are lists, of any number of texts, and a pair is wanted"),
-        ({"translation": {"language": ["en"], "translation": ["one"]}}, "a line for each pair"),
+         "language and translation are lists, of any number of texts, and a pair is needed"),
+        ({"translation": {"language": ["en"], "translation": ["one"]}}, "one line per pair"),
     ],
 )  # fmt: skip
 def test_translations_that_are_no_pair_are_refused(write, line, message):

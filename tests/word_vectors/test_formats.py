@@ -127,8 +127,8 @@ def test_a_word_with_a_blank_in_a_binary_file_gives_no_vector(tmp_path, caplog):
     [
         (LINES, 1, b"new york 1 2\n", ":2: 4 fields, and a word with 2 numbers has 3"),
         (LINES, 1, b"1 2\n", ":2: 2 fields"),
-        (LINES, 2, b"b 0,3 4\n", ":3: not a number"),
-        (LINES, 2, b"b 3_0 4\n", ":3: not a number"),
+        (LINES, 2, b"b 0,3 4\n", ":3: the vector has a value that"),
+        (LINES, 2, b"b 3_0 4\n", ":3: the vector has a value that"),
         (LINES, 4, b"new york 7 8", ":5: 4 fields, and a word with 2 numbers has 3"),
         (LINES, 3, b"c nan 6\n", ":4: the vector of 'c' has NaN or infinity"),
         (LINES, 3, b"c 1e39 6\n", ":4: the vector of 'c' has NaN or infinity"),

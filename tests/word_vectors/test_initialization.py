@@ -326,7 +326,7 @@ def test_a_run_that_starts_from_another_does_not_inherit_its_word_vectors(tmp_pa
 
 MISTAKES = [
     (["--model.embedding.init", "{folder}/none.bin"], 3, "none.bin: no such file"),
-    (["--model.embedding.init", "{folder}/text.txt"], 3, "no file of word vectors"),
+    (["--model.embedding.init", "{folder}/text.txt"], 3, "not a file of word vectors"),
     (["--model.embedding.init", "{file}", "--model.d-model", "32"], 2, "16 numbers"),
     (["--model.embedding.init", "{folder}/other"], 2, "is a word of the file"),
     (["--model.embedding.init", "{folder}/cut"], 3, "the file is cut"),

@@ -334,7 +334,7 @@ def _conllu(
             continue
         if cells[0] != str(len(words) + 1):
             raise DataError(
-                f"{path}:{number}: the word has number {cells[0]!r}, and {len(words) + 1} is "
+                f"{path}:{number}: the word has number {cells[0]!r}, but {len(words) + 1} is "
                 f"needed: words count from 1, and an empty line ends a sentence"
             )
         word = cells[form].strip()

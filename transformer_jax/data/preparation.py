@@ -74,7 +74,7 @@ class Preparation(Configuration, group="data.read"):
         )
 
     def text(self, text: str) -> str:
-        r"""Prepares a text, whose blanks belong to it: only a model of lines reads no line end.
+        r"""Prepares a text, keeping its blanks; for a model trained on lines, without line ends.
 
         Example:
             >>> Preparation(by_line=True).text("  one \n")

@@ -64,7 +64,7 @@ def plot_spectra(
         ax.set_title(kind.replace("_", " "), fontsize=9)
         ax.set_yscale("log")
         ax.grid(alpha=0.3)
-    figure.supxlabel("number of the singular value", fontsize=9)
+    figure.supxlabel("index of the singular value", fontsize=9)
     figure.supylabel("singular value of the change", fontsize=9)
     figure.suptitle(f"{title}\nlines are layers, darker towards the output", fontsize=10)
     return save(figure, path, title=title)

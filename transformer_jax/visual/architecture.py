@@ -109,11 +109,11 @@ def _entrance(config: TransformerConfig, norm: str) -> list[str]:
     image = config.image
     if image.image_size:
         if image.num_prefixes:
-            lines.append(f"a vector for the whole first  {image.num_prefixes} × {D}{times}")
+            lines.append(f"embeddings before the patches  {image.num_prefixes} × {D}{times}")
         if image.stem == "convolutions":
             widths = " → ".join(str(outputs or D) for _, outputs in image.convolutions)
             stem = f"convolutions  {image.num_channels} → {widths}"
-            return [*lines, f"{stem}, each halved, {image.num_patches} patches{times}"]
+            return [*lines, f"{stem}, each halving the sides, {image.num_patches} patches{times}"]
         inputs = f"{image.patch_size} × {image.patch_size} × {image.num_channels}"
         return [*lines, f"linear  {inputs} → {D}, {image.num_patches} patches{times}"]
     if config.features.num_features:

@@ -28,7 +28,7 @@ def plot_diversity(path: Path | None, rows: Mapping[str, Diversity], number: int
     Raises:
         ConfigError: An unsupported suffix.
     """
-    title = f"How much texts differ: {number} for each line, greedy search one"
+    title = f"Diversity of {number} texts per line (greedy search: one)"
     figure = new_figure(10.5, 1.6 + 0.42 * len(rows))
     left, right = figure.subplots(1, 2, sharey=True)
     figure.suptitle(title, fontsize=12)
@@ -41,7 +41,7 @@ def plot_diversity(path: Path | None, rows: Mapping[str, Diversity], number: int
         left.text(1.0 + (score or 0.0), i, said, va="center", fontsize=8, color="0.2")
     left.set_xlim(0, 112)
     left.set_xticks(range(0, 101, 20))
-    left.set_xlabel("self-BLEU of the texts of a line (100: all alike)")
+    left.set_xlabel("self-BLEU of the texts of a line (100: all equal)")
     for n, shade, shift in ((1, 1.0, -0.17), (2, 0.45, 0.17)):
         values = [getattr(rows[name], f"distinct_{n}") for name in names]
         places = [i + shift for i in range(len(names))]

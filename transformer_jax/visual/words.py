@@ -84,7 +84,7 @@ def word_vectors_html(words: Sequence[WordVectors], *, word: str, top: int = 5) 
     body += "".join(_sentence(i, one, top) for i, one in enumerate(words, 1))
     subtitle = (
         "Its static vector is the same in every sentence; the vectors after each layer are not. "
-        "The stronger its colour, the more of a word is read: means over heads and layers."
+        "Stronger color means more attention, averaged over heads and layers."
     )
     parts = {"TITLE": f"{html.escape(word)} in {len(words)} places", "SUBTITLE": subtitle}
     parts["BODY"] = body
@@ -121,5 +121,5 @@ def _sentence(number: int, one: WordVectors, top: int) -> str:
     pieces = " ".join(html.escape(piece.strip(" ")) for piece in one.pieces)
     return (
         f"<section class='card'><h2>Sentence {number}</h2><p class='sentence'>{''.join(out)}</p>"
-        f"<p>reads most: {said or 'no other word'}; read as: {pieces}</p></section>"
+        f"<p>attends most to: {said or 'no other word'}; tokens: {pieces}</p></section>"
     )

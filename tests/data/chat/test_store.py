@@ -195,5 +195,5 @@ def test_held_out_conversations_do_not_depend_on_the_order_of_lines(path, encode
     path.write_text("".join(sorted(path.read_text().splitlines(keepends=True), reverse=True)))
     assert held() == before
     path.write_text(path.read_text().splitlines()[0] + "\n")
-    with pytest.raises(ConfigError, match="all conversations are alike"):
+    with pytest.raises(ConfigError, match="all conversations are equal"):
         split_chats(build_chats(str(path), encoder, limit=T), 0.2)

@@ -172,7 +172,7 @@ def test_bad_pictures_name_file_and_line(tmp_path):
         ("a.csv", "file,label\n", "a.csv: no pictures: it is empty"),
         ("a.csv", "file,label\na.png,\n", "a.csv:2: no text for a.png"),
         ("a.csv", "file,label\n,cat\n", "a.csv:2: no picture"),
-        ("a.csv", "file,label\na.png\n", "a.csv:2: 1 column, and 2 are wanted"),
+        ("a.csv", "file,label\na.png\n", "a.csv:2: 1 column, but 2 are needed"),
         ("a.csv", 'file,label\n"a.png,cat\n', "a.csv:2: not CSV"),
         ("a.csv", "file,word\na.png,cat\n", "a.csv:1: no column of 'label'.* data.read.text"),
         ("a.jsonl", "{}", "a.jsonl:1: no field of 'file_name'"),

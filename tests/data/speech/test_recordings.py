@@ -59,7 +59,7 @@ def test_a_manifest_lists_paths_beside_it(folder):
         ("0.npy\t", "bad.tsv:2: no text: a path, a tab and a text are needed"),
         ("0.npy\t  ", "bad.tsv:2: no text"),
         ("\tone", "bad.tsv:2: no path"),
-        ("0.npy", "bad.tsv:2: 1 column, and 2 are wanted"),
+        ("0.npy", "bad.tsv:2: 1 column, but 2 are needed"),
         ("9.npy\tone", "9.npy: no such file (looked from"),
         ("train.tsv\tone", "train.tsv: the name ends in none of .wav, .npy, .npz"),
     ],
@@ -112,7 +112,7 @@ def bad(value):
         ("a.wav", b"RIFF", "a.wav: no WAV file that can be read"),
         ("a.wav", pcm(SIGNAL[:0], 16), "a.wav: 0 samples, and a frame has 200"),
         ("a.wav", pcm(SIGNAL[:199], 16), "a.wav: 199 samples, and a frame has 200"),
-        ("a.wav", pcm(SIGNAL, 16, 44_100), "44,100 samples a second, and 8,000 are needed"),
+        ("a.wav", pcm(SIGNAL, 16, 44_100), "44,100 samples a second, but 8,000 are needed"),
         ("a.mp3", b"", "a.mp3: the name ends in none of .wav, .npy, .npz"),
     ],
 )
@@ -173,12 +173,12 @@ def test_frames_of_another_width_are_refused(folder, cached):
     cache = folder / "cache" if cached else None
     for _ in range(2):
         build = lambda: build_features(recordings, SMALL, 4, cache)
-        refused(build, f"train.tsv:1: {folder}/0.npy: frames of 3 numbers, and 4 are wanted")
+        refused(build, f"train.tsv:1: {folder}/0.npy: frames of 3 values, but 4 are needed")
         build_features(recordings, SMALL, 3, cache)
     np.save(folder / "2.npy", np.ones((2, 5)))
     refused(
         lambda: build_features(recordings, SMALL, None, cache),
-        f"train.tsv:4: {folder}/2.npy: frames of 5 numbers, and 3 are wanted",
+        f"train.tsv:4: {folder}/2.npy: frames of 5 values, but 3 are needed",
     )
 
 

@@ -184,7 +184,7 @@ def _columns(
             continue
         if len(cells) != len(names):
             raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, and {len(names)} are needed, as "
+                f"{path}:{number}: {plural(len(cells), 'column')}, but {len(names)} are needed, as "
                 f"in the first line"
             )
         yield number, cells[places[0]], [cells[places[1]]]

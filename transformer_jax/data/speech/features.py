@@ -130,7 +130,7 @@ def decode_features(
         if rate != audio.sample_rate:
             if not audio.resample:
                 raise DataError(
-                    f"{name}: {rate:,} samples a second, and {audio.sample_rate:,} are needed: "
+                    f"{name}: {rate:,} samples a second, but {audio.sample_rate:,} are needed: "
                     f"convert it, or begin a run with --data.audio.resample"
                 )
             samples = resampled(samples, rate, audio.sample_rate, name)

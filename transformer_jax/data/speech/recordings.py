@@ -305,6 +305,6 @@ def _read_all(
 
 def _other_width(recordings: Recordings, index: int, found: int, wanted: int) -> DataError:
     return DataError(
-        f"{recordings.where(index)}{recordings.paths[index]}: frames of {found} numbers, and "
+        f"{recordings.where(index)}{recordings.paths[index]}: frames of {found} values, but "
         f"{wanted} are needed, as in the others and the model"
     )

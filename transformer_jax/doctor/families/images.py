@@ -52,7 +52,7 @@ def _loss(model: Any, batch: Any, _: None) -> dict[str, Any]:
 
 
 def two_tower_checks(model: TwoTowers) -> list[Check]:
-    """Returns the laws of both towers; if texts end by padding, padding is not neutral."""
+    """Returns the laws of both towers, without those of padding if the model reads it."""
     tokens, real = random_texts(model.config.vocab_size, model.config.max_length)
     images = random_images(model.encoder.config.image)
     pictures = lambda model, images: {"images": model.embed_images(images)}
