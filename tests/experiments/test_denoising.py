@@ -117,7 +117,7 @@ def test_every_named_run_can_be_written_and_read_back(name, tmp_path):
 
 MISTAKES = [
     (["--noise.text-infilling", "2"], 2, "--noise.text-infilling is 2.0: at most 1"),
-    (["--noise.span-corruption", "0.2"], 2, "beside noise.sentence_permutation 1.0"),
+    (["--noise.span-corruption", "0.2"], 2, "together with noise.sentence_permutation 1.0"),
     (["--noise.sentence-permutation", "0", "--noise.text-infilling", "0"], 2, "nothing to restore"),
     (["--training.sequence-length", "90"], 2, "training.sequence_length is 90, but the model has"),
     (["--training.sequence-length", "1"], 2, "a text needs at least 2"),
