@@ -201,7 +201,7 @@ def test_a_tokenizer_without_the_tokens_is_refused():
     with pytest.raises(ConfigError, match="another one for targets"):
         check_tokenizer(two, NoiseConfig(text_infilling=0.0), 60)
     tagged = tag_languages(plain, [Direction("a", "b")])
-    with pytest.raises(ConfigError, match="the tokenizer has languages, as those of NLLB"):
+    with pytest.raises(ConfigError, match="the tokenizer has languages, like those of NLLB"):
         check_tokenizer(tagged, NoiseConfig(text_infilling=0.0), 60)
     with pytest.raises(ConfigError, match="sequence_length is 1: a text needs at least 2"):
         plan_of(NoiseConfig(), length=1)

@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_refused():
         (lstm(D, D, layers=2), "2 layers, not as many as the encoder"),
         (lstm(D + 1, D), "its layers read width 9, not 8"),
         (lstm(D, D + 1), "states have size 9, the output table 8"),
-        (Recurrent(D, D, "gru", rngs=rngs), "gru on an encoder of lstm: as many states"),
+        (Recurrent(D, D, "gru", rngs=rngs), "gru cells have a different number of states"),
     ):
         with pytest.raises(ConfigError, match=f"RecurrentDecoder: {message}"):
             RecurrentDecoder(table, layers, read, rngs=rngs)

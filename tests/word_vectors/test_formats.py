@@ -87,10 +87,10 @@ def test_gensim_reads_ours_and_we_read_gensims(tmp_path, binary):
         (b"2\n", ":1: not a file of word vectors"),
         (b"9999999 300\nab", ":1: 9,999,999 vectors of 300 numbers do not fit in 14 bytes"),
         (BINARY[:-4], "word 2 of 2: the file is cut or damaged"),
-        (TEXT[:-6], ":3: 2 fields, and a word with 2 numbers has 3"),
+        (TEXT[:-6], ":3: 2 fields, but a word with 2 values has 3"),
         (TEXT[:-15], ":3: 1 word, and the first line has 2: the file is cut"),
-        (b"1 2\nnew york 1 2\n", ":2: 4 fields, and a word with 2 numbers has 3: 1 of 1 word"),
-        (b"3 1\na 1\nb\nc\n", ":3: 1 field, and a word with 1 numbers has 2: 2 of 3 words are"),
+        (b"1 2\nnew york 1 2\n", ":2: 4 fields, but a word with 2 values has 3: 1 of 1 word"),
+        (b"3 1\na 1\nb\nc\n", ":3: 1 field, but a word with 1 values has 2: 2 of 3 words are"),
         (b"1 1048577\n" + b"0" * 4_000_000, ":1: vectors of 1,048,577 numbers: at most 1,048,576"),
     ],
 )
@@ -125,11 +125,11 @@ def test_a_word_with_a_blank_in_a_binary_file_gives_no_vector(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("parts", "at", "broken", "says"),
     [
-        (LINES, 1, b"new york 1 2\n", ":2: 4 fields, and a word with 2 numbers has 3"),
+        (LINES, 1, b"new york 1 2\n", ":2: 4 fields, but a word with 2 values has 3"),
         (LINES, 1, b"1 2\n", ":2: 2 fields"),
         (LINES, 2, b"b 0,3 4\n", ":3: the vector has a value that"),
         (LINES, 2, b"b 3_0 4\n", ":3: the vector has a value that"),
-        (LINES, 4, b"new york 7 8", ":5: 4 fields, and a word with 2 numbers has 3"),
+        (LINES, 4, b"new york 7 8", ":5: 4 fields, but a word with 2 values has 3"),
         (LINES, 3, b"c nan 6\n", ":4: the vector of 'c' has NaN or infinity"),
         (LINES, 3, b"c 1e39 6\n", ":4: the vector of 'c' has NaN or infinity"),
         (LINES, 3, b"\n\n\xff 5 6\n", ":6: the word is not UTF-8"),

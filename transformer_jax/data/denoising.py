@@ -225,14 +225,14 @@ def check_tokenizer(tokenizer: Tokenizer, noise: NoiseConfig, length: int) -> No
     """
     if tokenizer.languages is not None:
         raise ConfigError(
-            "the tokenizer has languages, as those of NLLB, M2M100 and mBART-50, and texts that "
-            "are restored have none: start from a model without, or train with named --data.pairs"
+            "the tokenizer has languages, like those of NLLB, M2M100 and mBART-50, but texts to "
+            "restore have none: start from a model without, or train with named --data.pairs"
         )
     if tokenizer.targets is not tokenizer:
         raise ConfigError(
             "the tokenizer has a model for sources and another one for targets (Marian's "
-            "source.spm and target.spm), and a text that is restored is both: start from a model "
-            "with one"
+            "source.spm and target.spm), but a text to restore is both: start from a model with a "
+            "single one"
         )
     if noise.masks and tokenizer.mask is None:
         raise ConfigError(

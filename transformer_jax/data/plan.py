@@ -323,7 +323,7 @@ def rows_within(max_tokens: int, length: int, multiple: int) -> int:
     """
     if max_tokens < length * multiple:
         raise ConfigError(
-            f"a budget of {plural(max_tokens, 'token')} a batch has no room for "
+            f"a budget of {plural(max_tokens, 'token')} per batch has no room for "
             f"{plural(multiple, 'row')} of the longest text ({length} padded): raise it to "
             f"{length * multiple} or more (training.max_tokens), or lower the length of texts"
         )

@@ -165,8 +165,8 @@ def encode_preferences(
     if not kept:
         raise DataError(
             f"{data.name}: all {plural(len(data), 'example')} have two equal rows with "
-            f"align.max_length {max_length}, which prefer nothing: raise it, or give completions "
-            f"that the tokenizer tells apart"
+            f"align.max_length {max_length}, which express no preference: raise it, or give "
+            f"completions with different tokens"
         )
     ids = np.concatenate([np.asarray(row, id_dtype(tokenizer)) for row in rows])
     store = TokenStore(ids, row_offsets(np.array([len(row) for row in rows])))

@@ -126,8 +126,8 @@ def concat_scores(
     H, J = q.shape[3], k.shape[3]
     if kernel.shape[0] != H + J:
         raise ArgumentError(
-            f"concat_scores: the kernel has {kernel.shape[0]} rows: with queries of {H} and keys "
-            f"of {J} numbers it has {H + J}"
+            f"concat_scores: the kernel has {kernel.shape[0]} rows; queries of size {H} and keys "
+            f"of size {J} need {H + J}"
         )
     return additive_scores(q, k, kernel[:H], kernel[H:], vector)
 

@@ -45,12 +45,12 @@ class ImageConfig(Configuration, group="image"):
             )
         if self.pooling != "class" and self.distillation != "none":
             raise ConfigError(
-                f"image.distillation {self.distillation} is for image.pooling class, and that is "
+                f"image.distillation {self.distillation} is for image.pooling class, but that is "
                 f"{self.pooling}: leave one of them out"
             )
         if self.stem == "convolutions" and not self.patch_bias:
             raise ConfigError(
-                "image.patch_bias False is for image.stem linear, and that is convolutions, which "
+                "image.patch_bias False is for image.stem linear, but that is convolutions, which "
                 "have none: leave it out"
             )
 

@@ -98,7 +98,7 @@ class StepDecoder(Summarized):
             (layers.depth != encoder.depth, f"{layers.depth} layers, not as many as the encoder"),
             (
                 states[0] != states[1],
-                f"{layers.cell} on an encoder of {encoder.cell}: as many states",
+                f"{layers.cell} cells have a different number of states than {encoder.cell}",
             ),
             (layers.width != wanted, f"its layers read width {layers.width}, not {wanted}"),
         ):

@@ -161,7 +161,7 @@ def read_text(
         if line is None:
             line = data.take(longest)
             if len(line) == longest and data.peek(1):
-                raise DataError(f"{broken.path}{where}: longer than a word and {size:,} numbers")
+                raise DataError(f"{broken.path}{where}: longer than a word and {size:,} values")
             if not line:
                 raise DataError(
                     f"{broken.path}{where}: {plural(row, 'word')}, and the first line has "
@@ -173,7 +173,7 @@ def read_text(
         row += 1
         if len(fields) != size + 1:
             reason = (
-                f"{plural(len(fields), 'field')}, and a word with {size:,} numbers has {size + 1:,}"
+                f"{plural(len(fields), 'field')}, but a word with {size:,} values has {size + 1:,}"
             )
             if ended and len(fields) <= size:
                 raise DataError(f"{broken.path}{where}: {reason}: the file is cut or damaged")

@@ -190,7 +190,7 @@ def _state(path: Path, corpus: Corpus, training: Word2VecConfig) -> tuple[int, T
         raise CheckpointError(f"{path}: is damaged: {error}; train again") from None
     if corpus_of != _fingerprint(corpus):
         raise CheckpointError(
-            f"{path}: is of other texts: their words or counts have changed since "
+            f"{path}: belongs to other texts: their words or counts have changed since "
             f"{plural(epochs, 'epoch')}; restore them, or train again"
         )
     return epochs, tables

@@ -167,7 +167,7 @@ def test_an_answer_that_merges_with_its_prompt_is_refused(tokenizer):
     text = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<eos>{% endif %}"
     template = ChatTemplate(text + "{% endfor %}")
     chat = [{"role": "user", "content": "y"}, {"role": "assistant", "content": "es"}]
-    with pytest.raises(DataError, match="answer 1: the tokens before it are others without it"):
+    with pytest.raises(DataError, match="answer 1: the tokens before it change without it"):
         ChatEncoder(tokenizer, template).encode([chat])
 
 

@@ -54,7 +54,7 @@ def directly(encoder, chat):
     for start, end in spans:
         before = ids_of(start)
         if ids[: len(before)] != before:
-            raise DataError("the tokens before it are others without it")
+            raise DataError("the tokens before it change without it")
         if end is None:
             special = set(encoder._texts.special.values()) - {encoder.tokenizer.unk}
             ends = (i + 1 for i in range(len(before), len(ids)) if ids[i] in special)

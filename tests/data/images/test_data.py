@@ -159,7 +159,7 @@ def test_bad_pictures_name_file_and_line(tmp_path):
     (tmp_path / "b.png").write_text("no picture")
     refused(tmp_path / "list.csv", place + "no picture")
     picture(tmp_path / "b.png", (40, 40))
-    refused(tmp_path / "list.csv", place + "40 x 40 pixels, and at most 1,000", max_pixels=1000)
+    refused(tmp_path / "list.csv", place + "40 x 40 pixels, but at most 1,000", max_pixels=1000)
     whole = (tmp_path / "b.png").read_bytes()
     (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
     refused(tmp_path / "list.csv", place + "the picture is damaged or truncated")

@@ -85,7 +85,7 @@ def bomb(side=60_000):
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "a.png: no picture"),
         (bomb(60_000), "a.png: more than 50,000,000 pixels: make it smaller"),
         (bomb(10_000), "a.png: more than 50,000,000 pixels: make it smaller"),
-        (bomb(9_000), "a.png: 9,000 x 9,000 pixels, and at most 50,000,000 are allowed"),
+        (bomb(9_000), "a.png: 9,000 x 9,000 pixels, but at most 50,000,000 are allowed"),
         (encoded(RGB)[:150], "a.png: the picture is damaged or truncated"),
         (encoded(RGB, "JPEG")[:-60], "a.png: the picture is damaged or truncated"),
         (encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"), "a.png: pixels are float"),

@@ -258,8 +258,8 @@ class ChatEncoder:
             for number, ((start, end), first) in enumerate(zip(found, counts, strict=True)):
                 if first is None:
                     raise DataError(
-                        f"answer {number + 1}: the tokens before it are others without it, so that "
-                        f"it cannot be told from its prompt: strip what it begins with "
+                        f"answer {number + 1}: the tokens before it change without it, so that "
+                        f"it cannot be separated from its prompt: strip its beginning "
                         f"({one.text[start : start + 8]!r})"
                     )
                 stop = tokens.next_special(first) if end is None else tokens.count_from(end)

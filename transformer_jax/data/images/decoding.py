@@ -110,7 +110,7 @@ def _opened(content: bytes | BinaryIO, where: str, max_pixels: int) -> Any:
         raise DataError(f"{where}: no picture{detail}: the formats are {known}") from None
     if picture.width * picture.height > max_pixels:
         raise DataError(
-            f"{where}: {picture.width:,} x {picture.height:,} pixels, and at most {max_pixels:,} "
+            f"{where}: {picture.width:,} x {picture.height:,} pixels, but at most {max_pixels:,} "
             f"are allowed: make it smaller, or raise data.read.max_pixels"
         )
     return picture

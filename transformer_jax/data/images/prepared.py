@@ -70,7 +70,7 @@ class ImageReader(PreparedReader):
         super().__init__(folder)
         if self.uses_tensorflow:
             raise DataError(
-                f"{folder}: prepared as tfrecord, in which a picture cannot be read by its number: "
+                f"{folder}: prepared as tfrecord, in which a picture cannot be read by its index: "
                 f"prepare it with file_format='array_record'"
             )
         kinds = {name: self.info.features[name] for name in self.features}

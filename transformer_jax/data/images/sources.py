@@ -144,7 +144,7 @@ class ArrayPictures(Sequence[np.ndarray]):
         _, height, width, _ = self.array.shape
         if height * width > max_pixels:
             raise DataError(
-                f"{self.name}: {width:,} x {height:,} pixels, and at most {max_pixels:,} are "
+                f"{self.name}: {width:,} x {height:,} pixels, but at most {max_pixels:,} are "
                 f"allowed: make them smaller, or raise data.read.max_pixels"
             )
 
