@@ -280,7 +280,7 @@ def _check(completions: Sequence[str], place: str, kind: PreferenceKind) -> None
             raise DataError(f"{place}: the field {name!r} is empty: fill it in, or remove the line")
     if len(completions) == 2 and completions[0] == completions[1]:
         raise DataError(
-            f"{place}: 'chosen' and 'rejected' are equal, which expresses no preference: remove the line"
+            f"{place}: 'chosen' and 'rejected' are equal, which is no preference: remove the line"
         )
 
 
