@@ -28,7 +28,7 @@ def plot_diversity(path: Path | None, rows: Mapping[str, Diversity], number: int
     Raises:
         ConfigError: An unsupported suffix.
     """
-    title = f"Diversity of {number} texts per line (greedy search: one)"
+    title = f"Diversity of texts: {number} per line, one for greedy search"
     figure = new_figure(10.5, 1.6 + 0.42 * len(rows))
     left, right = figure.subplots(1, 2, sharey=True)
     figure.suptitle(title, fontsize=12)
