@@ -190,7 +190,7 @@ def test_words_of_a_limit_keep_their_numbers_in_messages(tmp_path, caplog):
     [
         (b"", ":1: not a file of word vectors"),
         (b"50000 300\n", "word 1 of 50,000: the file is cut or damaged, or in another format"),
-        (b"3 2\na 1 2\n", ":3: longer than a word and 2 numbers"),
+        (b"3 2\na 1 2\n", ":3: longer than a word and 2 values"),
         (b"999999999 300\n", ":1: 999,999,999 vectors of 300 numbers do not fit"),
     ],
 )
