@@ -80,5 +80,5 @@ def test_what_is_no_text_is_refused(text):
 
 
 def test_models_without_weights_say_so(ngram_run):
-    with pytest.raises(ConfigError, match="attention is of decoders of this library"):
+    with pytest.raises(ConfigError, match="attention needs a decoder that runs on JAX"):
         tj.load(ngram_run).attention("a")

@@ -107,7 +107,7 @@ def test_verify_names_every_field(changed_run, sealed_run, run_command):
     [said] = [line for line in lines if line.startswith("config.json\t")]
     assert "model.norm.eps is 0.5" in said
     assert "data.read.lowercase" in said
-    assert err.endswith("not as it was written: config.json\n")
+    assert err.endswith("changed since it was written: config.json\n")
 
 
 def test_an_ngram_model_has_a_manifest_too(ngram_run, run_command, tmp_path):
@@ -142,4 +142,4 @@ def test_verify_finds_a_wrong_recipe_in_a_run_that_stored_none(
     assert ended == code
     said = f'config.json\tchanged after training: recipe is "{name}" ("translation" in training)'
     assert (said in lines) == bool(code)
-    assert err.endswith("not as it was written: config.json\n") == bool(code)
+    assert err.endswith("changed since it was written: config.json\n") == bool(code)

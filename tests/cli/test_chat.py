@@ -45,8 +45,8 @@ def test_each_line_is_answered(chat_run, answers, run_command, tmp_path):
     assert json.loads(saved.read_text())["messages"] == answers
     shown = [answer["content"].lstrip() for answer in answers[1::2]]
     assert "\n".join(lines) == "".join(f"{one}\n" for one in shown)
-    cut = "note: the answer is cut: it has 12 tokens, as many as --max-new-tokens allows"
-    assert err.count("note: the answer is cut") == err.count(cut) == 2
+    cut = "note: the answer is truncated: it has 12 tokens, the limit of --max-new-tokens"
+    assert err.count("note: the answer is truncated") == err.count(cut) == 2
     assert f"wrote {saved}: 4 messages" in err
     saved.write_text(saved.read_text().rstrip())
     run_command("chat", chat_run, *FLAGS, text=f"{SAID[0]}\n/save {saved}\n")
@@ -59,7 +59,7 @@ def test_a_full_context_is_told_from_the_limit_of_tokens(chat_run, run_command):
     flags = ("--temperature", 0, "--max-new-tokens", 500)
     code, _, err = run_command("chat", chat_run, *flags, text=f"{'a cab ' * 20}\n")
     assert code == 0, err
-    assert "note: the answer is cut: the context of 192 tokens is full: /reset begins" in err
+    assert "note: the answer is truncated: the context of 192 tokens is full: /reset starts" in err
     assert "--max-new-tokens" not in err
 
 
@@ -88,10 +88,10 @@ def test_two_slashes_are_a_message_with_one(chat_run, run_command):
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
-        ("/sav x\n", 3, "/sav: no such command: there are /reset, /system, /save, "),
+        ("/sav x\n", 3, "/sav: unknown command: there are /reset, /system, /save, "),
         ("/save\n", 3, "/save needs a file: /save chat.jsonl"),
-        ("/save x\n", 3, "/save x: nothing has been said"),
-        ("/reset it\n", 3, "/reset takes nothing after it, found 'it'"),
+        ("/save x\n", 3, "/save x: the conversation is empty"),
+        ("/reset it\n", 3, "/reset takes no argument, found 'it'"),
         ("a" * 400 + "\n", 3, "the message has 4"),
         (b"caf\xe9\n", 3, "<stdin>:1: not UTF-8"),
         ("a\n/save /no/such/folder/x\n", 2, "/save /no/such/folder/x: cannot be written"),
@@ -116,7 +116,9 @@ def test_a_model_without_a_chat_template_is_refused(decoder_run, ngram_run, run_
     code, _, err = run_command("chat", ngram_run, text="a\n")
     assert code == 2
     assert "the run of an n-gram model, which this command does not use" in err
-    with pytest.raises(ConfigError, match="n-gram models and CTranslate2 answer no conversations"):
+    with pytest.raises(
+        ConfigError, match="n-gram models and CTranslate2 cannot answer conversations"
+    ):
         load(ngram_run).chat([{"role": "user", "content": "a"}])
 
 
@@ -151,7 +153,7 @@ def test_requests_hold_conversations(chat_run, answers, run_command, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"prompt": "a cab"}]))
     code, _, err = run_command("generate", chat_run, "--requests", path)
     assert code == 2
-    assert "some lines have a prompt and others messages" in err
+    assert "some lines have a prompt, some have messages" in err
 
 
 def test_mistakes_of_conversations_in_python(chat_run):
@@ -165,7 +167,9 @@ def test_mistakes_of_conversations_in_python(chat_run):
         with pytest.raises(ConfigError, match=message):
             model.chat(messages)
     for setting in ("num_beams", "num_return_sequences"):
-        with pytest.raises(ConfigError, match=f"{setting}: an answer is sampled or greedy"):
+        with pytest.raises(
+            ConfigError, match=f"{setting}: an answer is one text, sampled or greedy"
+        ):
             model.chat(said, **{setting: 2})
     with pytest.raises(DataError, match=r"the message has .* tokens"):
         model.chat([{"role": "user", "content": "a" * 500}])

@@ -46,7 +46,7 @@ def test_every_layer_has_its_figures_on_the_terminal_and_in_the_file(tmp_path, c
         assert found["measured_sequential_depth"] == found["sequential_depth"]
         assert min(found["forward_seconds"], found["backward_seconds"]) > 0
     assert f"wrote {path}\n" in err
-    assert "one step was counted n times" in err
+    assert "FLOPs of one step, times n" in err
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_paths_beyond_the_longest_are_those_of_the_formula_and_say_so(capsys, mo
     assert main(["complexity", *SMALL[:-1], "0", "--layers", "recurrent"]) == 0
     out, err = capsys.readouterr()
     assert [row[-1] for row in rows(out.split("\n\n")[1])] == ["15", "(31)"]
-    assert "in parentheses are those of the formula: Jacobians are computed up to n = 16" in err
+    assert "in parentheses are from the formula: Jacobians are computed up to n = 16" in err
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_paths_beyond_the_longest_are_those_of_the_formula_and_say_so(capsys, mo
         (["--lengths", "1000000"], "1000000 in it: at most 16384"),
         (["--sizes", "0"], "--sizes is (0,): 0 in it: at least 1"),
         (["--kernels", "1"], "--kernels is (1,): 1 in it: at least 2"),
-        (["--windows", "8"], "--windows has 8: an odd number is needed, with the position itself in"
-         " the middle: 7 or 9"),
+        (["--windows", "8"], "--windows has 8: an odd number is needed, centered on the position: "
+         "7 or 9"),
         (["--windows", "1"], "--windows is (1,): 1 in it: at least 3"),
         (["--repetitions", "-1"], "--repetitions is -1: at least 0"),
         (["--layers", "attention"], "did you mean self-attention?"),

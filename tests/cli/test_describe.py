@@ -59,8 +59,8 @@ def test_lengths_and_batch_change_costs_and_not_parameters(capsys):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ([], "a run directory or --preset, one of them"),
-        (["run", "--preset", "gpt2_small"], "one of them"),
+        ([], "either a run directory or --preset"),
+        (["run", "--preset", "gpt2_small"], "either a run directory or"),
         (["--preset", "vaswani_bass"], "did you mean vaswani_base?"),
         (["--preset", "vit_tiny", "--batch-size", "0"], "--batch-size is 0: at least 1"),
         (["--preset", "vit_tiny", "--source-length", "0"], "--source-length is 0: at least 1"),

@@ -38,7 +38,7 @@ def test_every_way_writes_its_texts_and_is_measured(kind, run_command, tmp_path,
     for name in WAYS:
         same = other["ways"][name]["texts"] == found["ways"][name]["texts"]
         assert same == (name in WAYS[:2]), name
-    assert "2 lines; words as 13a of sacreBLEU splits them; self-BLEU compares the 3 texts" in err
+    assert "2 lines; words split by sacreBLEU's 13a; self-BLEU compares the 3 texts" in err
 
 
 @pytest.mark.slow

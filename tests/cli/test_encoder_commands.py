@@ -130,9 +130,9 @@ def test_fill_mask_reads_pipes(pretrained, run_command):
 @pytest.mark.parametrize(
     ("arguments", "text", "code", "says"),
     [
-        (["the dog"], "", 3, "text 1 has no [MASK]: write it in the place of a word"),
+        (["the dog"], "", 3, "text 1 has no [MASK]: put it in place of a word"),
         ([], "[MASK] ran\nran\n", 3, "<stdin>:2 has no [MASK]"),
-        (["bank " * 30 + "[MASK]"], "", 3, "tokens: at most 16 are read at once; shorten it"),
+        (["bank " * 30 + "[MASK]"], "", 3, "tokens: at most 16 are possible: shorten it"),
         (["[MASK]", "--top", "0"], "", 2, "--top is 0: at least 1"),
         (["[MASK]", "--top", "5000"], "", 2, "top is 5000: from 1 to"),
     ],
@@ -461,7 +461,7 @@ def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
             "word-vectors",
             ["bank", "the bank", "rivers"],
             3,
-            '"bank" is no word of the sentence "rivers"',
+            '"bank" is not a word of the sentence "rivers"',
         ),
         ("word-vectors", ["bank", "a bank", "--output", "a.txt"], 2, "ends in .html"),
         ("probe", ["none.tsv"], 3, "probe none.tsv: no such file"),
@@ -487,7 +487,7 @@ def test_wrong_arguments_are_one_line(
         ("tag", "classify", "has a head for tags and none for classes: try `transformer-jax tag "),
         ("pair", "answer", "none for answers: try `transformer-jax classify "),
         ("qa", "tag", "a head for answers and none for tags: try `transformer-jax answer "),
-        ("regress", "fill-mask", "no masked-LM head any more: use the run that it was "
+        ("regress", "fill-mask", "it no longer has a masked-LM head: use the run that it was "
          "initialized from, runs/a"),
         (None, "classify", "no head for classes: fine-tune it, see "
          "`transformer-jax finetune classify --init-from"),
@@ -534,7 +534,9 @@ def test_an_encoder_writes_nothing_and_says_what_it_can(
 def test_other_families_are_named(decoder_run, run_command, command):
     code, err = mistake(run_command(command[0], decoder_run, *command[1:]))
     assert code == 2
-    said = "the run of a decoder, which this command does not use: try `transformer-jax generate "
+    said = (
+        "the run of a decoder, which this command does not support: try `transformer-jax generate "
+    )
     assert said in err
 
 

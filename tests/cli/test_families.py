@@ -88,10 +88,10 @@ def test_help_lists_the_named_runs_and_the_usual_flags_or_all_flags(command, cap
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["win-rate"], "The file is run: use files that you trust"),
-        (["prefer"], "The file is run: use files that you trust"),
-        (["align", "grpo"], "It is run: use files that you trust"),
-        (["launch"], "What process 0 prints is shown with [0] before each line; --all-output"),
+        (["win-rate"], "The file is executed: use files that you trust"),
+        (["prefer"], "The file is executed: use files that you trust"),
+        (["align", "grpo"], "It is executed: use files that you trust"),
+        (["launch"], "Output of process 0 is shown with [0] before each line; --all-output"),
     ],
 )
 def test_help_says_what_has_to_be_known(words, says, capfd):
@@ -129,7 +129,7 @@ def test_settings_of_another_kind_of_run_name_its_command(
     file = fa_run(tmp_path / "run", named_runs(recipe)[name][1]) / "config.json"
     assert main([*command, "--config", str(file)]) == 2
     assert capfd.readouterr().err.strip() == (
-        f"error: --config {file}: the settings of {title}, which {command[0]} does not begin: use "
+        f"error: --config {file}: the settings of {title}, which {command[0]} does not start: use "
         f"`transformer-jax {own} --config {file}`"
     )
 
@@ -144,8 +144,8 @@ def test_resume_of_a_run_of_another_kind_is_refused(tmp_path, capfd):
     (path / "metrics.jsonl").write_text("")
     assert main(["train", "small", "--resume", "--output", str(path)]) == 2
     assert capfd.readouterr().err.strip().splitlines()[-1] == (
-        f"error: --output {path}: holds the run of a language model, and a translator is asked "
-        f"for: choose another --output, or continue that run with `transformer-jax resume {path}`"
+        f"error: --output {path}: contains the run of a language model, not of a translator: "
+        f"choose another --output, or continue that run with `transformer-jax resume {path}`"
     )
 
 
@@ -168,14 +168,14 @@ def test_evaluate_names_the_flags_that_a_run_has(tmp_path, capfd):
         ),
         (
             ["train", "phrasebok"],
-            "no configuration is called phrasebok: did you mean phrasebook? there are",
+            "unknown configuration phrasebok: did you mean phrasebook? there are",
         ),
         (["train", "--training.steps", "3"], "train needs the name of a configuration first"),
         (["train", "--config", "none.json"], "none.json: cannot be read"),
         (["resume"], "resume needs a run directory, such as runs/NAME"),
         (["evaluate", "runs/none"], "runs/none: no such run directory"),
         (["trian"], "unknown command trian: did you mean train?"),
-        (["pretrain", "smal"], "no configuration is called smal: did you mean small?"),
+        (["pretrain", "smal"], "unknown configuration smal: did you mean small?"),
         (["train", "--config"], "--config needs a file"),
         (["translate", "runs/none", "text"], "error: Unrecognized options: text (see"),
     ],

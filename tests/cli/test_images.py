@@ -74,12 +74,12 @@ def test_commands_of_texts_name_the_one_of_images(published, run_command, tmp_pa
     more = [] if command == "translate" else [tmp_path / "text"]
     code, _, err = run_command(command, published("vit"), *more)
     assert code == 2
-    assert re.search(r"an image model, which this command does not use: try .* classify ", err)
+    assert re.search(r"an image model, which this command does not support: try .* classify ", err)
     assert len(err.strip().splitlines()) == 1
 
 
 def test_a_model_of_words_is_no_model_of_images(published, tmp_path):
-    with pytest.raises(ConfigError, match="a text model, which does not read images"):
+    with pytest.raises(ConfigError, match="a text model, which cannot read images"):
         ImagePredictor(published("bert"))
     with pytest.raises(CheckpointError, match="no such run directory"):
         ImagePredictor(tmp_path / "nothing")

@@ -57,14 +57,14 @@ def test_other_commands_start_again_as_they_are(command):
     ("given", "said"),
     [
         ([], "launch needs a command after --"),
-        (["--", "trian", "small"], "trian: is no program and no command of transformer-jax"),
+        (["--", "trian", "small"], "trian: neither a program nor a command of transformer-jax"),
         (["-n", "0", "--", "true"], "--num-processes is 0: at least 1"),
         (["--grace", "-1", "--", "true"], "--grace is -1.0: at least 0"),
         (["--rehearse", "0", "--", "true"], "--rehearse is 0: at least 1, or None"),
-        (["--rehearse", "2", "-n", "2", "--", "true"], "both are a number of processes"),
+        (["--rehearse", "2", "-n", "2", "--", "true"], "both set the number of processes"),
         (["--restart", "2", "--", "true"], "did you mean --restarts?"),
         (["-n", "two", "--", "true"], "two"),
-        (["--", "launch", "--", "true"], "launch: is no program"),
+        (["--", "launch", "--", "true"], "launch: neither a program"),
     ],
 )
 def test_mistakes_are_one_line_before_anything_starts(started, capsys, given, said):

@@ -108,6 +108,6 @@ def test_an_n_gram_model_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with (
         loading_on(tj.make_mesh(data=8)),
-        pytest.raises(ConfigError, match="n-gram model runs on no mesh"),
+        pytest.raises(ConfigError, match="n-gram model cannot run on a mesh"),
     ):
         load_language(tmp_path)

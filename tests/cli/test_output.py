@@ -183,7 +183,7 @@ def test_what_is_no_file_is_refused(tmp_path):
     (tmp_path / "folder.npz").mkdir()
     os.mkfifo(tmp_path / "fifo.npz")
     for name in ("loop.npz", "folder.npz", "fifo.npz"):
-        with pytest.raises(ConfigError, match=r"--output .*: this is no regular file"):
+        with pytest.raises(ConfigError, match=r"--output .*: this is not a regular file"):
             VectorFile(tmp_path / name)
     with pytest.raises(ConfigError, match=r"--output .*: cannot be written: Too many levels"):
         write_text(loop)
@@ -201,7 +201,7 @@ def test_a_full_disk_leaves_what_was_written(tmp_path, capsys, full_disk, count)
         filled()
     assert names(tmp_path) == ["out.partial"]
     assert (tmp_path / "out.partial").read_bytes() == LINE * 50
-    said = f"wrote {tmp_path}/out.partial: the beginning of what was to be written\n"
+    said = f"wrote {tmp_path}/out.partial: incomplete output\n"
     assert capsys.readouterr().err == said
 
 
@@ -225,7 +225,7 @@ def test_a_draft_that_cannot_be_renamed_is_named(tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt):
         stopped()
     [draft] = set(names(tmp_path)) - {"out.partial"}
-    assert f"wrote {tmp_path / draft}: 1 line, the beginning" in capsys.readouterr().err
+    assert f"wrote {tmp_path / draft}: 1 line, incomplete output" in capsys.readouterr().err
 
 
 def test_a_reader_of_a_pipe_that_goes_away_is_no_mistake():
@@ -263,5 +263,5 @@ def test_a_command_that_is_stopped_keeps_what_it_wrote(
     assert names(tmp_path) == ["out.partial"]
     assert (tmp_path / "out.partial").read_text() == f"{lesson[0][1]}\n"
     wrote, said = capsysbinary.readouterr().err.decode().splitlines()
-    assert wrote.startswith(f"wrote {tmp_path}/out.partial: 1 line, the beginning")
+    assert wrote.startswith(f"wrote {tmp_path}/out.partial: 1 line, incomplete output")
     assert said == "error: stopped by a signal"

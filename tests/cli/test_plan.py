@@ -27,9 +27,9 @@ COMPILERS = importlib.util.find_spec("libtpu") is not None
     [
         (["--plan"], "--plan needs devices: --plan h200:8, a TPU slice"),
         (["--plan", "--mesh.fsdp", "2"], "--plan needs devices"),
-        (["--plan-json"], "--plan-json is how --plan writes"),
+        (["--plan-json"], "--plan-json is the output format of --plan"),
         (["--plan", "80GiB", "--plan=40GiB"], "--plan is given twice"),
-        (["--plan", "80GiB", "--resume"], "--plan and --resume: a plan is of the settings"),
+        (["--plan", "80GiB", "--resume"], "--plan and --resume exclude each other"),
     ],
 )
 def test_a_plan_needs_a_target(arguments, message):
@@ -80,7 +80,7 @@ def test_a_batch_without_room_for_the_rows_of_all_devices_is_refused(run_command
 
 def test_only_runs_that_are_pretrained_have_plans(run_command):
     code, _, err = run_command("train", "ngram", "--plan", "h200:8")
-    assert (code, "--plan: ngram has no plan" in err) == (2, True)
+    assert (code, "--plan: not available for ngram" in err) == (2, True)
 
 
 @pytest.mark.skipif(COMPILERS, reason="the compilers are installed")

@@ -114,7 +114,7 @@ def test_pairs_of_other_prompts_and_greedy_samples_are_refused(run_command, run,
     (prompts.parent / "pairs.jsonl").write_text('{"prompt": "zz", "line": 1}\n')
     code, _, err, _ = prefer(run_command, run, prompts)
     assert code == 3
-    assert "pairs.jsonl:1: no pair of the prompts of" in err
+    assert "pairs.jsonl:1: not a pair of a prompt in" in err
     code, _, err, _ = prefer(run_command, run, prompts, "", "--temperature", 0)
     assert (code, "--temperature is 0" in err) == (2, True)
 
@@ -158,7 +158,7 @@ def test_a_last_line_that_is_not_whole_is_made_anew(run_command, run, prompts, m
     lines = output.read_text().splitlines(keepends=True)
     output.write_text(lines[0] + lines[1][: len(lines[1]) // 2])  # killed
     *_, err, parts = prefer(run_command, run, prompts, "2\n1\n")
-    assert "the last line was not whole" in err
+    assert "the last line was incomplete" in err
     assert parts == whole
     output.write_text("".join(lines[:2]).removesuffix("\n"))  # edited
     assert prefer(run_command, run, prompts, "1\n")[-1] == whole
@@ -171,7 +171,7 @@ def test_a_last_line_that_is_not_whole_is_made_anew(run_command, run, prompts, m
 def test_pairs_are_not_appended_to_a_compressed_file(run_command, run, prompts):
     given = ("prefer", run, prompts, "--output", prompts.parent / "pairs.jsonl.gz")
     code, _, err = run_command(*given)
-    assert (code, "which .gz does not take" in err) == (2, True)
+    assert (code, "which .gz does not allow" in err) == (2, True)
     assert not (prompts.parent / "pairs.jsonl.gz").exists()
 
 

@@ -188,7 +188,7 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
     assert all(row["accuracy"] == 0 for row in rows)  # a letter is not enough
     assert err == (
         "note: 12 of 12 prompts of 5 examples were longer than the context: "
-        "the first examples were left out\n"
+        "the first examples were omitted\n"
     )
     longer = run_prompt(neural_run, *flags[:-1], "--header", "a")[1]
     assert json.loads(longer)["cut"] == 12  # one token more than there is room for
@@ -206,9 +206,9 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
          "--num-shots 6: table.tsv has 5 examples"),
         ((*of_files(), *TEMPLATE, "--num-shots", "5"), 3, "5 examples are asked for and the pool"),
         ((*of_files(), *TEMPLATE, "--normalize", "bytes"), 2, "--normalize is for --choices"),
-        ((*of_files(), *TEMPLATE, "--choices", " "), 2, "--choices holds an empty answer"),
+        ((*of_files(), *TEMPLATE, "--choices", " "), 2, "--choices has an empty answer"),
         ((*of_files(), *TEMPLATE, "--num-shots", "1", "--choices", "Rome"), 3,
-         "table.tsv:2: the answer 'Paris' is none of --choices Rome"),
+         "table.tsv:2: the answer 'Paris' is not among --choices Rome"),
         ((*of_files(), *TEMPLATE, "--limit", "0"), 2, "--limit is 0: at least 1"),
         ((*of_files(), *TEMPLATE, "--max-new-tokens", "0"), 2, "--max-new-tokens is 0: at least 1"),
         ((*of_files(), *TEMPLATE, "--seed", "-1"), 2, "--seed is -1: at least 0"),
@@ -216,11 +216,11 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         (of_files(), 3, "table.tsv:1: no field 'input': the header names land, city, note"),
         (of_files("table.jsonl"), 3, "table.jsonl:1: no field 'input': it has city, land, n"),
         ((*of_files("table.jsonl"), "--template", "{n}", "--answer-template", "{city}"), 3,
-         "table.jsonl:1: field 'n' is int, and text is wanted"),
+         "table.jsonl:1: field 'n' is int; text is needed"),
         ((*of_files(), "--template", "{land"), 2, "--template '{land': expected '}'"),
         ((*of_files(), "--template", "{land!r}"), 2, "must be a name and nothing else"),
         ((*of_files(), "--answer-template", "}"), 2, "--answer-template '}': Single '}'"),
-        ((*of_files(), "--answer-template", "x"), 2, "has 0 fields, and the answer is one"),
+        ((*of_files(), "--answer-template", "x"), 2, "has 0 fields, needs exactly one"),
         ((*of_files(), "--answer-template", "{land}{city}"), 2, "has 2 fields"),
         ((*of_files(), "--template", "{output}"), 2, "must have the answer {output} once"),
         (of_files("none.tsv"), 3, "--examples none.tsv: no such file"),
@@ -243,7 +243,7 @@ def test_a_translator_is_refused(run_prompt, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     code, _, err = run_prompt(tmp_path, *of_files(), *TEMPLATE, "--num-shots", 1)
     assert code == 2
-    assert f"this command does not use: try `transformer-jax translate {tmp_path}`" in err
+    assert f"this command does not support: try `transformer-jax translate {tmp_path}`" in err
 
 
 @pytest.mark.parametrize(
@@ -251,11 +251,11 @@ def test_a_translator_is_refused(run_prompt, tmp_path):
     [
         ("a.tsv", "", "no rows: it is empty"),
         ("a.tsv", "x\ty\n\n", "no rows: it is empty"),
-        ("a.tsv", "x\ty\n1\t2\n\n1\t2\t3\n", "a.tsv:4: 3 columns, and the header has 2"),
-        ("a.tsv", "x\tx\n1\t2\n", "a.tsv:1: a field is named twice: x, x"),
+        ("a.tsv", "x\ty\n1\t2\n\n1\t2\t3\n", "a.tsv:4: 3 columns, but the header has 2"),
+        ("a.tsv", "x\tx\n1\t2\n", "a.tsv:1: duplicate field names: x, x"),
         ("a.jsonl", "\n", "no rows: it is empty"),
         ("a.jsonl", '{"x": "1"}\n{', "a.jsonl:2: not JSON"),
-        ("a.jsonl", '{"x": "1"}\n["x"]', "a.jsonl:2: a JSON object is wanted, not list"),
+        ("a.jsonl", '{"x": "1"}\n["x"]', "a.jsonl:2: a JSON object is needed, found list"),
         ("a.jsonl", '{"x": "1"}\n{}', "a.jsonl:2: no field 'x': it has none"),
     ],
 )

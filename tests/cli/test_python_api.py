@@ -373,5 +373,5 @@ def test_a_task_is_named_and_another_is_refused(trained_run):
         tj.load(trained_run, "regression")
     with pytest.raises(ConfigError, match=r"task is translaton: .*; did you mean translation\?"):
         tj.load("nowhere", "translaton")
-    with pytest.raises(ConfigError, match="task is 3: give a Task, or the name of one"):
+    with pytest.raises(ConfigError, match="task is 3: give a Task, or a name from"):
         tj.load("nowhere", 3)

@@ -78,4 +78,4 @@ def test_a_translator_without_a_test_set_is_refused(trained_run, capsys):
 
 def test_a_language_model_is_refused(decoder_run, capsys):
     assert main(["report", "bleu", str(decoder_run)]) == 4
-    assert "no translator: only these have BLEU" in capsys.readouterr().err
+    assert "not a translator: only translators have BLEU" in capsys.readouterr().err

@@ -162,7 +162,7 @@ def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path
     np.testing.assert_allclose(shown, wanted, atol=1e-4)
     assert f"2 texts truncated to {MOST} tokens (the beginning of the prompt first), as in" in err
     for row, said in (
-        ({"prompt": "a cab"}, "no field 'completion': what is rewarded is a text, "),
+        ({"prompt": "a cab"}, "no field 'completion': give a text, "),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "no field 'completion'"),
         ({"prompt": "a", "completion": 3}, "completion is int, and text is wanted"),
         ({"prompt": "\ud800", "completion": "b"}, "prompt holds half a character"),
@@ -176,7 +176,7 @@ def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path
     with pytest.raises(DataError, match="text 1: messages is str; a list is needed"):
         predictor({"messages": "a cab"})
     with_template(run, "chatml")
-    with pytest.raises(DataError, match="text 1: a prompt with a completion, and this reward mod"):
+    with pytest.raises(DataError, match="text 1: a prompt with a completion, but this reward mod"):
         load(run)(rows[0])
 
 

@@ -218,7 +218,7 @@ def test_parts_that_are_not_kept_are_said(encoder, tmp_path, run_command):
     folder = encoder("mean_tokens", parts=("Transformer", "Pooling", "LayerNorm"))
     assert run_command("convert", folder, tmp_path / "run")[0] == 0
     code, _, err = run_command("export", tmp_path / "run", tmp_path / "there")
-    assert (code, f"note: how {tmp_path / 'run'} makes vectors" in err) == (0, True), err
+    assert (code, f"configuration of {tmp_path / 'run'} is not exported" in err) == (0, True), err
     assert not (tmp_path / "there/modules.json").exists()
 
 
@@ -526,7 +526,7 @@ def test_vectors_of_other_similarities_are_not_compared_by_cosines(encoder, line
     assert (code, out[0].split("\t")[0], out[1].split("\t")[2]) == (0, "dot", best)
     beside(folder, similarity_fn_name="euclidean")
     code, _, err = run_command("semantic-search", folder, lines, "cash")
-    assert (code, "compares vectors by 'euclidean'" in err) == (2, True)
+    assert (code, "the similarity 'euclidean' is not supported" in err) == (2, True)
 
 
 def test_the_length_of_a_tokenizer_is_that_of_its_sentences(encoder, tmp_path):
@@ -578,6 +578,6 @@ def test_a_damaged_run_is_refused(plain, tmp_path, run_command, sentence):
     run.config.write_text(json.dumps(run.read_config() | {"sentence": sentence}))
     with (
         changed_config(True),
-        pytest.raises(CheckpointError, match="sentence must hold a pooling and a length"),
+        pytest.raises(CheckpointError, match="sentence must have a pooling and a length"),
     ):
         pool_of(run.path, None)

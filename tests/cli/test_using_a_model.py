@@ -69,7 +69,7 @@ def test_files_in_files_out(trained_run, lesson, run_command, tmp_path):
     assert [path.name for path in out.parent.iterdir()] == ["out.en"]
     link = tmp_path / "link"
     link.symlink_to(source)
-    for target, says in ((source, "the file that is read"), (link, "the file that is read"),
+    for target, says in ((source, "the input file"), (link, "the input file"),
                          (tmp_path, "a folder"), (source / "x", "cannot be written")):  # fmt: skip
         command = ("translate", trained_run, "--input", source, "--output", target)
         code, lines, err = run_command(*command, *flags)
@@ -89,7 +89,7 @@ def test_what_was_written_before_a_mistake_is_kept(tmp_path, capsys):
         interrupted()
     assert [p.name for p in tmp_path.iterdir()] == ["out.partial"]
     assert (tmp_path / "out.partial").read_bytes() == b"one\n"
-    assert "wrote " + str(tmp_path / "out.partial: 1 line, the beg") in capsys.readouterr().err
+    assert "wrote " + str(tmp_path / "out.partial: 1 line, incomplete") in capsys.readouterr().err
     with TextOutput(tmp_path / "again.gz") as out:
         out.write(b"x\n")
     with gzip.open(tmp_path / "again.gz") as packed:
@@ -241,7 +241,7 @@ def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_comman
         (["--tsv", "--scores"], "--scores is a column of --tsv already"),
         (["--sample", "--num-return-sequences", "2"], "--num-return-sequences is for beam search"),
         (["--sample", "--trace"], "--trace is for beam search"),
-        (["--sample", "--exhaustive", "2"], "--exhaustive is another search than --sample"),
+        (["--sample", "--exhaustive", "2"], "--exhaustive and --sample exclude each other"),
         (["--exhaustive", "9"], "sequences: at most 1000000 are searched; use beam search"),
         (["--beam-tree", "a.png", "--num-beams", "1"], "draws beam search: give --num-beams 2"),
         (["--sample", "--temperature", "-1"], "--temperature is -1.0: at least 0"),
@@ -511,7 +511,7 @@ def test_another_tokenizer_is_noticed(copied_run, run_command, lesson):
     ("width", "said"),
     [
         (36, r"parameter \S+ is \[\S.*\] in the checkpoint and \[.*\] by config.json"),
-        (64, r"describes a model of [\d,]+ parameters, and the checkpoint has [\d,]+: they"),
+        (64, r"describes a model of [\d,]+ parameters, but the checkpoint has [\d,]+: they"),
     ],
 )
 def test_a_model_of_another_shape_is_refused(copied_run, run_command, width, said):

@@ -93,7 +93,7 @@ def test_a_rule_that_fails_and_prompts_that_are_none_end_in_one_line(run_command
     (files / "rule.py").write_text("def reward(prompt, text):\n    return float('nan')\n")
     code, _, err, found = compared(run_command, runs, files)
     assert (code, found) == (3, None)
-    assert "returned nan: a finite number is wanted" in err
+    assert "returned nan: a finite number is needed" in err
     (files / "prompts.txt").write_text("  \n\n")
     code, _, err, _ = compared(run_command, runs, files)
     assert code == 3

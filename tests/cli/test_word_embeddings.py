@@ -122,10 +122,10 @@ def test_words_can_be_added_and_subtracted(vectors, capfd):
         (["analogy", "none.bin", "a", "b", "c"], "none.bin: no such file"),
         (["analogy", "V", "--questions", "none.txt"], "none.txt: no such file"),
         (["most-similar", "V", "berlim"], "did you mean berlin?"),
-        (["most-similar", "V"], "one of both is needed"),
-        (["most-similar", "V", "rome", "--pairs", "p"], "one of both is needed"),
+        (["most-similar", "V"], "give either words"),
+        (["most-similar", "V", "rome", "--pairs", "p"], "give either words"),
         (["most-similar", "V", "rome", "--limit", "0"], "--limit is 0: at least 1"),
-        (["most-similar", "V", "--pairs", "p", "--without", "rome"], "--without goes with words"),
+        (["most-similar", "V", "--pairs", "p", "--without", "rome"], "--without needs words"),
     ],
 )
 def test_mistakes_end_in_one_line(vectors, capfd, given, says):

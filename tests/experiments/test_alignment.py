@@ -82,7 +82,7 @@ def test_other_validation_pairs_are_not_measured_by_the_reference_of_those_befor
     valid.write_text(valid.read_text().replace('"rejected": "cc"', '"rejected": "ef"'))
     (files / "run" / "results.json").unlink()
     assert decoder_only.main(["resume", str(files / "run"), *ONE[:2]]) == 3
-    assert "the preferences are not those that the run began" in capsys.readouterr().err
+    assert "the preferences differ from those at the start" in capsys.readouterr().err
 
 
 @pytest.mark.quick("reward")
@@ -218,13 +218,13 @@ def test_a_policy_learns_from_a_file_and_from_a_reward_model(base, files, method
         ("simpo", ["--align.reference", "frozen"], "simpo has no reference"),
         ("dpo", ["--align.max-length", "100"], "align.max_length is 100, but the model has"),
         ("dpo", ["--data.train", "FILES/labels.jsonl"], "labels.jsonl:1: no field 'chosen'"),
-        ("grpo", SAMPLES, "one of --reward.file FILE.py and --reward.run RUN"),
+        ("grpo", SAMPLES, "either --reward.file FILE.py or --reward.run RUN"),
         ("grpo", [*SAMPLES, "--reward.file", "FILES/no.py"], "no.py: there is no such file"),
-        ("grpo", [*SAMPLES, "--reward.run", "BASE"], "no reward model: train one"),
+        ("grpo", [*SAMPLES, "--reward.run", "BASE"], "not a reward model: train one"),
         ("grpo", ["--align.gae-decay", "0.5"], "align.gae_decay is a setting of ppo"),
         ("ppo", ["--align.kl-coefficient", "0", "--align.kl-target", "2"], "a weight of 0 never"),
         ("dpo", ["--lora.alpha", "4"], "add --lora.rank 8"),
-        ("reward", [*SHORT, "--reinit-head"], "has no head for this run, so that it is new anyway"),
+        ("reward", [*SHORT, "--reinit-head"], "has no head for this run, so it is new anyway"),
         ("dpo", ["--lora.rank", "2", "--freeze", "1"], "leave one of them out"),
         (
             "dpo",
@@ -276,7 +276,7 @@ def test_a_reward_model_that_reads_other_rows_than_samples_are_is_refused(
     assert "has positions for 8 tokens, and the sum of" in capsys.readouterr().err
     rewarded = [*SAMPLES, "--reward.run", files / "reward", "--first", "eos"]
     assert align("grpo", base, files, "run", *rewarded) == 2
-    said = "its texts begin with bos, and those of this run with eos: train both with one --first"
+    said = "its texts begin with bos, texts of this run with eos: train both with the same --first"
     assert said in capsys.readouterr().err
 
 
@@ -372,8 +372,18 @@ def test_conversations_that_cannot_be_learnt_from_are_refused(conversations, bas
     for method, start, more, said in (
         ("grpo", base, reward, "has no chat template: start from a run of instruct"),
         ("dpo", base, SHORT, "has no chat template: start from a run of instruct"),
-        ("dpo", conversations, ["--data.valid", files / "pairs.jsonl"], "give both one form"),
-        ("grpo", conversations, [*reward, "--data.valid", files / "pairs.jsonl"], "both one form"),
+        (
+            "dpo",
+            conversations,
+            ["--data.valid", files / "pairs.jsonl"],
+            "use the same form for both",
+        ),
+        (
+            "grpo",
+            conversations,
+            [*reward, "--data.valid", files / "pairs.jsonl"],
+            "the same form for both",
+        ),
     ):
         assert align(method, start, files, "run", *given, *more) == 2
         assert said in capsys.readouterr().err.strip().splitlines()[-1]
@@ -391,8 +401,13 @@ def test_a_reward_model_of_another_form_or_template_is_refused(conversations, ba
     (other / "chat_template.jinja").write_text("{# another #}" + CHATS)
     for start, data, reward, said in (
         (conversations, chats, "of_texts", "was trained on texts, and data.train"),
-        (conversations, texts, "of_chats", "was trained on conversations, and data.train"),
-        (other, chats, "of_chats", f"has another chat template than {other}: train a reward model"),
+        (conversations, texts, "of_chats", "was trained on conversations, but data.train"),
+        (
+            other,
+            chats,
+            "of_chats",
+            f"has a different chat template from {other}: train a reward model",
+        ),
     ):
         more = [*data, *SAMPLES, "--reward.run", files / reward]
         assert align("grpo", start, files, "run", *more) == 2

@@ -212,7 +212,7 @@ def test_ngram_models_end_in_the_same_table(ngram_run, texts, tmp_path, capfd):
     assert main(["score", str(ngram_run["five"]), str(texts / "test.txt")]) == 0
     capfd.readouterr()
     assert decoder_only.main(["resume", str(ngram_run["five"])]) == 2
-    do_one_line(capfd.readouterr().err, "trained in one go, there is nothing to resume")
+    do_one_line(capfd.readouterr().err, "trained in one pass: there is nothing to resume")
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ MISTAKES = [
     (["train", "char-cpu", "{data}", "--training.batch-size", "0"], 2,
      "--training.batch-size is 0"),
     (["train", "char-cpu", "{data}", "--training.gradient-accumulation-steps", "4"], 2,
-     "do not divide by 32"),
+     "not divisible by 32"),
     (["train", "char-cpu", "{data}", "--mesh.context", "8", "--training.sequence-length", "20"], 2,
      "with mesh.context 8 it must be a multiple of 8"),
     (["train", "char-cpu", "{data}", "--model.vocab-size", "500"], 2, "leave model.vocab_size out"),
@@ -372,7 +372,7 @@ def test_other_text_is_not_gone_on_with(runs, texts, tmp_path, capfd):
     assert decoder_only.main(["resume", str(run)]) == 4
     do_one_line(capfd.readouterr().err, "data.text is")
     assert decoder_only.main(["resume", str(run), "--allow-changed-config"]) == 3
-    do_one_line(capfd.readouterr().err, "the training data are not those that the run began with")
+    do_one_line(capfd.readouterr().err, "the training data have changed since the run began")
 
 
 def test_long_texts_are_evaluated_on_their_beginning(texts, tmp_path, capfd):

@@ -351,7 +351,7 @@ def test_a_fine_tuned_head_is_kept_or_drawn_anew(pretrained, tuned, data, tmp_pa
              str(pretrained), "--task.max-length", "24", "--output",
              str(tmp_path / "none")]  # fmt: skip
     assert encoder_only.main(given) == 2
-    said = f"task.reinit_head: {pretrained} has no head for this run, so that it is new anyway"
+    said = f"task.reinit_head: {pretrained} has no head for this run, so it is new anyway"
     assert said in capfd.readouterr().err
     rows = "".join(f"a text {i}\t{i % 3}\n" for i in range(30))
     (tmp_path / "three.tsv").write_text("text\tlabel\n" + rows)
@@ -411,7 +411,7 @@ def test_b35_the_shares_of_masked_tokens_are_flags(data, shares):
 
 MISTAKES = [
     (["pretrain"], 2, "python-docs"),
-    (["pretrain", "tiny"], 2, "no configuration is called tiny"),
+    (["pretrain", "tiny"], 2, "unknown configuration tiny"),
     (["finetune", "class"], 2, "did you mean classify"),
     (["pretrain", "small", "--data.text", "{data}/text.txt", "--training.sequence-length", "600"],
      2,
@@ -449,7 +449,7 @@ MISTAKES = [
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--init-from",
       "{start}", "--tokenizer.kind", "bpe"], 2, "tokenizer"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--init-from",
-      "{start}", "--model.d-model", "32", "--task.max-length", "24"], 2, "model settings"),
+      "{start}", "--model.d-model", "32", "--task.max-length", "24"], 2, "keeps the sizes"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--init-from",
       "{data}/none"], 4, "none: no such run"),
     (["finetune", "tag", "--data.train", "{data}/tag.conllu", "--loop.best-checkpoint-metric",

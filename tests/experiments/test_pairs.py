@@ -185,7 +185,7 @@ def test_tags_stand_where_the_setting_says(texts, tmp_path, tags):
     assert model("um", to="up", generation_config="hf") is not None
     longer = dataclasses.replace(model.tokenizer.languages, begins=(tokenizer.bos, "to"))
     model.tokenizer.languages = longer  # as of a start from BART
-    with pytest.raises(ConfigError, match="one token, and those of this model begin with"):
+    with pytest.raises(ConfigError, match="one token, but texts of this model begin with"):
         model("um", to="up", generation_config="hf")
 
 

@@ -226,7 +226,7 @@ MISTAKES = [
     ("t5", ["pretrain", "bart-mini"], "or start a model of spans (T5) as the run t5-mini"),
     ("bart", ["pretrain", "bart-mini", "--training.sequence-length", "60"],
      "the model has positions for 44 tokens"),
-    ("bart", ["pretrain", "bart-mini", "--tokenizer.vocab-size", "300"], "reads text as that run"),
+    ("bart", ["pretrain", "bart-mini", "--tokenizer.vocab-size", "300"], "has the tokenizer of"),
 ]  # fmt: skip
 
 

@@ -295,7 +295,7 @@ def sq_spoil_seed(run):
         (sq_spoil_layers, 4, "encoder_layers is 1000000000: at most 4096"),
         (sq_spoil_measurements, 4, "metrics.jsonl: cannot be read: it is a pipe"),
         (sq_spoil_seed, 4, "training.seed is 77 (1 in training)"),
-        (sq_spoil_data, 3, "the training data are not those that the run began with"),
+        (sq_spoil_data, 3, "the training data have changed since the run began"),
     ],
 )
 def test_a_damaged_run_is_named(trained, tmp_path, capfd, spoil, code, said):
@@ -545,7 +545,7 @@ def test_what_follows_from_the_size_of_the_data_is_said_and_kept(texts, tmp_path
     tiny[tiny.index("characters")] = "bpe"
     assert seq2seq.main(["train", "small", *sq_data(texts), *tiny, "--output", str(run)]) == 0
     err = capfd.readouterr().err
-    assert "(tokenizer.vocab_size 500 follows from the size of the text)" in err
+    assert "(tokenizer.vocab_size 500 chosen by the size of the text)" in err
     chosen = "optimizer.schedule.warmup_steps 1, loop.evaluate_every 1, loop.checkpoint_every 1"
     assert f"from the data: {chosen}, evaluation.max_len_a" in err
     assert "training, with label smoothing 0.1 and dropout" in err

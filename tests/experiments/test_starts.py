@@ -379,8 +379,8 @@ def test_the_same_command_resumes_a_run_whose_template_added_tokens(start, texts
 
 
 OF_CLASSES = [
-    (["--freeze", "encoder"], "task.freeze is encoder: the model of"),
-    (["--task.kind", "tag"], "task.kind is tag: a decoder sees nothing behind a word"),
+    (["--freeze", "encoder"], "has no such part"),
+    (["--task.kind", "tag"], "task.kind is tag: a decoder sees no words to the right"),
 ]
 
 
@@ -442,7 +442,10 @@ def test_new_tokens_begin_as_others(start, train, tmp_path, capfd, family):
     there = start(family)
     like = ("--tokens-like", "<|user|>=a")
     run = train(family, tmp_path / "run", "--init-from", there, *ADDED, *like, *STILL)
-    assert "1 new token near the mean; 1 new token like another" in capfd.readouterr().err
+    assert (
+        "1 new token initialized near the mean; 1 new token initialized from another"
+        in capfd.readouterr().err
+    )
     tokenizer = load_tokenizer(run / "tokenizer.json")
     table = parameters(run)["embedding/table"]
     assert same(table[tokenizer.token_id("<|user|>")], table[tokenizer.token_id("a")])
@@ -494,17 +497,17 @@ def test_new_rows_are_at_the_mean_of_tokens_alone():
 
 MISTAKES = [
     ("decoder", ["--model.d-model", "32"], "model.d_model: "),
-    ("decoder", ["--tokenizer.kind", "bpe"], "a run with init_from reads text as that run does"),
-    ("decoder", ["--data.read.lowercase"], "was trained on text with capitals"),
+    ("decoder", ["--tokenizer.kind", "bpe"], "a run with init_from has the tokenizer of its start"),
+    ("decoder", ["--data.read.lowercase"], "was trained on cased text"),
     ("decoder", ["--freeze", "3"], "freeze is 3: there are 2 layers"),
     ("decoder", ["--freeze", "encoder"], "allowed are none, embeddings, decoder, or the number"),
     ("decoder", ["--freeze", "decoder"], "nothing is left to train"),
     ("decoder", ["--lora.rank", "2", "--trainable-tokens", "onze"], "has no token 'onze': add it"),
-    ("decoder", ["--trainable-tokens", "<eos>"], "the rows of all tokens are trained: leave it"),
-    ("decoder", ["--tokens-like", "onze=<eos>"], "'onze' is no new token of this run: add it"),
+    ("decoder", ["--trainable-tokens", "<eos>"], "all token rows are trained anyway: leave it"),
+    ("decoder", ["--tokens-like", "onze=<eos>"], "'onze' is not a new token of this run: add it"),
     ("decoder", ["--tokens-like", "<eos>=<pad>"], "has '<eos>' already: leave it out"),
     ("decoder", [*ADDED, "--tokens-like", "quatro=onze"], "has no token 'onze'"),
-    ("decoder", [*ADDED, "--tokens-like", "quatro"], "'quatro' is no NEW=OLD, such as"),
+    ("decoder", [*ADDED, "--tokens-like", "quatro"], "'quatro' is not NEW=OLD, such as"),
     ("decoder", ["--reinit-last", "3"], "reinit_last is 3: there are 2 layers"),
     ("decoder", ["--reinit-last=-1"], "--reinit-last is -1"),
     ("decoder", ["--reinit-head"], "the output layer of this model is its embedding table"),

@@ -145,7 +145,8 @@ def test_evaluate_repeats_the_scores_and_writes_the_summaries(run, data, tmp_pat
         (["--evaluation.lead", "0"], 2, "evaluation.lead is 0: at least 1"),
         (["--loop.best-checkpoint-metric", "sacrebleu"], 2, "this run has valid_loss, rouge1"),
         pytest.param(
-            ["--init-from", "{pretrained}", "--model.d-model", "32"], 2, "give no model settings",
+            ["--init-from", "{pretrained}", "--model.d-model", "32"], 2,
+            "keeps the sizes of its start",
             marks=pytest.mark.slow,
         ),
     ],

@@ -237,7 +237,7 @@ def test_a_mistake_is_one_line(base, chat_base, files, capsys):
     (files / "answers.jsonl").write_text(json.dumps(row) + "\n")
     answers = ["--data", files / "answers.jsonl"]
     for path, more, code, said in (
-        (run, [], 2, "has no validation data: give --data"),
+        (run, [], 2, "no validation data: give --data"),
         (run, ["--text", "a.txt"], 2, "--text is for a language model or an n-gram model"),
         (run, ["--data", files / "labels.jsonl"], 3, "labels.jsonl:1: no field 'chosen'"),
         (
@@ -250,9 +250,9 @@ def test_a_mistake_is_one_line(base, chat_base, files, capsys):
         (run, ["--data", files / "pairs.jsonl", "--checkpoint", "3"], 4, "3"),
         (base, ["--data", files / "pairs.jsonl"], 2, "--data is for"),
         (chat_base, ["--data", files / "pairs.jsonl"], 3, "pairs.jsonl:1"),
-        (reward, answers, 2, "answers.jsonl: holds conversations, and "),
-        (run, answers, 2, "answers.jsonl: holds conversations, and "),
-        (policy, ["--reward-run", run], 2, f"error: --reward-run {run}: no reward model"),
+        (reward, answers, 2, "answers.jsonl: has conversations, but "),
+        (run, answers, 2, "answers.jsonl: has conversations, but "),
+        (policy, ["--reward-run", run], 2, f"error: --reward-run {run}: not a reward model"),
         (policy, ["--reward-file", "none.py"], 2, "error: --reward-file none.py: there is no"),
         (policy, ["--reward-file", "a", "--reward-run", "b"], 2, "by one of --reward-file FILE.py"),
     ):

@@ -73,7 +73,7 @@ def test_describe_shows_the_parts_of_the_model_of_a_new_recipe(run, capfd):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["translate", "{run}"], "which this command does not use: in Python transformer_jax.load"),
+        (["translate", "{run}"], "which this command does not support: use transformer_jax.load"),
         (["attention", "{run}", "a"], "whose attention is not shown here"),
         (["export", "{run}", "{run}/hf"], "which this command does not use"),
         (["train", "small", "--init-from", "{run}"], "not of an encoder"),
@@ -111,7 +111,7 @@ def test_a_recipe_needs_no_settings_of_reading_text():
 
 def test_the_model_of_a_family_of_its_own_has_to_be_made_by_the_recipe():
     recipe = captioning.Captioning()
-    with pytest.raises(NotImplementedError, match=r"Captioning.model makes the models of captions"):
+    with pytest.raises(NotImplementedError, match=r"Captioning.model must make models of captions"):
         Recipe.model(recipe, TransformerConfig(), {}, nnx.Rngs(0))
 
 

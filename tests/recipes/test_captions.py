@@ -241,7 +241,7 @@ def test_damaged_pictures_are_refused_in_one_line(tmp_path, capfd, damage, said)
     [
         (["--freeze", "encoder"], "freeze is given without init_from"),
         (["--init-encoder", "{run}", "--freeze", "decoder"], "freeze is decoder without init_from"),
-        (["--init-encoder", "{run}", "--freeze", "1"], "a captioner has none, encoder and decoder"),
+        (["--init-encoder", "{run}", "--freeze", "1"], "allowed are none, encoder and decoder"),
         (["--augmentation.mixup", "0.2"], "texts of two pictures cannot be mixed"),
         (["--data.corpus", "scenes"], "data is given in more than one way"),
         (["--training.sequence-length", "4"], "no caption has at most 4 tokens"),

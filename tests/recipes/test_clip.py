@@ -85,7 +85,7 @@ def test_pictures_are_searched_and_labeled(run, tmp_path, capsys):
             "--to is for",
         ),
         (["semantic-search", "RUN", "--images", ".", "query", "--from", "de"], "--from is for"),
-        (["classify", "RUN", "a.png", "--labels", "red", ""], "labels: one is empty"),
+        (["classify", "RUN", "a.png", "--labels", "red", ""], "labels: a label is empty"),
         (["train", "clip", "--data.corpus", "scenes", "--training.mode", "pmap"], "use jit"),
         (["train", "clip", "--data.corpus", "scenes", "--augmentation.mixup", "1"], "mixed"),
     ],

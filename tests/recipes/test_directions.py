@@ -110,19 +110,22 @@ def test_a_supervised_run_is_compared_with_and_files_go_before_the_test_pairs(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--directions", "a-d"], "a-d: d is no target language of any training pair: there are"),
+        (
+            ["--directions", "a-d"],
+            "a-d: d is not a target language of any training pair; these are",
+        ),
         (["--directions", "a"], "must be two languages with a hyphen"),
         (["--directions", "a-b", "--pivot", "c"], "--pivot c: not for a-b: the model was not"),
         (
             ["--directions", "a-c", "--supervised", "{run}"],
-            "it was not trained on a-c: it was on a-b",
+            "was not trained on a-c, but on a-b",
         ),
         (["--directions", "a-c", "--data.pairs", "a-b={run}/x"], "x: "),
         (["--directions", "a-c", "--data.pairs", "x.tsv"], "give texts as --data.pairs de-cs=FILE"),
         (["--directions", "a-c", "--to", "b"], "leave --source, --target, --from and --to out"),
         (["--directions", "a-c", "--similarity", "x.txt"], "x.txt: the name ends in .png"),
         (["--pivot", "b"], "--pivot is for --directions"),
-        (["--data.pairs", "x.json"], "x.json: a table of pairs is for training: give the files"),
+        (["--data.pairs", "x.json"], "x.json: a table of pairs is for training only: give a file"),
     ],
 )
 def test_a_mistake_is_one_line(begun, flags, message, capsys):
@@ -141,7 +144,7 @@ def test_runs_that_lowercase_differently_are_not_compared(begun, tmp_path, capsy
     (other / "config.json").write_text(json.dumps(fields))
     command = ["evaluate", begun, "--directions", "a-b", "--supervised", str(other)]
     assert seq2seq.main(command) == 2
-    assert "its data.read.lowercase is True, and that of" in capsys.readouterr().err
+    assert "its data.read.lowercase is True, but the run" in capsys.readouterr().err
 
 
 def test_texts_of_a_direction_serve_the_opposite_one():
@@ -150,7 +153,7 @@ def test_texts_of_a_direction_serve_the_opposite_one():
     assert texts.sides(ab) == (["x"], ["y"])
     assert texts.sides(Direction("b", "a")) == (["y"], ["x"])
     assert texts.sides(bc) == (["p"], ["q"])
-    with pytest.raises(DataError, match="a-c: there is no test text of this direction: give it, "):
+    with pytest.raises(DataError, match="a-c: no test text: give --data"):
         texts.sides(Direction("a", "c"))
 
 
@@ -165,7 +168,7 @@ def test_without_the_data_of_the_run_only_the_off_target_rate_is_missing(tmp_pat
     with pytest.raises(DataError, match=r"gone\.tsv"):
         open_direction_texts(Lost, {})
     Lost.data = PairData()  # as of a published model
-    with pytest.raises(DataError, match="give it, --data"):
+    with pytest.raises(DataError, match="no test text: give --data"):
         open_direction_texts(Lost, {}).sides(Direction("a", "b"))
 
 

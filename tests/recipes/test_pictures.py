@@ -47,7 +47,7 @@ def test_settings_of_pictures_are_checked_before_data_are_read(recipe, run, part
     for prepare, said in (
         (Preprocessing(mean=(0.5, 0.5)), "preprocessing.mean has 2 values"),
         (Preprocessing(std=(0.5, 0.5)), "preprocessing.std has 2 values"),
-        (Preprocessing(resize=8), "preprocessing.resize is 8: the model reads 224"),
+        (Preprocessing(resize=8), "preprocessing.resize is 8: must be at least"),
     ):
         with pytest.raises(ConfigError, match=said):
             recipe.check(dataclasses.replace(run, preprocessing=prepare), None)
@@ -57,7 +57,7 @@ def test_settings_of_pictures_are_checked_before_data_are_read(recipe, run, part
 def test_settings_that_would_be_ignored_are_refused(recipe, run, part):
     with (
         settings_given(frozenset({f"{part}.positions.max_length"})),
-        pytest.raises(ConfigError, match="follows from the image"),
+        pytest.raises(ConfigError, match="is determined by the image"),
     ):
         recipe.check(run, None)
     with settings_given(frozenset({f"{part}.compute.dtype"})):
@@ -71,7 +71,7 @@ def test_settings_that_would_be_ignored_are_refused(recipe, run, part):
 @RECIPES
 def test_a_model_without_pictures_of_its_own_asks_for_some(recipe, run, part):
     """A Hugging Face folder names no data."""
-    with pytest.raises(ConfigError, match="folder: has no test or validation pictures: give --dat"):
+    with pytest.raises(ConfigError, match="folder: no test or validation pictures: give --dat"):
         scored_pictures(run, recipe.open_data, "folder")
 
 

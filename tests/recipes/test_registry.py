@@ -145,15 +145,15 @@ def test_a_recipe_without_a_name_or_settings_of_its_own_is_refused_in_its_file(o
 
 def test_a_name_that_differs_between_registry_and_file_is_refused(monkeypatch):
     monkeypatch.setitem(RECIPES, "painting", "transformer_jax.recipes.speech")
-    said = r"recipes/speech.py: has no recipe with the name painting, but RECIPES in .*registry.py"
-    with pytest.raises(ConfigError, match=said + " names it: there are .*, speech, recurr"):
+    said = r"recipes/speech.py: defines no recipe painting, but RECIPES in .*registry.py"
+    with pytest.raises(ConfigError, match=said + " names it; there are .*, speech, recurr"):
         get_recipe("painting")
 
 
 def test_a_name_that_a_program_alone_has_is_refused_at_its_start(capfd):
     program = training.TrainingProgram("paint", "Paint.", {"train": ("painting",)})
     assert training.main(program, ["evaluate", "runs/a"]) == 2
-    said = "error: paint: train begins the recipe painting, but RECIPES in "
+    said = "error: paint: train starts the recipe painting, but RECIPES in "
     assert capfd.readouterr().err.startswith(said)
 
 
@@ -167,7 +167,7 @@ def test_a_named_run_with_the_settings_of_another_recipe_is_refused(monkeypatch)
 def test_an_unknown_recipe_is_refused(tmp_path):
     directory = RunDirectory(tmp_path)
     directory.write(directory.config, {"recipe": "painting", "model": {}})
-    with pytest.raises(CheckpointError, match="recipe is painting: there are translation,"):
+    with pytest.raises(CheckpointError, match="unknown recipe painting; there are translation,"):
         recipe_of(directory)
     directory.write(directory.config, {"layers": 3})
     with pytest.raises(CheckpointError, match="describes no model of this library"):

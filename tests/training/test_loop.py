@@ -331,7 +331,7 @@ def test_a_signal_ends_the_wait_for_a_program(bench, held, tmp_path):
 
     bench.path, bench.step, bench.widths = tmp_path / "none", HeldStep([7]), (7,)
     threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,)).start()
-    with pytest.raises(Stopped, match="nothing was trained yet"):
+    with pytest.raises(Stopped, match="no step was taken yet"):
         bench.run(6)
     bench.step.held[7].set()
 

@@ -283,14 +283,14 @@ def test_a_python_reward_gets_the_texts_of_each_row_on_any_mesh(tmp_path):
     ("text", "said"),
     [
         ("def reward(p, c):\n    return 1 / 0", "raised ZeroDivisionError: division by zero"),
-        ("def reward(p, c):\n    return float('nan')", "returned nan: a finite number is wanted"),
+        ("def reward(p, c):\n    return float('nan')", "returned nan: a finite number is needed"),
         ("def reward(p, c):\n    exit(0)", "raised SystemExit: 0"),
-        ("def reward(p, c):\n    return 1e39", "returned 1e+39: a finite number is wanted"),
+        ("def reward(p, c):\n    return 1e39", "returned 1e+39: a finite number is needed"),
         (
             "def reward(p, c):\n    return 9**9999",
-            "returned an integer that is too large: a finite number is wanted",
+            "returned an integer that is too large: a finite number is needed",
         ),
-        ("def reward(p, c):\n    return 'good'", "returned good: a finite number is wanted"),
+        ("def reward(p, c):\n    return 'good'", "returned good: a finite number is needed"),
     ],
 )
 def test_a_reward_that_fails_says_so_in_one_line(tmp_path, text, said):

@@ -321,7 +321,7 @@ def test_gradient_norm_is_that_before_clipping():
 
 def test_rows_that_do_not_divide_are_refused():
     graph, state = fresh(make_line, DESCENT)
-    with pytest.raises(ConfigError, match="8 rows does not divide into 3 micro-batches"):
+    with pytest.raises(ConfigError, match="8 rows cannot be divided into 3 micro-batches"):
         make_step(squares, DESCENT, merging(graph), accumulation=3)(state, {}, points())
     with pytest.raises(ConfigError, match="accumulation is 0"):
         make_step(squares, DESCENT, merging(graph), accumulation=0)

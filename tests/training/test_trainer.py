@@ -376,7 +376,7 @@ def test_load_says_what_does_not_fit_a_task_of_ones_own(tmp_path):
     ):
         load(run, wider)
     tokenizer = train_tokenizer("bpe", ["a b c"] * 9, 260)
-    with pytest.raises(CheckpointError, match="another tokenizer than the task's"):
+    with pytest.raises(CheckpointError, match="a tokenizer different from the task's"):
         load(run, dataclasses.replace(task, tokenizer=tokenizer))
     with pytest.raises(CheckpointError, match="no such run directory"):
         load(tmp_path / "nothing", task)

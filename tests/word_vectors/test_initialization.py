@@ -351,12 +351,12 @@ def test_word_vectors_and_another_run_do_not_go_together(file):
     """Refused before any text is read."""
     run = RUNS["small"][1]
     run = dataclasses.replace(run, model=transformer(file), init_from="runs/a")
-    with pytest.raises(ConfigError, match="init_from runs/a: embeddings start from"):
+    with pytest.raises(ConfigError, match="init_from runs/a: both initialize"):
         checked(run, run)
     tagger = TASK_RUNS["tag"][1]
     task = dataclasses.replace(tagger.task, init_from="runs/a")
     tagger = dataclasses.replace(tagger, model=transformer(file, decoder_layers=0), task=task)
-    with pytest.raises(ConfigError, match=r"task\.init_from runs/a: embeddings start from"):
+    with pytest.raises(ConfigError, match=r"task\.init_from runs/a: both initialize"):
         checked(tagger, tagger)
 
 

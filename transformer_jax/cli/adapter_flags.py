@@ -1,4 +1,4 @@
-"""``--adapter NAME=PATH``: adapters by the names that requests choose them by."""
+"""``--adapter NAME=PATH``: adapters by name, for requests to choose from."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,15 +10,15 @@ __all__ = ["check_choice", "chosen_for_all", "named_adapters"]
 
 
 def named_adapters(given: Sequence[str]) -> dict[str, str]:
-    """The paths of ``--adapter`` by name; a path without a name is called by itself.
+    """Returns the paths of ``--adapter`` by name; the path itself is the name if none is given.
 
-    A name has no slash: what has one before its first ``=`` is a path.
+    A name contains no slash: a value with a slash before its first ``=`` is a path.
 
     Args:
         given: The values of the flag, ``NAME=PATH`` or ``PATH``.
 
     Raises:
-        ConfigError: A name or a path is empty, a name is given twice, or no file system allows a
+        ConfigError: A name or a path is empty, a name is given twice, or no file system allows the
             path.
 
     Example:
@@ -43,10 +43,10 @@ def named_adapters(given: Sequence[str]) -> dict[str, str]:
 
 
 def chosen_for_all(adapters: Mapping[str, str], requests: Path | None) -> str | None:
-    """The adapter of requests that choose none: the only one, or None, the model alone.
+    """Returns the adapter of requests that choose none: the only one, or None for the plain model.
 
     Raises:
-        ConfigError: There are several, and prompts that cannot choose.
+        ConfigError: There are several adapters, and the prompts cannot choose.
 
     Example:
         >>> chosen_for_all({"a": "runs/mine"}, None)
@@ -61,10 +61,10 @@ def chosen_for_all(adapters: Mapping[str, str], requests: Path | None) -> str | 
 
 
 def check_choice(adapter: str | None, known: Mapping[str, str]) -> None:
-    """Refuses a request for an adapter that there is not.
+    """Refuses a request for an unknown adapter.
 
     Raises:
-        ConfigError: It names those that there are.
+        ConfigError: The message names the known adapters.
 
     Example:
         >>> check_choice("b", {"a": "runs/mine"})

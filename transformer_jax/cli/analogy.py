@@ -20,23 +20,23 @@ _PAIRS = 12  # of a picture
 
 @dataclasses.dataclass(frozen=True)
 class Analogy(Configuration, group="--"):
-    """Answer a − b + c by word vectors (3CosAdd): paris − france + italy = rome."""
+    """Answer a − b + c with word vectors (3CosAdd): paris − france + italy = rome."""
 
     vectors: tyro.conf.Positional[Path]
-    """Word vectors: text or binary of word2vec, or the folder of a training of them."""
+    """Word vectors: a file of word2vec (text or binary), or the folder of their training."""
     words: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Three words a b c of which a − b + c is asked, such as paris france italy."""
+    """Three words a b c, answered by a − b + c, such as paris france italy."""
     top: Count = 5
     """Number of answers to print."""
     questions: Path | None = None
-    """File of questions of four words, athens greece oslo norway, with sections, such as
-    questions-words.txt: prints the accuracy of each section."""
+    """File of questions of four words, athens greece oslo norway, in sections, such as
+    questions-words.txt: prints the accuracy by section."""
     section: str | None = None
-    """Only this section of the file."""
+    """Section of the file to use; None is all."""
     limit: Count = 300_000
-    """Most frequent words that take part."""
+    """Size of the vocabulary: the most frequent words."""
     output: OutputPath | None = None
-    """Picture to write too (.png, .svg, .html): the words in two dimensions, with arrows."""
+    """Output file of a picture of the words in two dimensions: .png, .svg or .html."""
 
     def __call__(self) -> int:
         """Prints answers with cosines, or accuracies."""

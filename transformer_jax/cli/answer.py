@@ -29,7 +29,7 @@ class Answer(PredictionCommand):
     context: Path | None = None
     """Text file with the answers."""
     top: Count = 1
-    """Number of answers to each question, "no answer" included."""
+    """Number of answers per question, including "no answer"."""
     max_answer_len: Annotated[int, Range(1, 100_000)] = 30
     """Maximum length of an answer in tokens."""
     checkpoint: str = "best"
@@ -66,7 +66,7 @@ class Answer(PredictionCommand):
                 number += 1
                 none += found[0].start < 0
                 for one in found:
-                    # The spelling of the file, even if the model reads lower case.
+                    # Print the spelling of the file, even if the model lower-cases its input.
                     said = text[one.start : one.start + len(one.text)]
                     said = "(no answer)" if one.start < 0 else said
                     write(str(number), said, f"{one.score:.4f}", str(one.start))

@@ -21,7 +21,7 @@ __all__ = ["Attention"]
 
 AttentionFlags: Any = generation_flags(TRANSLATION, "num_beams")
 
-# Families whose decoders write in one language alone, for messages.
+# Families whose decoders write in a single language, for messages.
 _OTHERS = {"speech": "a speech recognizer", "captioner": "a captioner"}
 
 
@@ -39,13 +39,13 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
     output: OutputPath = Path("attention.html")
     """HTML file; the plot has the same name with the suffix .png."""
     picture: Literal["cross", "encoder", "decoder"] | None = None
-    """Attention of the plot; None is cross-attention, or the only kind of the model."""
+    """Kind of attention in the plot; None is cross-attention, or the model's only kind."""
     layer: Count | None = None
-    """Layer of the plot, from 1; None is the last."""
+    """Layer in the plot, from 1; None is the last."""
     all_layers: bool = False
     """Plot all layers."""
     json: bool = False
-    """Write the weights as JSON too, with the suffix .json."""
+    """Also write the weights as JSON, with the suffix .json."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
@@ -84,10 +84,10 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
         return 0
 
     def compute(self) -> "TextAttention":
-        """Returns the attention of the model over the sentence.
+        """Returns the attention weights of the model on the sentence.
 
         Raises:
-            ConfigError: A flag that is for translators, of another model.
+            ConfigError: A flag for translators is given for another model.
             DataError: The recording cannot be read, or a text is too long.
         """
         from transformer_jax.inference.loading import load
@@ -125,7 +125,7 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
         return attention  # type: ignore[no-any-return]
 
     def check_alone(self, kind: str, name: str) -> None:
-        """Refuses flags that are for translators.
+        """Refuses flags for translators.
 
         Raises:
             ConfigError: It names the flag.
@@ -142,7 +142,7 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
                 raise ConfigError(f"--{flag} is for translators: {self.run} is {name}")
 
     def check_languages(self, name: str) -> None:
-        """Refuses languages of a model that does not translate.
+        """Refuses language flags for a model that does not translate.
 
         Raises:
             ConfigError: It names the flag.

@@ -18,19 +18,19 @@ __all__ = ["BPEMerges"]
 class BPEMerges(Configuration, group="--"):
     """Print a text after each merge of byte-pair encoding, and draw it.
 
-    Each step merges the most frequent pair of neighbours within words; of equally frequent pairs
-    the first in the order of code points.
+    Each step merges the most frequent pair of adjacent symbols within words; ties go to the first
+    pair in the order of code points.
     """
 
     text: tyro.conf.Positional[str]
     """The text, or - for standard input."""
     merges: Annotated[int, Range(0, 1000)] = 5
-    """Number of merges; the picture shows the first 60."""
+    """Number of merges. The picture shows the first 60."""
     output: OutputPath | None = None
     """Output file of the picture: .png, .svg or .html."""
 
     def __call__(self) -> int:
-        """Prints a line for each step, and writes the picture."""
+        """Prints a line per step, and writes the picture."""
         from transformer_jax.visual.figures import SUFFIXES
 
         check_file("--output", self.output, SUFFIXES)

@@ -24,30 +24,30 @@ _DRAWN = ("temperature", "top_k", "top_p", "min_p", "seed")
 CaptionFlags: Any = generation_flags(
     TRANSLATION,
     *("num_beams", "normalization", "length_penalty", "num_return_sequences", "max_len_b", *_DRAWN),
-    num_return_sequences="several are rows of --tsv; None is 1",
-    length_penalty="None is that of the run, which is 0.6 where none was set",
+    num_return_sequences="more than one needs --tsv; None is 1",
+    length_penalty="None is that of the run (0.6 if unset)",
     max_len_b="None is the limit of the run",
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Caption(CaptionFlags, PredictionCommand):
-    """Describe pictures with a captioner: one line of text for each."""
+    """Describe pictures with a captioner: one line of text per picture."""
 
     run: tyro.conf.Positional[Path]
     """Run directory of a captioner, or Hugging Face folder."""
     images: tyro.conf.Positional[tuple[str, ...]]
     """Pictures, or folders of them with their subfolders."""
     input: Path | None = None
-    """Text file with the path of a picture on each line, .gz allowed."""
+    """Text file with one path of a picture per line, .gz allowed."""
     output: OutputPath | None = None
     """Output file, .gz allowed; None is standard output."""
     tsv: bool = False
     """Write a table with one row per caption: path, rank, score, text (\\t, \\n and \\\\ stand for
     a tab, a line end and a backslash)."""
     heat_maps: OutputPath | None = None
-    """HTML file with a heat map for each word, the cross-attention over the picture; of one picture
-    a plot has the same name with the suffix .png."""
+    """HTML file with a heat map per word: the cross-attention over the picture. For a single
+    picture, a plot is also written, with the suffix .png."""
     batch_size: Annotated[int, Range(1, 65_536)] = 32
     """Maximum number of pictures in a batch."""
     checkpoint: str = "best"
@@ -56,7 +56,7 @@ class Caption(CaptionFlags, PredictionCommand):
     """Sample instead of beam search."""
 
     def __call__(self) -> int:
-        """Writes a line for each picture, in their order."""
+        """Writes one line per picture, in input order."""
         search = self.search()
         paths = self.paths()
         from transformer_jax.core.task_progress import show_progress, tracked
@@ -71,7 +71,7 @@ class Caption(CaptionFlags, PredictionCommand):
         )
         with TextOutput(self.output, self.input) as out:
             out.write(tsv("path", "rank", "score", "text") if self.tsv else b"")
-            # All are read first: a bad one is refused before any is described.
+            # Read all pictures first, so that a bad one is refused before any is described.
             pictures = [
                 predictor.picture(path, i)
                 for i, path in enumerate(tracked(paths, "reading pictures"), 1)
@@ -93,7 +93,7 @@ class Caption(CaptionFlags, PredictionCommand):
     def write_heat_maps(
         self, page: Path, predictor: "CaptionPredictor", paths: list[str], texts: list[str]
     ) -> None:
-        """Writes the heat maps of pictures and their captions."""
+        """Writes the heat maps of captions over their pictures."""
         from transformer_jax.visual.heat_maps import heat_map_page
 
         empty = [path for path, text in zip(paths, texts, strict=True) if not text.strip()]
@@ -115,10 +115,10 @@ class Caption(CaptionFlags, PredictionCommand):
         wrote(page, *([page.with_suffix(".png")] if len(maps) == 1 else []))
 
     def search(self) -> dict[str, Any]:
-        """Returns the settings of the search whose flags are given.
+        """Returns the settings of beam search or of sampling, as flags choose.
 
         Raises:
-            ConfigError: Flags that exclude each other, or a page with another suffix.
+            ConfigError: Flags exclude each other, or the page has the wrong suffix.
         """
         if self.heat_maps is not None and self.heat_maps.suffix != ".html":
             raise ConfigError(f"--heat-maps {self.heat_maps}: the name of a page ends in .html")
@@ -137,11 +137,11 @@ class Caption(CaptionFlags, PredictionCommand):
         return {**given, "num_beams": 1, "do_sample": True}
 
     def paths(self) -> list[str]:
-        """Returns the paths of all pictures; a folder is read with its subfolders, sorted by path.
+        """Returns the paths of all pictures; folders are read recursively, sorted by path.
 
         Raises:
-            ConfigError: There are none.
-            DataError: A folder has none, or the list cannot be read.
+            ConfigError: No pictures are given.
+            DataError: A folder has no pictures, or the list cannot be read.
         """
         from transformer_jax.data.images.sources import find_pictures
         from transformer_jax.data.text import read_lines

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["Chat"]
 
 _COMMANDS = ("/reset", "/system", "/save", "/help", "/quit")
-_HELP = """/reset        forget the conversation, but the system prompt
+_HELP = """/reset        forget the conversation, except the system prompt
 /system TEXT  set the system prompt and forget the conversation
-/save FILE    append the conversation as a line of JSON, as training reads it
+/save FILE    append the conversation to a file as a line of JSON, for training
 /help         this help
-/quit         end, as Ctrl-D does
-A message that begins with a slash is written with two: //etc"""
+/quit         quit, as does Ctrl-D
+To send a message that begins with a slash, double the slash: //etc"""
 
 
 ChatFlags: Any = generation_flags(
@@ -48,21 +48,21 @@ class Chat(ChatFlags, PredictionCommand):
     """Adapter that answers: a run trained on this model with --lora.rank, or a folder in PEFT's
     format."""
     template: str | None = None
-    """Chat template: a built-in one (chatml, llama-3, ...), a file or a folder; None is that of the
-    adapter, else of the model."""
+    """Chat template: a built-in name (chatml, llama-3, ...), a file or a folder; None is the
+    adapter's or the model's own."""
     system: str | None = None
     """System prompt."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     context: int | None = None
-    """Context length in tokens; may exceed that of training where positions allow it."""
+    """Context length in tokens; may exceed that of training if the positions allow it."""
     rope_interpolation: bool = False
     """RoPE position interpolation for contexts beyond training."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Data type of weights and computation; None is that of the run."""
 
     def __call__(self) -> int:
-        """Answers each line of standard input, which is a message or a command."""
+        """Answers each line of standard input: a message or a command."""
         from transformer_jax.decoding.requests import GenerationRequest
 
         request = GenerationRequest.of("", self.generation())
@@ -99,12 +99,12 @@ class Chat(ChatFlags, PredictionCommand):
         return 0
 
     def answer(self, session: "ChatSession", text: str, request: "GenerationRequest") -> None:
-        """Writes the answer to a message as it is generated; Ctrl-C ends it, not the chat."""
+        """Prints an answer as it is generated; Ctrl-C stops the answer, not the chat."""
         out, dropped = sys.stdout.buffer, session.dropped
         begun, parts = False, session.ask(text, request)
         try:
             for part in parts:
-                # Templates that begin answers with a blank leave it to the model.
+                # Some templates leave the blank before an answer to the model.
                 shown = part if begun else part.lstrip()
                 begun = begun or bool(shown)
                 out.write(shown.encode())
@@ -120,25 +120,25 @@ class Chat(ChatFlags, PredictionCommand):
                 f"{plural(session.dropped, 'message')}"
             )
         if session.finish_reason == "length":
-            note(f"the answer is cut: {_cut_by(session, request)}")
+            note(f"the answer is truncated: {_cut_by(session, request)}")
 
     def command(self, session: "ChatSession", line: str, prepare: Any) -> bool:
-        """Does what a line with a slash says; whether it ends the chat.
+        """Runs a slash command; returns whether it ends the chat.
 
         Raises:
-            DataError: There is no such command, or a file cannot be written.
+            DataError: The command is unknown, or a file cannot be written.
         """
         name, _, rest = line.strip().partition(" ")
         rest = rest.strip()
         if name not in _COMMANDS:
             raise DataError(
-                f"{name}: no such command: there are {', '.join(_COMMANDS)}; a message that begins "
-                f"with a slash is written with two"
+                f"{name}: unknown command: there are {', '.join(_COMMANDS)}; to send a message "
+                f"that begins with a slash, double the slash"
             )
         if name == "/save" and not rest:
             raise DataError("/save needs a file: /save chat.jsonl")
         if name not in ("/save", "/system") and rest:
-            raise DataError(f"{name} takes nothing after it, found {rest!r}")
+            raise DataError(f"{name} takes no argument, found {rest!r}")
         if name == "/quit":
             return True
         if name == "/help":
@@ -153,19 +153,19 @@ class Chat(ChatFlags, PredictionCommand):
 
 
 def _cut_by(session: "ChatSession", request: "GenerationRequest") -> str:
-    """The limit that cut the last answer, and what to do."""
+    """Returns the limit that truncated the last answer, and what to do."""
     if session.context_full:
         return (
-            f"the context of {plural(session.context, 'token')} is full: /reset begins a new "
-            f"conversation, and --context may allow a longer one"
+            f"the context of {plural(session.context, 'token')} is full: /reset starts a new "
+            f"conversation; --context may allow longer ones"
         )
     tokens = plural(request.new_tokens(0), "token")
-    return f"it has {tokens}, as many as --max-new-tokens allows"
+    return f"it has {tokens}, the limit of --max-new-tokens"
 
 
 def _save(session: "ChatSession", path: Path) -> None:
     if not session.messages:
-        raise DataError(f"/save {path}: nothing has been said")
+        raise DataError(f"/save {path}: the conversation is empty")
     row = {"messages": session.messages}
     with writing("/save", path), appending(path) as file:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -173,7 +173,7 @@ def _save(session: "ChatSession", path: Path) -> None:
 
 
 def _lines(at_terminal: bool) -> Iterator[str]:
-    """The lines of standard input, with a prompt at a terminal.
+    """Yields the lines of standard input, with a prompt at a terminal.
 
     Raises:
         DataError: A line is not UTF-8.

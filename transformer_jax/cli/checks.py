@@ -11,7 +11,7 @@ from transformer_jax.core.errors import ConfigError
 
 __all__ = ["check_text", "check_value", "check_values"]
 
-# More than any use needs, and less than would exhaust memory before an error.
+# Larger than any use needs, and too small to exhaust memory.
 _MOST = {
     "batch_size": 65_536,
     "buffer_size": 10_000_000,
@@ -36,12 +36,12 @@ _SHOWN = 40  # digits
 def check_values(command: Any, group: str = "") -> None:
     """Refuse values of flags that no command can use.
 
-    These are numbers that are not finite or too large, text with a lone surrogate or a NUL, and
-    paths that no file system allows. Each command checks its own limits.
+    Refused are numbers that are not finite or too large, text with a lone surrogate or a NUL, and
+    paths that no file system allows. Each command checks further limits itself.
 
     Args:
         command: A dataclass with a field for each flag, or for a group of flags.
-        group: Prefix of the names of its flags.
+        group: Prefix of the names of the flags.
 
     Raises:
         ConfigError: It names the flag.
@@ -51,7 +51,7 @@ def check_values(command: Any, group: str = "") -> None:
         if dataclasses.is_dataclass(value):
             check_values(value, f"{flag}.")
             continue
-        # Training, whose flags come in groups, allows larger values than other commands.
+        # Training has groups of flags, and allows larger values than other commands.
         name = "" if group and field.name != "seed" else field.name
         shown = field.name if positional(field) else f"--{flag}"
         for each in value if isinstance(value, tuple) else (value,):
@@ -63,8 +63,8 @@ def check_value(shown: str, name: str, value: Any) -> None:
 
     Args:
         shown: Name of the setting in messages.
-        name: The setting, by which its limit is found.
-        value: A number, a text, a path; others pass.
+        name: The setting, which determines the limit.
+        value: A number, a text or a path; other types pass.
 
     Raises:
         ConfigError: It names the setting.

@@ -1,4 +1,4 @@
-"""``transformer-jax classify``: the class, the labels, or the number, of each text or pair."""
+"""``transformer-jax classify``: a class, labels or a number for each text or pair."""
 
 import dataclasses
 import functools
@@ -22,37 +22,36 @@ __all__ = ["Classify"]
 
 TASKS = ("classify", "multi_label", "pair", "regress")
 _THRESHOLD = 0.5
-# Fields of preferences: an object with one of them is not meant as a text.
+# Fields of preferences: a JSON object with one of them is not plain text.
 _COMPLETION = frozenset(("prompt", "completion", "chosen", "rejected"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Classify(PredictionCommand):
-    """Classify texts or pictures: one line with label and probability for each.
+    """Classify texts or pictures: one line with label and probability per text or picture.
 
     A multi-label model prints all labels above a threshold; a reward model prints the reward of
     each text, or of the last message of each conversation.
     """
 
     run: tyro.conf.Positional[Path]
-    """Run directory or Hugging Face folder of the task classify, pair or regress, of an image
-    classifier, or of a model of images and texts, which needs --labels."""
+    """Run directory or Hugging Face folder: of the task classify, pair or regress, of an image
+    classifier, or of a model of images and texts (then --labels is needed)."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Texts; without any, the lines of standard input. A tab separates the two texts of a pair. Of
-    an image classifier the paths of pictures. Of a reward model a text may be {"prompt": "...",
+    """Texts; without any, the lines of standard input. A tab separates the two texts of a pair. For
+    an image classifier: paths of pictures. For a reward model, a text may be {"prompt": "...",
     "completion": "..."}, or a conversation that ends with an answer, {"messages": [...]}."""
     labels: tuple[str, ...] = ()
     """Labels to choose from, for a model of images and texts."""
     template: str | None = None
-    """Text of a label, which stands in place of {}; None is "a picture of a {}"."""
+    """Template of the text of a label, with {} for the label; None is "a picture of a {}"."""
     all: bool = False
     """Print the probability of every class, after a header line."""
     threshold: Share | None = None
-    """Minimum probability of a label, for multi-label models; None is 0.5. The most probable comes
-    first, and a text without any label has an empty line."""
+    """Minimum probability of a label, for multi-label models; None is 0.5. Labels are sorted, the
+    most probable first; a text without any label has an empty line."""
     buffer_size: Annotated[int, Range(1, 10_000_000)] = 4096
-    """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
-    terminal."""
+    """Number of lines to read and sort by length at a time: more is faster; 1 at a terminal."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
@@ -97,7 +96,7 @@ class Classify(PredictionCommand):
             sys.stdout.buffer.flush()
         if predictor.cut:
             cut, length = plural(predictor.cut, "text"), plural(task["max_length"], "token")
-            # The truncation in the training of a downloaded classifier is not known.
+            # How a downloaded classifier was truncated in training is unknown.
             known = "" if "published" in config else ", as in training"
             lost = (
                 " (the beginning of the prompt first)"
@@ -108,7 +107,7 @@ class Classify(PredictionCommand):
         return 0
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:
-        """The line of output for a text with the probabilities ``row``."""
+        """Returns the line of output for a text with the probabilities ``row``."""
         every = [f"{value:.4f}" for value in row]
         if kind == "regress" or (kind == "multi_label" and self.all):
             return every
@@ -120,7 +119,7 @@ class Classify(PredictionCommand):
         return [cell for i in order if row[i] >= least for cell in (labels[i], every[i])]
 
     def check(self) -> None:
-        """Refuses flags that do not go together.
+        """Refuses flags that exclude each other.
 
         Raises:
             ConfigError: It names the flag.
@@ -129,7 +128,7 @@ class Classify(PredictionCommand):
             raise ConfigError("--all shows every label: leave --threshold out")
 
     def check_labels(self) -> None:
-        """Refuses labels for a model that has its own.
+        """Refuses ``--labels`` for a model that has labels.
 
         Raises:
             ConfigError: It names the flag.
@@ -137,12 +136,12 @@ class Classify(PredictionCommand):
         for name, usual in (("labels", ()), ("template", None)):
             if getattr(self, name) != usual:
                 raise ConfigError(
-                    f"--{name} is for models of images and texts, and {self.run} has labels of its "
-                    f"own: leave it out"
+                    f"--{name} is for models of images and texts, and {self.run} has its own "
+                    f"labels: leave it out"
                 )
 
     def check_task(self, kind: str) -> None:
-        """Refuses flags that are for other tasks.
+        """Refuses flags for other tasks.
 
         Raises:
             ConfigError: It names the flag.
@@ -157,7 +156,7 @@ class Classify(PredictionCommand):
 
 
 def _sides(name: str, text: str, pairs: bool) -> list[str]:
-    """The text of a line, or both texts of a pair."""
+    """Returns the text of a line, or both texts of a pair."""
     if not pairs:
         return [text]
     sides = text.split("\t")
@@ -169,9 +168,9 @@ def _sides(name: str, text: str, pairs: bool) -> list[str]:
 
 
 def _rewarded(run: Path, predictor: "RewardRunner", name: str, line: str) -> "Rewarded":
-    """The text of a line; the conversation, or the prompt with its completion, of a JSON object.
+    """Returns the text of a line, or the conversation or prompt and completion of a JSON object.
 
-    A model that was trained on texts reads objects without such fields as texts.
+    For a model that was trained on texts, objects without such fields are plain text.
     """
     from transformer_jax.data.conversations import check_answered
 

@@ -1,4 +1,4 @@
-"""The commands of ``transformer-jax``, in the groups of its help; each is imported when it runs."""
+"""The commands of ``transformer-jax``, in the groups of its help; each is imported when run."""
 
 import importlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ __all__ = ["COMMANDS", "GROUPS", "PROGRAM", "PROGRAMS", "load_command", "with_fl
 
 PROGRAM = "transformer-jax"
 
-# Commands with a line about each.
+# Commands with a one-line description each.
 GROUPS: dict[str, dict[str, str]] = {
     "train": {
         "train": "Train a translator, a language model or an image classifier.",
@@ -19,7 +19,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "align": "Train a language model on preferences or rewards.",
         "resume": "Continue a run from its newest good checkpoint.",
         "launch": "Run a command as several processes, or write the file for a cluster.",
-        "prefer": "Choose the better of two samples: pairs for align.",
+        "prefer": "Choose the better of two samples, to write pairs for align.",
     },
     "use": {
         "translate": "Translate lines of standard input, or of a file.",
@@ -30,49 +30,49 @@ GROUPS: dict[str, dict[str, str]] = {
         "classify": "Label texts or pictures, or reward texts.",
         "tag": "Tag the words of each line with a fine-tuned encoder.",
         "answer": "Extract answers to questions from a text.",
-        "fill-mask": "Predict the tokens at [MASK].",
+        "fill-mask": "Predict masked tokens.",
         "embed": "Write embeddings of lines, of their tokens or of pictures.",
-        "semantic-search": "Find the lines of a file that are closest to a query.",
+        "semantic-search": "Find the lines of a file most similar to a query.",
     },
     "look inside": {
         "attention": "Write a page with the attention of every layer and head.",
         "describe": "Print architecture, parameters, FLOPs and bytes.",
-        "doctor": "Check the laws of a model on this machine.",
+        "doctor": "Check a model's invariants (laws) on this machine.",
         "verify": "Check the files of a run against their checksums.",
         "tokenize": "Print the tokens of texts, with their ids.",
         "bpe-merges": "Print and draw byte-pair encoding, merge by merge.",
         "compare-tokenizers": "Compare kinds of tokenizers on a text.",
-        "probe": "Train linear probes on the vectors of each layer.",
+        "probe": "Train linear probes on the embeddings of each layer.",
         "spectrum": "Print and draw the singular values of adapters.",
-        "word-vectors": "Compare contextual vectors of a word, layer by layer.",
-        "word-vectors train": "Train word vectors by word2vec.",
-        "word-vectors resume": "Resume a training of word vectors.",
-        "analogy": "Answer a − b + c by word vectors.",
+        "word-vectors": "Compare contextual embeddings of a word, layer by layer.",
+        "word-vectors train": "Train word vectors with word2vec.",
+        "word-vectors resume": "Resume the training of word vectors.",
+        "analogy": "Answer a − b + c with word vectors.",
         "most-similar": "Print the words most similar to a word.",
         "laboratory": "Small experiments on recurrence, attention and rewards.",
     },
     "exchange": {
         "convert": "Convert a Hugging Face checkpoint to a run directory.",
         "export": "Export a model to Hugging Face, CTranslate2 or StableHLO.",
-        "merge": "Merge adapters into weights, or take them out again.",
+        "merge": "Merge adapters into weights, or extract the base model.",
     },
     "measure": {
-        "evaluate": "Score a run on test data, by the measures of its task.",
+        "evaluate": "Evaluate a run on test data, with the metrics of its task.",
         "score": "Print log-probabilities of lines or translations.",
-        "prompt": "Measure few-shot accuracy by demonstrations in the prompt.",
-        "win-rate": "Count whose samples a rule prefers, of two models.",
-        "diversity": "Compare how much the texts of a model differ.",
+        "prompt": "Measure few-shot accuracy with demonstrations in the prompt.",
+        "win-rate": "Count which of two models' samples a rule prefers.",
+        "diversity": "Compare how diverse a model's texts are.",
         "complexity": "Compare attention with recurrence and convolution.",
         "glue": "Print GLUE's table, with the scores of runs.",
         "report": "Compare published figures with those of your runs.",
     },
     "this program": {
-        "lecture": "Print what a row of the lectures shows, and its code, test and command.",
+        "lecture": "Print what a row of the lectures shows, with its code, test and command.",
         "completion": "Print a script that completes commands in bash, zsh or fish.",
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
-# Commands that take their arguments as they are, and the modules of their functions.
+# Commands that parse their own arguments, and the modules of their functions.
 PROGRAMS = {
     **dict.fromkeys(("train", "pretrain", "finetune", "train-speech", "instruct"), "families"),
     **dict.fromkeys(("align", "resume", "evaluate", "glue"), "families"),
@@ -83,10 +83,10 @@ PROGRAMS = {
 
 
 def load_command(name: str) -> Any:
-    """Returns the dataclass of a command's flags, or the function that takes its arguments.
+    """Returns the dataclass of a command's flags, or the function that parses its arguments.
 
     Args:
-        name: A command.
+        name: The command.
 
     Example:
         >>> load_command("fill-mask").__name__
@@ -99,7 +99,7 @@ def load_command(name: str) -> Any:
 
 
 def with_flags() -> Iterator[tuple[str, Any]]:
-    """Yields commands whose flags are a dataclass, with the dataclass."""
+    """Yields the commands whose flags are a dataclass, each with the dataclass."""
     for name in COMMANDS:
         if name not in PROGRAMS:
             yield name, load_command(name)

@@ -23,7 +23,7 @@ __all__ = ["CompareTokenizers"]
 
 @dataclasses.dataclass(frozen=True)
 class CompareTokenizers(RunCommand):
-    """Compare tokenizers of all kinds on a text: tokens of a byte and of a word, unknown tokens.
+    """Compare kinds of tokenizers on a text: tokens per byte and per word, unknown tokens.
 
     One of each kind is trained on FILE.
     """
@@ -37,16 +37,16 @@ class CompareTokenizers(RunCommand):
     )  # fmt: skip
     """Kinds to train."""
     vocab_size: Count = 8000
-    """Maximum number of tokens of each vocabulary."""
+    """Maximum size of each vocabulary in tokens."""
     tokenizers: tuple[Path, ...] = ()
-    """Run directories, Hugging Face folders or tokenizer.json files to compare too."""
+    """Run directories, Hugging Face folders or tokenizer.json files to add to the comparison."""
     limit: Count = 100_000
-    """Maximum number of lines of each file: the first."""
+    """Maximum number of lines to read from the start of each file."""
     json: OutputPath | None = None
     """Output file of all counts."""
 
     def __call__(self) -> int:
-        """Prints a row for each tokenizer."""
+        """Prints a row per tokenizer."""
         check_file("--json", self.json, (".json",))
         others = {_row_name(path): Tokenize(path).tokenizer() for path in self.tokenizers}
         train = self.lines(self.file, "FILE")
@@ -64,7 +64,7 @@ class CompareTokenizers(RunCommand):
             rows[name] = compression(tokenizer, [prepare(line) for line in test], test)
         print(_table(rows))
         where = f"{self.test or self.file}: {plural(len(test), 'line')}"
-        note(f"{where}; restored: lines that their tokens give back, up to composed characters")
+        note(f"{where}; restored: lines that decode to the same text, up to composed characters")
         if self.json is not None:
             write_json("--json", self.json, {name: _fields(row) for name, row in rows.items()})
         return 0
@@ -85,7 +85,7 @@ class CompareTokenizers(RunCommand):
 
 
 def _row_name(path: Path) -> str:
-    """The name of the row of a path, which no kind has."""
+    """Returns the row name of a path, different from the names of kinds."""
     return f"./{path}" if str(path) in get_args(TokenizerKind) else str(path)
 
 

@@ -18,16 +18,16 @@ __all__ = ["Completion", "flag_choices"]
 class Completion(Configuration, group="--"):
     """Print a script for bash, zsh or fish that completes commands, named runs and flags.
 
-    Write it to a file, which the shell reads when it starts: for bash in
+    Write it to a file that the shell reads when it starts: for bash in
     ~/.local/share/bash-completion/completions, for fish in ~/.config/fish/completions, for zsh
     anywhere, and source it in ~/.zshrc after compinit.
     """
 
     shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]
-    """The shell."""
+    """Shell that reads the script."""
 
     def __call__(self) -> int:
-        """Prints the script, which holds all words, so that completion starts no Python."""
+        """Prints the script. It contains all words, so that completion does not start Python."""
         write = {"bash": _bash, "zsh": _zsh, "fish": _fish}[self.shell]
         print(write(_tables()))
         return 0
@@ -74,7 +74,7 @@ def _tables() -> _Tables:
 
 
 def _flagged() -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-    """Yields words, the dataclass of the flags after them, and further flags."""
+    """Yields command words, the dataclass of their flags, and further flags."""
     from transformer_jax.cli import laboratory, train_word_vectors
     from transformer_jax.cli.families import flag_kinds, training_runs
 
@@ -93,7 +93,7 @@ def _flagged() -> Iterator[tuple[str, Any, tuple[str, ...]]]:
 
 
 def flag_choices(kind: Any) -> dict[str, list[str]]:
-    """Returns the values of the flags of a dataclass that have choices.
+    """Returns the choices of a dataclass's flags, for flags that have choices.
 
     Args:
         kind: The dataclass.
@@ -116,12 +116,12 @@ def _choices(hint: Any) -> Iterator[str]:
 
 
 def _arms(tables: _Tables, command: str, second: str) -> list[tuple[list[str], list[str]]]:
-    """Yields patterns of a shell case, and their completions.
+    """Yields patterns of a shell case statement with their completions.
 
     Args:
         tables: The words.
-        command: The pattern of one word; ``{}`` is the word.
-        second: The pattern of two words.
+        command: The pattern for one word; ``{}`` is the word.
+        second: The pattern for two words.
     """
     arms = []
     for before, flags in tables.flags.items():
@@ -133,7 +133,7 @@ def _arms(tables: _Tables, command: str, second: str) -> list[tuple[list[str], l
 
 
 def _case(arms: Iterable[tuple[list[str], list[str]]], variable: str) -> list[str]:
-    """Returns the lines of a bash and zsh case statement that sets a variable."""
+    """Returns the lines of a case statement for bash and zsh that sets a variable."""
     return [
         f"    {'|'.join(patterns)}) {variable}='{' '.join(words)}' ;;" for patterns, words in arms
     ]

@@ -1,4 +1,4 @@
-"""``transformer-jax complexity``: what layers of several kinds cost, and how far they see."""
+"""``transformer-jax complexity``: cost and path length of several kinds of layers."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,38 +22,39 @@ _KINDS: "dict[Name, Kind]" = {
     "convolution": "convolution",
     "dilated": "dilated convolution",
 }
-_MOST_BYTES = 4 << 30  # of the numbers that all layers keep
-_BYTES = 4  # of a number in float32
+_MOST_BYTES = 4 << 30  # of the values that all layers hold
+_BYTES = 4  # of a float32 value
 
 
 @dataclasses.dataclass(frozen=True)
 class Complexity(Configuration, group="--"):
     """Compare self-attention with recurrence and convolution: operations, time, path length.
 
-    Table 1 of Vaswani et al. 2017 with formulas, FLOPs as XLA counts them, measured times, the
-    longest chain of products, and the layers it takes to connect all positions. One text, float32.
+    Prints table 1 of Vaswani et al. 2017 with formulas, FLOPs as counted by XLA, measured times,
+    the longest chain of products, and the number of layers that connect all positions, for one text
+    in float32.
     """
 
     lengths: tuple[Annotated[int, Range(1, 16_384)], ...] = (64, 128, 256, 512)
     """Lengths n of the text."""
     sizes: tuple[Annotated[int, Range(1, 8_192)], ...] = (128,)
-    """Sizes d of the vectors."""
+    """Vector sizes d."""
     kernels: tuple[Annotated[int, Range(2, 1_024)], ...] = (3,)
-    """Widths k of convolutions; of 1, a layer would read one position alone."""
+    """Kernel widths k of convolutions, from 2: at width 1, a layer sees a single position."""
     windows: tuple[Annotated[int, Range(3, 32_767)], ...] = (17,)
-    """Neighbourhoods r of restricted self-attention: odd, the position itself in the middle."""
+    """Neighborhoods r of restricted self-attention: odd, centered on the position."""
     layers: tuple[Name, ...] = ("self-attention", "restricted", "recurrent", "convolution",
                                 "dilated")  # fmt: skip
     """Kinds of layers."""
     repetitions: Annotated[int, Range(0, 1_000)] = 5
-    """Measurements of each time, whose median counts; 0 takes no times."""
+    """Number of measurements per time, of which the median is reported; 0 measures no times."""
     json: OutputPath | None = None
     """Output file of all figures."""
     output: OutputPath | None = None
-    """Output file of curves against the length: .png, .svg or .html."""
+    """Output file of a plot of cost against length: .png, .svg or .html."""
 
     def __call__(self) -> int:
-        """Prints the tables, and writes the files that are asked for."""
+        """Prints the tables, and writes the requested files."""
         layers = self.checked()
         check_file("--json", self.json, (".json",))
         from transformer_jax.visual.figures import SUFFIXES
@@ -97,10 +98,10 @@ class Complexity(Configuration, group="--"):
         return 0
 
     def checked(self) -> "list[Layer]":
-        """The layers that are asked for, by size, kind and length.
+        """Returns the requested layers, by size, kind and length.
 
         Raises:
-            ConfigError: A size that no layer has, or more numbers than fit into memory.
+            ConfigError: A size is invalid, or the layers do not fit into memory.
         """
         for name in ("lengths", "sizes", "kernels", "windows", "layers"):
             if not getattr(self, name):
@@ -108,8 +109,8 @@ class Complexity(Configuration, group="--"):
         for window in self.windows:
             if window % 2 == 0:
                 raise ConfigError(
-                    f"--windows has {window}: an odd number is needed, with the position itself "
-                    f"in the middle: {window - 1} or {window + 1}"
+                    f"--windows has {window}: an odd number is needed, centered on the "
+                    f"position: {window - 1} or {window + 1}"
                 )
         found = self.combined()
         needed = _BYTES * sum(layer.numbers for layer in found)
@@ -123,7 +124,7 @@ class Complexity(Configuration, group="--"):
         return found
 
     def combined(self) -> "list[Layer]":
-        """Each kind with each length and size, and with each of its kernels or windows."""
+        """Returns each kind with each length and size, and each of its kernel widths or windows."""
         from transformer_jax.laboratory.complexity.layers import Layer
 
         extents = {"restricted": self.windows, "convolution": self.kernels, "dilated": self.kernels}
@@ -136,7 +137,7 @@ class Complexity(Configuration, group="--"):
         ]
 
     def measured(self, layers: "list[Layer]") -> "list[Measured]":
-        """Counts and measures the layers."""
+        """Counts the FLOPs of the layers and measures their times."""
         from transformer_jax.core.task_progress import show_progress
         from transformer_jax.laboratory.complexity.measure import Clock, measure
 
@@ -155,7 +156,7 @@ class Complexity(Configuration, group="--"):
 
 
 def _growth(kinds: "list[Kind]") -> str:
-    """Table 1, with the exact numbers behind each order of growth."""
+    """Returns table 1, with the exact count for each order of growth."""
     from transformer_jax.laboratory.complexity.layers import GROWTH
 
     head = ("layer", "operations", "multiply-adds", "sequential", "path", "path length")
@@ -164,7 +165,7 @@ def _growth(kinds: "list[Kind]") -> str:
 
 
 def _table(measured: "list[Measured]") -> str:
-    """A row for each layer with its sizes."""
+    """Returns a table with a row per layer and size."""
     timed = ("forward", "backward") if measured[0].times is not None else ()
     head = ("layer", "n", "d", "multiply-adds", "FLOPs by XLA", "of formula", *timed, "depth",
             "path")  # fmt: skip
@@ -187,7 +188,7 @@ def _row(one: "Measured") -> tuple[str, ...]:
 
 
 def _seconds(value: float) -> str:
-    """A time with three digits and its unit.
+    """Formats a time with three digits and its unit.
 
     Example:
         >>> _seconds(0.0123), _seconds(0.0000456), _seconds(2.0)
@@ -206,17 +207,17 @@ def _notes(measured: "list[Measured]") -> list[str]:
     kinds, found = {one.layer.kind for one in measured}, []
     if "restricted self-attention" in kinds:
         found.append(
-            "restricted self-attention computes blocks of queries: more FLOPs than two of each "
+            "restricted self-attention computes blocks of queries: more than two FLOPs per "
             "multiply-add of its formula"
         )
     if "recurrent" in kinds:
-        found.append("recurrent: XLA counts the body of a loop once; one step was counted n times")
+        found.append("recurrent: XLA counts the body of a loop once: FLOPs of one step, times n")
     if "dilated convolution" in kinds:
-        found.append("dilated convolution: the layer with dilation k; its path is that of a stack "
+        found.append("dilated convolution: a layer with dilation k; its path is for a stack "
                      "with dilations 1, k, k² ...")  # fmt: skip
     if any(one.path is None for one in measured):
         found.append(
-            f"path lengths in parentheses are those of the formula: Jacobians are computed up to "
+            f"path lengths in parentheses are from the formula: Jacobians are computed up to "
             f"n = {LONGEST_PATH}"
         )
     return found

@@ -16,18 +16,18 @@ __all__ = ["Convert"]
 class Convert(Configuration, group="--"):
     """Convert a Hugging Face checkpoint (config.json, model.safetensors) to a run directory.
 
-    Every command also takes the folder itself; a run directory is verified whenever it is used.
+    Every command also accepts the folder itself; a run directory is verified whenever it is used.
     """
 
     folder: tyro.conf.Positional[Path]
     """Folder of the checkpoint."""
     run: tyro.conf.Positional[Path]
-    """Run directory to create, on this machine."""
+    """Run directory to create, on a local disk."""
     overwrite: bool = False
     """Replace an existing run."""
 
     def __call__(self) -> int:
-        """Converts the checkpoint and prints a line about it."""
+        """Converts the checkpoint and prints a summary line."""
         from transformer_jax.core.storage.copies import fetched
         from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
         from transformer_jax.interop.hf_run_directory import convert

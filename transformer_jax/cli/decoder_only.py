@@ -11,8 +11,8 @@ r"""Train a language model from any text, align it, resume a run, compare models
     python -m experiments.decoder_only resume runs/char-cpu
     python -m experiments.decoder_only evaluate runs/char-cpu --text more.txt --compare runs/ngram
 
-``COMMAND NAME --help`` lists every setting. A run on texts ends with perplexity and bits per
-character on its test texts, with n-gram models as baselines, a run on conversations with an answer.
+``COMMAND NAME --help`` lists every setting. Training on texts ends with perplexity and bits per
+character of the test texts, with n-gram baselines; training on conversations, with a sample answer.
 """
 
 from collections.abc import Sequence

@@ -43,13 +43,13 @@ class Describe(RunCommand):
     batch_size: Annotated[int, Range(1, 65_536)] = 1
     """Batch size."""
     source_length: _Length = 32
-    """Tokens of a source, or of a text that an encoder reads."""
+    """Number of tokens of a source, or of an encoder's text."""
     target_length: _Length = 32
-    """Tokens of a target, or of a text of a language model."""
+    """Number of tokens of a target, or of a language model's text."""
     plan: str | None = None
-    """Devices whose attention kernels are named, such as h200:1 or v5e:2x4."""
+    """Devices for which to print the attention kernels, such as h200:1 or v5e:2x4."""
     pictures: OutputPath | None = None
-    """Folder for plots of positions, masks and the inside of attention."""
+    """Folder for plots of positions, masks and attention."""
 
     def __call__(self) -> int:
         """Prints the description."""
@@ -63,7 +63,7 @@ class Describe(RunCommand):
                 pictures="has neither positions nor masks",
             )
         found = None if self.run is None else family(open_directory(self.run))
-        # One configuration does not describe both parts of a captioner or two towers.
+        # No single configuration describes a captioner or a model with two towers.
         if found is not None and (found not in FAMILY_NAMES or found in ("captioner", "two-tower")):
             print(self.parts(config))
             return 0
@@ -86,11 +86,11 @@ class Describe(RunCommand):
         return 0
 
     def refuse(self, model: str, **lacks: str) -> None:
-        """Refuses flags of properties that a model does not have.
+        """Refuses flags for properties that the model lacks.
 
         Args:
             model: The model, for the message.
-            **lacks: What it lacks, by flag.
+            **lacks: The missing property, by flag.
 
         Raises:
             ConfigError: It names the flag.
@@ -100,10 +100,10 @@ class Describe(RunCommand):
                 raise ConfigError(f"--{name}: {model} {lack}: leave it out")
 
     def parts(self, config: ModelConfig) -> str:
-        """Returns a table of the parts of a model that one known configuration does not describe.
+        """Returns a table of the parts of a model that no single known configuration describes.
 
         Raises:
-            ConfigError: A flag is for known families.
+            ConfigError: A flag is for known families only.
         """
         from transformer_jax.inference.runs import abstract_model, open_directory, run_title
         from transformer_jax.models.layers.summary import summarize
@@ -116,7 +116,7 @@ class Describe(RunCommand):
         return f"{with_urls(str(self.run))}: {title}\n\n{summarize(abstract_model(run, config))}"
 
     def kernels(self, config: TransformerConfig, name: str) -> str:
-        """The kernel of each attention on a device, and why it is not a fused one.
+        """Returns the kernel of each attention on a device, and why it is not a fused one.
 
         Raises:
             ConfigError: There is no such device.
@@ -128,7 +128,7 @@ class Describe(RunCommand):
 
         target = plan_target(name)
         if self.preset is not None:
-            # A run has its own; that of a new one follows from the devices.
+            # A run stores its dtype; for a preset, it follows from the devices.
             compute = dataclasses.replace(config.compute, dtype=dtype_of(target.device))
             config = dataclasses.replace(config, compute=compute)
         shape = Shape(self.batch_size, self.target_length)
@@ -142,7 +142,7 @@ class Describe(RunCommand):
         return "\n".join(lines)
 
     def heads(self, config: ModelConfig) -> dict[str, tuple[int, ...]]:
-        """The shapes of the heads of the run's task or of a Hugging Face encoder."""
+        """Returns the shapes of the task heads of the run or of a Hugging Face encoder."""
         from transformer_jax.inference.runs import open_directory
 
         if self.run is not None:
@@ -152,15 +152,16 @@ class Describe(RunCommand):
         return {"pooler/kernel": (config.d_model, config.d_model), "pooler/bias": (config.d_model,)}
 
     def config(self) -> ModelConfig:
-        """The configuration of the run or the preset.
+        """Returns the configuration of the run or the preset.
 
         Raises:
-            ConfigError: A run and a preset are both present or both absent, or an unknown preset.
+            ConfigError: A run and a preset are both present or both absent, or the preset is
+                unknown.
         """
         presets: dict[str, ModelConfig] = {**PRESETS, **RECURRENT_PRESETS}
         if (self.run is None) == (self.preset is None):
             raise ConfigError(
-                f"describe takes a run directory or --preset, one of them; presets are "
+                f"describe takes either a run directory or --preset; presets are "
                 f"{', '.join(presets)}"
             )
         if self.preset is not None:
@@ -169,7 +170,7 @@ class Describe(RunCommand):
             near = difflib.get_close_matches(self.preset, presets, 1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ConfigError(
-                f"--preset {self.preset}: no such preset: {hint}there are {', '.join(presets)}"
+                f"--preset {self.preset}: unknown preset: {hint}there are {', '.join(presets)}"
             )
         from transformer_jax.inference.runs import model_config, open_directory
 
@@ -178,7 +179,7 @@ class Describe(RunCommand):
 
 
 def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
-    """The shapes of the parameters of a run's heads, by its task."""
+    """Returns the shapes of the head parameters of a run's task."""
     from transformer_jax.inference.runs import ENCODERS, abstract_model, family, model_config
 
     if family(run) not in (*ENCODERS, "decoder-task", "image"):
@@ -203,7 +204,7 @@ def has_head(run: "RunDirectory") -> bool:
 
 
 def _rows(parts: "Iterable[Component]") -> list[tuple[str, ...]]:
-    """A row of the table for each component."""
+    """Returns a table row per component."""
     return [
         (
             part.path,
@@ -219,11 +220,11 @@ def _rows(parts: "Iterable[Component]") -> list[tuple[str, ...]]:
 
 
 def _decoding_line(cost: "Decoding", both: bool) -> str:
-    """The line about the cost of a generated token; ``both`` is an encoder-decoder."""
+    """Returns the line about the cost of a generated token; ``both`` means an encoder-decoder."""
     start = f"{short(cost.prefill)}FLOP to start, then " if both else ""
     return (
-        f"decoding        {start}{short(cost.flops)}FLOP a token and {short(cost.bytes)}B "
-        f"moved at least a step, with a cache of {short(cost.cache_bytes)}B a "
+        f"decoding        {start}{short(cost.flops)}FLOP per token and at least "
+        f"{short(cost.bytes)}B moved per step, with a cache of {short(cost.cache_bytes)}B per "
         f"{'sentence' if both else 'text'}"
     )
 
@@ -239,7 +240,7 @@ def report(
     target_length: int = 32,
     table: "Table | None" = None,
 ) -> str:
-    """The architecture, what each part costs, and the totals.
+    """Returns the architecture, the cost of each part, and the totals.
 
     ``heads`` are the shapes of a task's parameters, which count as parameters but not as FLOPs.
     ``head`` is whether a decoder has a language-model head.
@@ -266,7 +267,7 @@ def report(
     )
     tokens = batch * (target_length if config.decoder_layers else source_length)
     of = "target token" if both else words.split()[0].removesuffix("s")
-    each = lambda flops: f"{short(flops)}FLOP, {short(flops / tokens)}FLOP a {of}"
+    each = lambda flops: f"{short(flops)}FLOP, {short(flops / tokens)}FLOP per {of}"
     more = {name: math.prod(shape) for name, shape in (heads or {}).items()}
     count = total.parameters + sum(more.values())
     lines = [
@@ -274,13 +275,13 @@ def report(
         "",
         diagram(config, head=head),
         "",
-        f"One forward pass of {batch} × {lengths}; bytes moved at least, {config.compute.dtype}:",
+        f"One forward pass of {batch} × {lengths}; minimum of bytes moved, {config.compute.dtype}:",
         "",
         table(COLUMNS, _rows(components(config, **sizes, head=head))),
         "",
-        f"forward pass    {each(total.forward)}, {short(total.bytes)}B moved at least",
+        f"forward pass {each(total.forward)}, at least {short(total.bytes)}B moved",
         f"training step   {each(total.training)}, {short(total.training_bytes)}B of parameters, "
-        f"gradients and Adam's averages",
+        f"gradients and Adam's moments",
         f"parameters      {short(total.parameter_bytes)}B in float32",
     ]
     if heads:
@@ -296,7 +297,7 @@ def report(
 
 
 def short(number: int | float) -> str:
-    """A number with three digits and its SI prefix.
+    """Formats a number with three digits and its SI prefix.
 
     Example:
         >>> short(63_045_632), short(512), short(1e12), short(999_999)
@@ -312,7 +313,7 @@ def short(number: int | float) -> str:
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 3) -> str:
-    """A table of aligned columns: the first ``left`` to the left, numbers to the right.
+    """Formats a table: the first ``left`` columns aligned left, the remaining ones right.
 
     Example:
         >>> print(plain_table(("part", "", "shapes", "n"), [("head", "6 ×", "2×3", "6")]))
@@ -331,7 +332,7 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 
 
 
 def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table with rules, as wide as the terminal."""
+    """Returns the table with rules, as wide as the terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -357,10 +358,10 @@ Table = type(plain_table)
 
 
 def draw(config: TransformerConfig, folder: Path, length: int) -> None:
-    """Writes pictures of masks, of attention and of sinusoidal positions into ``folder``.
+    """Writes pictures of masks, attention and sinusoidal positions into ``folder``.
 
-    ``masks.png`` has the masks of whole rows, ``padding.png`` those of padded and packed ones,
-    ``attention.png`` the arrays of a self-attention layer with their shapes.
+    ``masks.png`` has the masks of rows without padding, ``padding.png`` the masks of padded and
+    packed rows, ``attention.png`` the arrays of a self-attention layer with their shapes.
 
     Raises:
         ConfigError: The folder cannot be written.

@@ -1,4 +1,4 @@
-"""``transformer-jax diversity``: how much texts differ under greedy, beam search and sampling."""
+"""``transformer-jax diversity``: diversity of texts of greedy search, beam search and sampling."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,22 +22,22 @@ __all__ = ["DiversityCommand"]
 
 @dataclasses.dataclass(frozen=True)
 class DiversityCommand(LanguageFlags, PredictionCommand):
-    """Compare how much the texts of a model differ: greedy, beam search and sampling."""
+    """Compare how diverse a model's texts are under greedy search, beam search and sampling."""
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a language model or a translator."""
     file: tyro.conf.Positional[Path]
     """File with one prompt, or one sentence to translate, per line; - is standard input."""
     number: Annotated[int, Range(2, 1_000)] = 5
-    """Texts for each line: as many beams, or as many samples."""
+    """Number of texts per line: of beams, or of samples."""
     max_new_tokens: Annotated[int, Range(1, 1_000_000)] = 64
-    """Maximum number of new tokens of a text."""
+    """Maximum number of new tokens per text."""
     temperatures: tuple[Annotated[float, Range(above=0, most=1e6)], ...] = (0.7, 1.0)
-    """Temperatures to sample with; greedy search, temperature 0, is always one of the ways."""
+    """Temperatures to sample with; greedy search (temperature 0) is always included."""
     top_k: Count = 40
-    """Sample from the k most probable tokens, as one of the ways."""
+    """Also sample from the k most probable tokens."""
     top_p: Fraction = 0.9
-    """Nucleus sampling with this probability, as one of the ways."""
+    """Also sample from the nucleus of this probability."""
     tokenize: (
         Literal[
             "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab",
@@ -45,22 +45,22 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         ]
         | None
     ) = None  # fmt: skip
-    """Tokenizer of sacreBLEU that splits words: 13a, intl and none at blanks (self-BLEU: also
-    punctuation), zh, char, ja-mecab ... for scripts without blanks. None follows from the script of
-    the texts."""
+    """sacreBLEU tokenizer that splits words: 13a, intl and none split at blanks (for self-BLEU, 13a
+    and intl also at punctuation); zh, char, ja-mecab ... are for scripts without blanks. None
+    chooses by the script of the texts."""
     seed: Seed = 0
     """Random seed for sampling."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     show: Amount = 0
-    """Number of lines whose texts are printed too."""
+    """Number of lines whose texts are printed."""
     json: OutputPath | None = None
     """Output file of all texts and figures."""
     output: OutputPath | None = None
     """Output file of the picture: .png, .svg or .html."""
 
     def __call__(self) -> int:
-        """Prints a row for each way, and writes the files that are asked for."""
+        """Prints a row per decoding method, and writes the requested files."""
         self.check()
         from transformer_jax.cli.request_lines import prompt_lines
         from transformer_jax.inference.runs import family, open_directory, preparation
@@ -84,9 +84,9 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         rows = {name: diversity(texts, tokenize) for name, texts in found.items()}
         print(_table(rows))
         note(
-            f"{plural(len(lines), 'line')}; words as {tokenize} of sacreBLEU splits them; "
+            f"{plural(len(lines), 'line')}; words split by sacreBLEU's {tokenize}; "
             f"self-BLEU compares the {plural(self.number, 'text')} of each line; distinct n-grams "
-            f"are those of all texts of a way, and fall with their number"
+            f"are counted over all texts of a method, and decrease with the number of texts"
         )
         for i in range(min(self.show, len(lines))):
             for name, texts in found.items():
@@ -96,10 +96,10 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         return 0
 
     def check(self) -> None:
-        """Refuses settings before anything is read.
+        """Refuses invalid settings before anything is read.
 
         Raises:
-            ConfigError: A file name with another ending, or words that cannot be split.
+            ConfigError: A file name has the wrong suffix, or the tokenizer is unavailable.
         """
         from transformer_jax.visual.figures import SUFFIXES
 
@@ -111,7 +111,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
             check_tokenize(self.tokenize, "--tokenize")
 
     def ways(self) -> dict[str, dict[str, Any]]:
-        """The settings of each way to write, by name."""
+        """Returns the settings of each decoding method, by name."""
         samples = {"num_return_sequences": self.number}
         warm = {
             f"temperature {value:g}": samples | {"temperature": value}
@@ -131,7 +131,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         found: dict[str, list[list[str]]],
         rows: "dict[str, Diversity]",
     ) -> None:
-        """Writes the JSON file and the picture, if they are asked for."""
+        """Writes the JSON file and the picture, if requested."""
         if self.json is not None:
             content = {
                 name: dataclasses.asdict(row) | {"texts": found[name]} for name, row in rows.items()

@@ -28,8 +28,8 @@ _ROW = "{:<20}  {:<5}  {:>9}  {:>9}  {}"
 class Doctor(PredictionCommand):
     """Check the laws of a model on this machine; exit code 5 if one does not hold.
 
-    Causality, padding, batches, caches, attention kernels, losses: small random inputs, the own
-    parameters of the model.
+    Checks causality, padding, batches, caches, attention kernels and losses on small random inputs,
+    with the model's own parameters.
     """
 
     run: tyro.conf.Positional[Path]
@@ -37,10 +37,10 @@ class Doctor(PredictionCommand):
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     output: OutputPath | None = None
-    """JSON file for all figures, with versions, device and the checksum of the parameters."""
+    """Output file of all figures, with versions, device and checksum of the parameters (JSON)."""
 
     def __call__(self) -> int:
-        """Prints a line for each law.
+        """Prints a line per law.
 
         Raises:
             NumericsError: A law does not hold.
@@ -52,7 +52,7 @@ class Doctor(PredictionCommand):
             from transformer_jax.inference.load_run import chosen_checkpoint
             from transformer_jax.inference.runs import open_directory, run_title
 
-            chosen_checkpoint(self.checkpoint)  # refuses what is none
+            chosen_checkpoint(self.checkpoint)  # refuses an invalid name
             run = open_directory(self.run)
             title, model = run_title(run), _model(run, self.checkpoint)
         print(_ROW.format("law", "holds", "error", "tolerance", "worst place").rstrip())
@@ -71,7 +71,7 @@ class Doctor(PredictionCommand):
 
 
 def _model(run: "RunDirectory", checkpoint: str) -> Any:
-    """The model of a run, without what makes texts of it."""
+    """Returns the model of a run, without its tokenizer."""
     from transformer_jax.inference.runs import FAMILY_NAMES, is_ngram_run
 
     if is_ngram_run(run):
@@ -96,7 +96,7 @@ def _print(result: "Result") -> None:
 
 
 def _summary(found: "Examination", title: str, seconds: float) -> list[str]:
-    """Lines about the model, and reasons why other laws were not checked."""
+    """Returns lines about the model, and why other laws were not checked."""
     import jax
 
     reasons: dict[str, list[str]] = {}
@@ -114,6 +114,6 @@ def _summary(found: "Examination", title: str, seconds: float) -> list[str]:
 
 
 def _complaint(found: "Examination") -> str:
-    """The broken laws in one line."""
+    """Returns the broken laws in one line."""
     each = "; ".join(f"{one.law}: {one.sentence.rstrip('.')} ({one.where})" for one in found.broken)
     return f"{plural(len(found.broken), 'law')} broken: {each}"

@@ -17,37 +17,37 @@ __all__ = ["Embed"]
 
 @dataclasses.dataclass(frozen=True)
 class Embed(LanguageFlags, PredictionCommand):
-    """Write embeddings of lines of text, of their tokens or of pictures: .npz or .safetensors."""
+    """Write embeddings of lines of text, their tokens, or pictures: .npz or .safetensors."""
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of an encoder, a translator, an image model, or a model
     of images and texts."""
     file: tyro.conf.Positional[Path]
-    """Text file of any size; - is standard input. For an image model a folder of pictures, or a
-    file with the path of a picture in each line; for a model of images and texts a folder of
-    pictures or a text file."""
+    """Text file of any size; - is standard input. For an image model: a folder of pictures, or a
+    file with one path of a picture per line. For a model of images and texts: a folder of pictures
+    or a text file."""
     output: OutputPath = Path("vectors.npz")
-    """Output file with "vectors", and without pooling "offsets" of lines and token "ids"."""
+    """Output file with "vectors"; without pooling, also "offsets" of lines and token "ids"."""
     layers: str = "last"
-    """Layers: last, all, sum4 or concat4 (the last four), or a number; 0 is the embeddings."""
+    """Layers: last, all, sum4 or concat4 (the last four), or a number; 0 is the embedding layer."""
     pool: Literal["mean", "cls", "none"] | None = None
     """Pooling: mean over all tokens with [CLS] and [SEP], the first token ([CLS]), or none (one
-    vector per token). None is the pooling of a sentence encoder's own configuration, with its
-    default prompt, its final linear layer and its normalization, and else the mean."""
+    vector per token). None is the configuration of a sentence encoder, with its default prompt,
+    final linear layer and normalization, or else the mean."""
     prompt_name: str | None = None
-    """Prompt of a sentence encoder that goes before each line; None is its default prompt, where
-    --pool is not given."""
+    """Name of a sentence encoder's prompt, put before each line; None is its default prompt, unless
+    --pool is given."""
     prompt: str | None = None
-    """Text that goes before each line, instead of a prompt of the encoder."""
+    """Text to put before each line, instead of a prompt of the encoder."""
     max_tokens: Annotated[int, Range(1, 1_000_000)] | None = None
     """Maximum number of tokens in a batch, with padding; None depends on the device."""
     buffer_size: Annotated[int, Range(1, 10_000_000)] = 4096
-    """Number of lines that are read at a time, and in memory."""
+    """Number of lines to read at a time, and to hold in memory."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Writes the file, and prints a line about its content."""
+        """Writes the file, and prints a summary line."""
         from transformer_jax.cli.encoders import file_lines, layers_of
         from transformer_jax.cli.pictures import embed_pictures, reads_pictures
         from transformer_jax.inference.encoders import load_vectors, pool_of, prompt_of, skip_of

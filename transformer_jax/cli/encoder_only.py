@@ -1,4 +1,4 @@
-r"""Pre-train an encoder on any text, fine-tune it on labeled examples, train one of pictures.
+r"""Pre-train an encoder on any text, fine-tune it on labeled examples, train an image encoder.
 
     python -m experiments.encoder_only pretrain python-docs
     python -m experiments.encoder_only pretrain small --data.text corpus.txt
@@ -11,7 +11,7 @@ r"""Pre-train an encoder on any text, fine-tune it on labeled examples, train on
     python -m experiments.encoder_only glue SST-2=runs/classify MRPC=runs/pair
 
 ``COMMAND NAME --help`` lists every setting. Pre-training ends with MLM and sentence-pair accuracy
-beside trivial baselines; fine-tuning and image classifiers with the scores of their task on
+next to trivial baselines; fine-tuning and image classification end with the scores of the task on
 validation and test examples.
 """
 
@@ -36,7 +36,7 @@ class Glue(Configuration, group="--"):
 
 
 def glue(arguments: Sequence[str], program: str) -> int:
-    """Prints the published rows and that of the runs."""
+    """Prints the published rows and the row of the runs."""
     asked = parse_flags(Glue, program, arguments)
     from transformer_jax.recipes import glue_table
 

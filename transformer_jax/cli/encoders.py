@@ -1,4 +1,4 @@
-"""Shared by the commands for encoders: lines of input, and rows of results."""
+"""Input lines and result rows, shared by the commands for encoders."""
 
 import itertools
 import sys
@@ -16,10 +16,10 @@ __all__ = ["file_lines", "given_lines", "layers_of", "windows", "write"]
 
 
 def layers_of(text: str) -> "Layers":
-    """The value of ``--layers``.
+    """Parses the value of ``--layers``.
 
     Raises:
-        ConfigError: It is neither a name nor a number.
+        ConfigError: The value is neither a known name nor a number.
 
     Example:
         >>> layers_of("concat4"), layers_of("2")
@@ -43,7 +43,7 @@ def file_lines(path: Path, flag: str = "") -> Iterator[str]:
 
 
 def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of a name for messages and a text, from the command line or standard input."""
+    """Yields texts from the command line or standard input, each after a name for messages."""
     for number, text in enumerate(texts, 1):
         yield f"text {number}", text
     if not texts:
@@ -52,7 +52,7 @@ def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of ``size`` items; of one item at a terminal.
+    """Yields lists of ``size`` items; of one item at a terminal.
 
     Example:
         >>> list(windows("abc", 2))
@@ -64,7 +64,7 @@ def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def write(*cells: str) -> None:
-    """Print one row of tab-separated cells in UTF-8, whatever the locale.
+    """Print one row of tab-separated cells in UTF-8, regardless of the locale.
 
     Tabs and line ends within a cell become blanks.
     """

@@ -1,4 +1,4 @@
-"""The flags that choose what computes a model: JAX, or another engine."""
+"""The flags that choose the engine of a model: JAX or CTranslate2."""
 
 import contextlib
 import dataclasses
@@ -20,24 +20,24 @@ __all__ = ["EngineCommand"]
 class EngineCommand(PredictionCommand):
     """A command that computes with JAX, or with CTranslate2 on a CPU."""
 
-    # Flags that CTranslate2 does not have, and why.
+    # Flags that CTranslate2 does not support, and why.
     NOT_THERE: ClassVar[dict[str, str]] = {
-        "adapter": "computes plain weights (the command merge makes them)",
-        "min_p": "has no such sampling",
-        "trace": "does not tell what else was probable",
-        "exhaustive": "scores no beginnings of texts",
-        "beam_tree": "does not tell what else was probable",
-        "generation_config": "has a search of its own",
-        "mesh": "computes on one machine's CPU",
-        "prompt_lookup_num_tokens": "drafts no tokens",
-        "context": "computes the model as it was trained",
-        "rope_interpolation": "computes the model as it was trained",
-        "dtype": "has --compute for that",
+        "adapter": "computes plain weights only (the command merge creates them)",
+        "min_p": "has no such option of sampling",
+        "trace": "does not return alternative tokens",
+        "exhaustive": "does not score the start of a text",
+        "beam_tree": "does not return alternative tokens",
+        "generation_config": "has its own search",
+        "mesh": "runs on the CPU of one machine",
+        "prompt_lookup_num_tokens": "does not draft tokens",
+        "context": "runs the model as it was trained",
+        "rope_interpolation": "runs the model as it was trained",
+        "dtype": "has --compute instead",
     }
 
     engine: Literal["jax", "ctranslate2"] = "jax"
-    """ctranslate2: decode with CTranslate2 on the CPU. The model is exported once, beside the run;
-    beam search ends when --num-beams hypotheses have ended."""
+    """ctranslate2: decode with CTranslate2 on the CPU. The model is exported once, next to the run;
+    beam search ends when --num-beams hypotheses are complete."""
     compute: (
         Literal[
             "float32", "bfloat16", "float16", "int16",
@@ -52,20 +52,20 @@ class EngineCommand(PredictionCommand):
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Context in which the command's runs are loaded, if its flags go with the engine.
+        """Context manager: loads the command's runs on the chosen engine.
 
         Raises:
-            ConfigError: A flag of the other engine.
+            ConfigError: A flag is for the other engine.
         """
         self.check_engine()
         with super().loading():
             yield
 
     def check_engine(self) -> None:
-        """Refuse flags that the engine does not have.
+        """Refuse flags that the engine does not support.
 
         Raises:
-            ConfigError: It names the flag, and says why.
+            ConfigError: The message names the flag and the reason.
         """
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         if self.engine == "jax":
@@ -83,7 +83,7 @@ class EngineCommand(PredictionCommand):
                 )
 
     def engine_config(self) -> "EngineConfig":
-        """Returns the CTranslate2 settings of the flags."""
+        """Returns the CTranslate2 settings."""
         from transformer_jax.inference.engines import EngineConfig
 
         told = lambda folder, said: wrote(folder, what=said)

@@ -22,19 +22,19 @@ from transformer_jax.core.errors import DataError, Stopped, UserError
 
 __all__ = ["guarded", "leave", "plain_warnings", "run_and_leave", "run_log", "terminated"]
 
-# Errors that say something about the machine, whichever file they come from.
+# Errors about the machine, regardless of the file.
 _MENDABLE = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EBADF),
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE),
 }
 _log: Path | None = None
-_PATIENCE = 10.0  # seconds that a signal waits for the end of imports
+_PATIENCE = 10.0  # seconds that a signal waits for imports to finish
 _IMPORTS = "<frozen importlib._bootstrap>"  # the file of frames that import a module
 _Handler = Callable[[int, FrameType | None], None]
 
 
 def run_log(path: Path | None) -> None:
-    """Set the file for tracebacks of internal errors; None writes none."""
+    """Set the file for tracebacks of internal errors; None disables them."""
     global _log
     _log = path
 
@@ -42,13 +42,14 @@ def run_log(path: Path | None) -> None:
 def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
     """Run ``command`` and return its exit code; an exception becomes one line on stderr.
 
-    A ``UserError`` gives its own code, a signal 128 + its number (SIGUSR1 75), a closed pipe
-    (``| head``) 141.
-    An internal error gives 1, and its line names the file with the traceback.
+    The exit code is the error's own for a ``UserError``, 128 + number for a signal (75 for
+    SIGUSR1), and 141 for a closed pipe (``| head``). An internal error gives 1, and its line names
+    the file with the traceback.
 
     Args:
-        command: The work; its result, or 0, is the exit code.
-        debug: Whether exceptions pass with their traceback; TRANSFORMER_JAX_DEBUG=1 does the same.
+        command: The work; it returns the exit code, or None for 0.
+        debug: Whether to raise exceptions with their traceback; TRANSFORMER_JAX_DEBUG=1 does the
+            same.
     """
     debug = debug or os.environ.get("TRANSFORMER_JAX_DEBUG", "0") == "1"
     try:
@@ -63,7 +64,7 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
         _say("interrupted")
     except BrokenPipeError:
         code = 128 + signal.SIGPIPE
-        silence(sys.stdout)  # Python flushes it once more at the end and must not fail then
+        silence(sys.stdout)  # Python flushes it again at exit, which must not fail
     except (UserError, Stopped) as error:
         if debug:
             raise
@@ -85,7 +86,7 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
 
 
 def _ended(code: int) -> int:
-    """The exit code of a command after its last output is written."""
+    """Flushes the output of a command and returns its exit code."""
     try:
         if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
@@ -100,10 +101,10 @@ def _ended(code: int) -> int:
 
 @contextlib.contextmanager
 def terminated(message: str) -> Iterator[None]:
-    """Context in which SIGTERM and SIGUSR1 raise ``Stopped``, so that cleanup runs.
+    """Context manager: SIGTERM and SIGUSR1 raise ``Stopped``, so that cleanup runs.
 
-    Only the main thread receives signals; in other threads the context does nothing. A handler
-    that other code installs meanwhile stays, such as that of JAX with several processes.
+    Only the main thread receives signals; in other threads this does nothing. A handler that other
+    code installs meanwhile stays in place, such as JAX's with several processes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -120,14 +121,14 @@ def terminated(message: str) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # None is a handler that was not installed from Python; it cannot be restored.
+            # None stands for a handler that was not installed from Python; it cannot be restored.
             if handler is not None and signal.getsignal(number) is stop:
                 signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def _interrupted_between_imports() -> Iterator[None]:
-    """Context in which Ctrl-C waits until no module is being imported."""
+    """Context manager: Ctrl-C waits until no module is being imported."""
     usual = signal.default_int_handler
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGINT) is not usual:
@@ -143,10 +144,10 @@ def _interrupted_between_imports() -> Iterator[None]:
 
 
 def _between_imports(handler: _Handler) -> _Handler:
-    """Returns a handler of signals that waits until no module is being imported.
+    """Returns a signal handler that waits until no module is being imported.
 
-    Compiled modules, such as those of jaxlib, crash where an exception interrupts their first
-    moment. What is imported longer than 10 seconds is interrupted.
+    Compiled modules, such as jaxlib's, crash if an exception interrupts their initialization. An
+    import that takes longer than 10 seconds is interrupted.
     """
     deadline: float | None = None
 
@@ -172,7 +173,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Sends this process a signal in a moment."""
+    """Sends this process a signal after a short delay."""
     timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
     timer.daemon = True
     timer.start()
@@ -188,9 +189,9 @@ class _Plain(logging.Handler):
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Context in which each warning, of any package, is one line with its message only.
+    """Context manager: each warning of any package is one line with only its message.
 
-    Other handlers of the root logger, and settings such as JAX_LOGGING_LEVEL, stay as they are.
+    Other handlers of the root logger, and settings such as JAX_LOGGING_LEVEL, are unchanged.
     """
     handler, root, shown = _Plain(logging.WARNING), logging.getLogger(), warnings.showwarning
     root.addHandler(handler)
@@ -208,10 +209,10 @@ def plain_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_signal_lost() -> Iterator[None]:
-    """Context that sends a signal again if the exception that it raised was discarded.
+    """Context manager: sends a signal again if the exception that it raised was discarded.
 
     Python prints and discards exceptions in ``__del__`` and in callbacks of the garbage collector,
-    such as that of JAX. A Ctrl-C during one of these would be lost.
+    such as JAX's. A Ctrl-C during one of these would be lost.
     """
     discard, active = sys.unraisablehook, True
 
@@ -220,7 +221,7 @@ def _no_signal_lost() -> Iterator[None]:
         if number is None:
             discard(lost)
             return
-        # At once, it would be raised in this callback and discarded as well.
+        # Sent immediately, it would be raised in this callback and also discarded.
         _send_again(number)
 
     sys.unraisablehook = again
@@ -228,7 +229,7 @@ def _no_signal_lost() -> Iterator[None]:
         yield
     finally:
         active = False
-        if sys.unraisablehook is again:  # other code may have installed another hook, as for Orbax
+        if sys.unraisablehook is again:  # other code may have installed another hook, as Orbax does
             sys.unraisablehook = discard
 
 
@@ -259,18 +260,17 @@ def _of_ours(error: Exception) -> str:
 
 
 def run_and_leave(main: Callable[[], int]) -> None:
-    """Runs the ``main`` of a program, whatever its standard streams are, and exits."""
+    """Runs the ``main`` of a program with usable standard streams, and exits."""
     open_streams()
     leave(_ended(main()))
 
 
 def leave(code: int) -> None:
-    """Exit with ``code``; after a failure or a signal, do not wait for threads or processes.
+    """Exit with ``code``; after a failure or signal, without waiting for threads or processes.
 
-    An orderly exit waits at the barrier of ``jax.distributed``, which the other processes never
-    reach after an error, and for threads that compile for minutes and cannot be interrupted. All
-    files are closed before this call. A finished run does not wait for background compilation
-    either.
+    A normal exit waits at the barrier of ``jax.distributed``, which the other processes never reach
+    after an error, and for threads that compile for minutes and cannot be interrupted. All files
+    are closed before this call. A finished run does not wait for background compilation either.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, UserError, AttributeError):

@@ -21,14 +21,14 @@ __all__ = ["Evaluate", "evaluate", "evaluation_kinds"]
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate(PredictionCommand):
-    """Evaluate a run; its recipe adds the flags that say on what."""
+    """Evaluate a run; its recipe adds the flags for the data."""
 
     run: tyro.conf.Positional[str]
     """The run directory."""
     checkpoint: str = "best"
     """best, last, a step, or average:N (the mean of the last N)."""
     output: str | None = None
-    """Output file: of texts one per line, of scores JSON."""
+    """Output file: texts, one per line, or scores as JSON."""
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def evaluation_flags(recipe: str) -> type:
 
 
 def evaluation_kinds(recipes: Sequence[str]) -> dict[str, type]:
-    """Returns the dataclasses of the flags of ``evaluate`` by the title of their recipe."""
+    """Returns the flags of ``evaluate`` as dataclasses, by the title of their recipe."""
     evaluable = [recipe for recipe in map(get_recipe, recipes) if recipe.evaluation is not None]
     return {recipe.title: evaluation_flags(recipe.name) for recipe in evaluable}
 
@@ -57,7 +57,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
         program: The command, for messages.
 
     Raises:
-        ConfigError: There is no such run, a flag is for runs of another kind, or the run has no
+        ConfigError: The run does not exist, a flag is for runs of another kind, or the run has no
             evaluation.
     """
     from transformer_jax.inference.runs import open_directory
@@ -89,7 +89,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
 
 
 def _parse_by_any(recipes: Sequence[str], arguments: Sequence[str], program: str) -> None:
-    """Parses flags by the first recipe that has all of them, which refuses a wrong value."""
+    """Parses flags with the first recipe that has all of them, which refuses wrong values."""
     flags = _flags_in(arguments)
     for recipe in map(get_recipe, recipes):
         if recipe.evaluation and flags <= {*flags_of(evaluation_flags(recipe.name))}:
@@ -104,7 +104,7 @@ def _flags_in(arguments: Sequence[str]) -> set[str]:
 
 
 def _refuse_flags_of_others(path: str, recipe: Recipe, arguments: Sequence[str]) -> None:
-    """Refuses flags of other recipes; the message names these recipes and the valid flags."""
+    """Refuses flags of other recipes; the message names those recipes and the valid flags."""
     known = flags_of(evaluation_flags(recipe.name))
     for flag in sorted(_flags_in(arguments) - {*known}):
         titles = [

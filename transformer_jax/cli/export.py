@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Export", "usual_dtype"]
 
-# Files that exports write.
+# File names that exports write.
 WRITTEN = (
     "config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json",
     "target_tokenizer.json", "chat_template.jinja",
@@ -43,13 +43,14 @@ class Export(RunCommand):
     output: tyro.conf.Positional[OutputPath]
     """Output folder."""
     format: Literal["hf", "peft", "ctranslate2", "stablehlo"] = "hf"
-    """hf: config.json and model.safetensors for transformers; peft: the adapters of a run without
-    their base, for PEFT; ctranslate2: for that engine; stablehlo: programs that JAX runs without
-    this library."""
+    """hf: config.json and model.safetensors for transformers. peft: the adapters of a run, without
+    the base, for PEFT. ctranslate2: a model for that engine. stablehlo: programs that JAX runs
+    without this library."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Data type of the weights, for hf; None is that of the original checkpoint, else float32."""
+    """Data type of the weights, for hf; None is that of the original checkpoint, or else
+    float32."""
     max_shard_size: Annotated[float, Range(above=0, most=1e6)] | None = None
     """Maximum size of a file in gigabytes, for hf; None is a single file."""
     length: Annotated[int, Range(1, 1_000_000)] | None = None
@@ -59,7 +60,7 @@ class Export(RunCommand):
 
     def __call__(self) -> int:
         """Exports the model and prints what was written."""
-        output = Path(os.path.realpath(self.output))  # a link stays one
+        output = Path(os.path.realpath(self.output))  # keeps a link to the folder
         try:
             restore_folder(output)
             self.check()
@@ -74,7 +75,7 @@ class Export(RunCommand):
         return 0
 
     def write(self, output: Path) -> str:
-        """Write the export into a new folder; returns a line about it."""
+        """Writes the export into a new folder; returns a summary line."""
         if self.format == "peft":
             from transformer_jax.inference.merging import export_peft
 
@@ -92,7 +93,7 @@ class Export(RunCommand):
         directory = open_directory(self.run)
         kind, fields = refuse_others(directory, tuple(FAMILY_NAMES)), directory.read_config()
         if kind == "ngram":
-            raise ConfigError(f"{self.run}: an n-gram model, which no other software reads")
+            raise ConfigError(f"{self.run}: an n-gram model, which no other software can read")
         model, published = model_of(fields, kind), fields.get("published") or {}
         self.refuse(model, published)  # before anything is loaded
         (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
@@ -121,19 +122,19 @@ class Export(RunCommand):
         return said
 
     def write_sentences(self, output: Path, source: Path, fields: Mapping[str, Any]) -> None:
-        """Write the pooling of a sentence encoder, or print that it cannot be written."""
+        """Writes the pooling of a sentence encoder, or notes that it cannot be written."""
         from transformer_jax.interop.sentences import write_sentence_files
 
         if not write_sentence_files(output, source, fields, self.dtype):
             print(
-                f"note: how {self.run} makes vectors of sentences is not written: it has other "
-                f"parts than pooling, a linear map and normalizing, or an earlier version "
-                f"converted it (then convert it anew)",
+                f"note: the sentence-encoder configuration of {self.run} is not exported: it has "
+                f"parts other than pooling, a linear layer and normalization, or was converted "
+                f"by an earlier version (then convert it again)",
                 file=sys.stderr,
             )
 
     def write_other(self, what: tuple[Any, ...], start: "TextStart | None") -> str:
-        """Write CTranslate2 or StableHLO; returns a line about it."""
+        """Writes CTranslate2 or StableHLO; returns a summary line."""
         if self.format == "ctranslate2":
             from transformer_jax.interop.ctranslate2 import write_ctranslate2
 
@@ -143,7 +144,7 @@ class Export(RunCommand):
         return write_stablehlo(*what, length=self.length)
 
     def refuse(self, model: "Model", published: Mapping[str, Any]) -> None:
-        """Refuse a model that the format cannot hold.
+        """Refuses a model that the format cannot represent.
 
         Raises:
             ConfigError: The model is unsupported, or a package is missing.
@@ -162,10 +163,10 @@ class Export(RunCommand):
             check_stablehlo(model, self.length)
 
     def check(self) -> None:
-        """Refuse flags without effect and folders that would be overwritten.
+        """Refuses flags without effect and folders that would be overwritten.
 
         Raises:
-            ConfigError: A flag of another format, a size of zero, or a folder that is not empty.
+            ConfigError: A flag is for another format, a size is zero, or the folder is not empty.
         """
         for flag, of, given in (
             ("--dtype", "hf", self.dtype is not None),
@@ -177,7 +178,7 @@ class Export(RunCommand):
         if self.output.exists() and not self.output.is_dir():
             raise ConfigError(f"{self.output}: is a file: name a folder")
         if self.output.resolve() == self.run.resolve():
-            raise ConfigError(f"{self.output}: is what is to be exported: choose another folder")
+            raise ConfigError(f"{self.output}: is the model to export: choose another folder")
         if not self.output.is_dir() or not any(self.output.iterdir()):
             return
         if not self.overwrite:
@@ -187,12 +188,12 @@ class Export(RunCommand):
         for path in self.output.iterdir():
             if not self.wrote(path):
                 raise ConfigError(
-                    f"{self.output}: holds {path.name}, which no export wrote: choose another "
-                    f"folder, or delete it yourself"
+                    f"{self.output}: contains {path.name}, which no export wrote: choose "
+                    f"another folder, or delete it yourself"
                 )
 
     def wrote(self, path: Path) -> bool:
-        """Returns whether a file or directory can be from an earlier export."""
+        """Returns whether a file or directory may be from an earlier export."""
         from transformer_jax.interop.sentences import written_names
 
         if path.is_file() and any(path.match(pattern) for pattern in WRITTEN):
@@ -207,7 +208,7 @@ class Export(RunCommand):
 def _with_preprocessor(
     published: Mapping[str, Any], fields: Mapping[str, Any], model: Any
 ) -> Mapping[str, Any]:
-    """The record of a published model, or of pictures as a run here reads them."""
+    """Returns the record of a published model, or of how a run trained here reads pictures."""
     if model.kind != "image" or "preprocessing" not in fields:
         return published
     from transformer_jax.inference.images import pictures_of
@@ -218,7 +219,7 @@ def _with_preprocessor(
 
 
 def _remove_earlier_drafts(output: Path) -> None:
-    """Removes drafts of dead processes under the names that version 0.1 gave them."""
+    """Removes drafts of dead processes, named as in version 0.1."""
     for path in output.parent.glob(f".{glob.escape(output.name)}.*"):
         number = path.name.rpartition(".")[2]
         if number.isdecimal() and path.is_dir() and process_started(int(number)) is None:
@@ -226,7 +227,7 @@ def _remove_earlier_drafts(output: Path) -> None:
 
 
 def usual_dtype(published: Mapping[str, Any]) -> Literal["float32", "bfloat16", "float16"]:
-    """The data type of a Hugging Face checkpoint; float32 for models trained here.
+    """Returns the data type of a Hugging Face checkpoint; float32 for models trained here.
 
     Example:
         >>> usual_dtype({"fields": {"torch_dtype": "bfloat16"}}), usual_dtype({})
@@ -238,12 +239,12 @@ def usual_dtype(published: Mapping[str, Any]) -> Literal["float32", "bfloat16", 
 
 
 def write_preprocessing(output: Path, fields: Mapping[str, Any], model: Any) -> None:
-    """Writes how the pictures of a run trained here become what its model reads, if it reads any.
+    """Writes the image preprocessing of a run trained here, if its model reads pictures.
 
     Args:
         output: The folder.
         fields: ``config.json`` of the run.
-        model: What is written.
+        model: The exported model.
     """
     stored = fields.get("preprocessing")
     if not isinstance(stored, dict):

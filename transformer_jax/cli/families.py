@@ -1,4 +1,4 @@
-"""Training commands of ``transformer-jax``, such as ``train``: the family's entry point.
+"""Training commands of ``transformer-jax``, such as ``train``, dispatched to the family of the run.
 
 ``train``, ``pretrain`` and ``finetune`` find the family by the name of the run, or by the file of
 ``--config``; ``resume`` and ``evaluate`` find it by the run directory.
@@ -25,7 +25,7 @@ from transformer_jax.recipes.registry import named_runs, recipe_of
 
 __all__ = ["COMMANDS", "flag_kinds", "main", "training_runs"]
 
-# Commands, with the families that have them.
+# Training commands with their families.
 COMMANDS = {
     "train": ("seq2seq", "decoder_only", "encoder_only"),
     "pretrain": ("encoder_only", "seq2seq"),
@@ -54,19 +54,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def training_runs(command: str) -> dict[str, tuple[str, Any]]:
-    """Returns the named runs that a command begins, each with a line about it.
+    """Returns the named runs of a command, each with a one-line description.
 
     Args:
-        command: A training command; one that begins no run has none.
+        command: A training command; only one that starts runs has any.
     """
     return {name: run for runs in _runs(command).values() for name, run in runs.items()}
 
 
 def flag_kinds(command: str) -> dict[str, Any]:
-    """Returns the dataclasses of the flags of a command that takes a run, by what the run is.
+    """Returns the flags of a command that takes a run as dataclasses, by the kind of run.
 
     Args:
-        command: A training command; one that begins runs has none.
+        command: A training command; one that starts runs has none.
     """
     if command == "resume":
         return {"runs": training.resume_flags()}
@@ -76,7 +76,7 @@ def flag_kinds(command: str) -> dict[str, Any]:
 
 
 def _runs(command: str) -> dict[str, dict[str, tuple[str, Any]]]:
-    """The named runs of a command by what they train."""
+    """Returns the named runs of a command by the model that they train."""
     found = {}
     for module in COMMANDS[command]:
         if recipes := _family(module).commands.get(command):
@@ -92,7 +92,7 @@ def _help(command: str) -> str:
 
 
 def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
-    """The family that a command trains, renamed to this program."""
+    """Returns the family that a command trains, under the name of this program."""
     modules = COMMANDS[command]
     if command not in ("resume", "evaluate", "glue"):
         return _by_config(command, arguments) or _by_name(command, arguments, modules)
@@ -115,10 +115,10 @@ def _family(module: str) -> training.TrainingProgram:
 
 
 def _by_config(command: str, arguments: list[str]) -> training.TrainingProgram | None:
-    """The family with the settings of the file after --config; None if there is none.
+    """Returns the family of the settings in the file after --config; None without the flag.
 
     Raises:
-        ConfigError: Another command begins such a run; the message names it.
+        ConfigError: Another command starts this kind of run; the message names it.
     """
     _, file = config_file(arguments)
     if file is None:
@@ -129,7 +129,7 @@ def _by_config(command: str, arguments: list[str]) -> training.TrainingProgram |
         return family
     own = next(own for own, begun in family.commands.items() if recipe.name in begun)
     raise ConfigError(
-        f"--config {file}: the settings of {recipe.title}, which {command} does not begin: use "
+        f"--config {file}: the settings of {recipe.title}, which {command} does not start: use "
         f"{command_line(own, '--config', file)}"
     )
 
@@ -137,18 +137,18 @@ def _by_config(command: str, arguments: list[str]) -> training.TrainingProgram |
 def _by_name(
     command: str, arguments: list[str], modules: Sequence[str]
 ) -> training.TrainingProgram:
-    """The family with the named run of the first argument."""
+    """Returns the family with the named run in the first argument."""
     families = [_family(module) for module in modules]
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if name is not None:
         name = RUNS.get(command, {}).get(name, name)
-        # Recipes are imported one after another, up to the one that has the named run.
+        # Recipes are imported one by one, up to the one that has the named run.
         for family in families:
             if any(name in named_runs(recipe) for recipe in family.commands[command]):
                 return family
     known = named_runs(*(recipe for family in families for recipe in family.commands[command]))
     if name is not None:
-        raise ConfigError(f"no configuration is called {name}: {near(name, known)}")
+        raise ConfigError(f"unknown configuration {name}: {near(name, known)}")
     raise ConfigError(
         f"{command} needs the name of a configuration first, or --config FILE; there are "
         f"{', '.join(known)}"
@@ -156,15 +156,15 @@ def _by_name(
 
 
 def _of_run(path: Path) -> str:
-    """The family of the run of a directory."""
+    """Returns the family of the run in a directory."""
     return _module_of(path, _recipe_of(path))
 
 
 def _recipe_of(path: Path) -> Recipe:
-    """The recipe of the run of a directory or a ``config.json``.
+    """Returns the recipe of the run in a directory or a ``config.json``.
 
-    A file that was changed after training is refused where the run is opened, which knows whether
-    that is allowed.
+    A file that was changed after training is accepted here; opening the run refuses it, unless that
+    is allowed.
     """
     from transformer_jax.inference.runs import open_directory
     from transformer_jax.runs.run_directory import ConfigFile
@@ -174,7 +174,7 @@ def _recipe_of(path: Path) -> Recipe:
 
 
 def _module_of(path: Path, recipe: Recipe) -> str:
-    """The family of a recipe; the path is for the message that there is none."""
+    """Returns the family of a recipe; ``path`` is for the message if it has none."""
     for module in COMMANDS["resume"]:
         if recipe.name in _family(module).recipes:
             return module

@@ -1,4 +1,4 @@
-"""Flags from configurations: a flag for each field, with its comment, range and choices."""
+"""Flags from configurations: a flag per field, with its comment, range and choices."""
 
 import dataclasses
 import types
@@ -41,16 +41,17 @@ def parse(
     default: Any = None,
     description: str | None = None,
 ) -> Any:
-    """Returns the configuration that flags describe.
+    """Returns the configuration specified by flags.
 
-    Invalid words are passed on unchanged, so that the configuration refuses them as in Python.
+    Invalid words are passed on unchanged, so that the configuration refuses them as it does in
+    Python.
 
     Args:
         kind: A subclass of ``Configuration``.
         program: The command, for messages.
         arguments: Its flags and positional arguments.
         default: A configuration with the values of absent flags.
-        description: The text of ``--help`` before the flags; None is that of ``kind``.
+        description: The text of ``--help`` before the flags; None is the docstring of ``kind``.
 
     Raises:
         ConfigError: A flag or a value is invalid.
@@ -115,7 +116,7 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
         )
 
     def make(**values: Any) -> Any:
-        check_fields(cls, values)  # before types are enforced, as in tests
+        check_fields(cls, values)  # before types are checked, as in tests
         return cls(**values)
 
     make.__doc__ = cls.__doc__
@@ -134,7 +135,7 @@ def _default(info: StructTypeInfo, field: "dataclasses.Field[Any]") -> Any:
 
 
 def _with_reader(kind: Any) -> Any:
-    """Returns a field's type with a parser of words; switches and groups keep theirs."""
+    """Returns a field's type with a parser of words; switches and groups are unchanged."""
     plain, marks = kind, ()
     if typing.get_origin(kind) is Annotated:
         plain, *rest = typing.get_args(kind)
@@ -166,7 +167,7 @@ def _alternatives(kind: Any) -> list[Any]:
 
 
 def _items(kind: Any, number: int) -> list[list[Any]]:
-    """Returns the alternative types of each value of a tuple."""
+    """Returns the alternative types of each item of a tuple."""
     parts = typing.get_args(kind)
     if parts[1:] == (...,):
         return [_alternatives(parts[0])] * number
@@ -181,7 +182,7 @@ def _value(parts: Sequence[Any], lists: Sequence[Any], words: Sequence[str]) -> 
 
 
 def _scalar(parts: Sequence[Any], word: str) -> Any:
-    """Returns the word as the first type that fits; the word itself if none fits."""
+    """Converts the word to the first type that fits; returns the word itself if none fits."""
     for part in parts:
         if part is types.NoneType and word == "None":
             return None
@@ -221,7 +222,7 @@ def _metavar(parts: Sequence[Any], lists: Sequence[Any]) -> str:
 
 
 def _flag(kind: Any, path: str, arguments: Sequence[str]) -> str:
-    """Returns the flag of a field; if several have the same path, the one in ``arguments``."""
+    """Returns the flag of a field; if several share a path, the one in ``arguments``."""
     if path.startswith("--"):
         places = [field.name for field in dataclasses.fields(kind) if positional(field)]
         return next((name for name in places if path == f"--{name.replace('_', '-')}"), path)

@@ -23,9 +23,9 @@ class FillMask(PredictionCommand):
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a pre-trained encoder."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Texts with one [MASK] or more; without any, the lines of standard input."""
+    """Texts with at least one [MASK]; without any, the lines of standard input."""
     top: Count = 5
-    """Number of predictions for each mask."""
+    """Number of predictions per mask."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
@@ -43,10 +43,10 @@ class FillMask(PredictionCommand):
         if refuse_others(run, ("encoder", "encoder-task")) == "encoder-task":
             task = task_of(run)
             begun = task.get("init_from")
-            hint = f"use the run that it was initialized from, {begun}" if begun else "trained anew"
+            hint = f"use the run that it was initialized from, {begun}" if begun else "pre-train"
             raise ConfigError(
-                f"{self.run}: fine-tuned for the task {task['kind']}, it has no masked-LM head any "
-                f"more: {hint}"
+                f"{self.run}: fine-tuned for the task {task['kind']}, it no longer has a masked-LM "
+                f"head: {hint}"
             )
         if run.read_config().get("masking", {}) is None:
             raise ConfigError(

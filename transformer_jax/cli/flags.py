@@ -64,7 +64,7 @@ def flag_of(kind: type, name: str, prefix: str = "") -> str:
 
 
 def own_flag(kind: type, name: str) -> Flag:
-    """Returns what a field declares of its flags.
+    """Returns the ``Flag`` that a field declares.
 
     Args:
         kind: The dataclass.
@@ -75,7 +75,7 @@ def own_flag(kind: type, name: str) -> Flag:
 
 
 def flag_types(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each flag of a dataclass and of nested ones, without dashes, and the type of its values."""
+    """Yields the flags of a dataclass and of nested ones, without dashes, with types of values."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if positional(field):
@@ -89,9 +89,9 @@ def flag_types(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def together(kind: type, arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command, of which a repeated flag of several values has all of them.
+    """Returns the arguments with repeated flags of several values merged into one.
 
-    Without this, the last occurrence alone would count. They come last, before a lone ``--``.
+    Otherwise only the last occurrence would count. Merged flags come last, before a lone ``--``.
 
     Args:
         kind: The dataclass of the command; flags of nested dataclasses are dotted.
@@ -102,7 +102,7 @@ def together(kind: type, arguments: Sequence[str]) -> list[str]:
         >>> together(kind, ["run", "--stop", "a", "b", "--seed", "1", "--stop=c"])
         ['run', '--seed', '1', '--stop', 'a', 'b', 'c']
     """
-    # Of a flag with a fixed number of values the last occurrence counts.
+    # For a flag with a fixed number of values, the last occurrence counts.
     several = {
         flag
         for flag, hint in flag_types(kind)
@@ -111,7 +111,7 @@ def together(kind: type, arguments: Sequence[str]) -> list[str]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept: list[str] = []
     found: dict[str, list[list[str]]] = {}
-    open_flag: list[str] | None = None  # the values of the flag that is read
+    open_flag: list[str] | None = None  # the values of the current flag
     for argument in arguments[:end]:
         name, equals, value = argument.partition("=")
         flag = name[2:].replace("_", "-") if name.startswith("--") else ""
@@ -162,7 +162,7 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
 
 
 def in_one_line(parse: Callable[[], T], see: str) -> T:
-    """The result of ``parse``; an error message that it prints becomes one line.
+    """Returns the result of ``parse``; reduces an error message that it prints to one line.
 
     Args:
         parse: A parser that prints a framed message and raises ``SystemExit``, as tyro does.
@@ -182,14 +182,14 @@ def in_one_line(parse: Callable[[], T], see: str) -> T:
 
 
 def _one_line(box: str, see: str) -> str:
-    """The text of a framed message up to its first rule, as one line."""
+    """Returns the text of a framed message up to its first rule, as one line."""
     words: list[str] = []
     for line in box.splitlines():
         text = line.strip().strip("│╭╮╰╯─ ")
         if words and set(line.strip()) <= set("│╭╮╰╯─ "):
             break
         words.append(text + ":" if line.startswith("╭") and text else text)
-    if words[1:] and words[0] and words[1].startswith(words[0]):  # the frame's title, once more
+    if words[1:] and words[0] and words[1].startswith(words[0]):  # repeats the frame's title
         del words[0]
     return f"{' '.join(word for word in words if word)} (see {see} --help)"
 

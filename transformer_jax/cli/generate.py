@@ -31,7 +31,7 @@ TextFlags: Any = generation_flags(
     GenerationConfig(max_new_tokens=NEW_TOKENS),
     *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
     *("no_repeat_ngram_size", "stop", "num_return_sequences", "seed", "num_beams"),
-    num_beams="above 1 is beam search instead of sampling; None is 1",
+    num_beams="more than 1 is beam search instead of sampling; None is 1",
 )
 
 
@@ -42,47 +42,47 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a language model."""
     prompt: tyro.conf.Positional[str | None] = None
-    """The prompt; an empty one generates from the start token. Without it, and without --prompts
-    or --requests, each line of standard input is a prompt."""
+    """The prompt; an empty one generates from the start token. Without a prompt, --prompts and
+    --requests, each line of standard input is a prompt."""
     prompts: Path | None = None
-    """File with one prompt per line, instead of a prompt; - is standard input."""
+    """File with one prompt per line; - is standard input."""
     requests: Path | None = None
-    """JSON lines with "prompt", or the "messages" of a conversation that is answered, and
-    generation settings, instead; - is standard input."""
+    """JSON lines with "prompt", or the "messages" of a conversation to answer, and generation
+    settings; - is standard input."""
     adapter: tuple[str, ...] = ()
     """Adapters, NAME=PATH: runs trained on this model with --lora.rank, or folders in PEFT's
-    format. "adapter" in a line of --requests chooses one by its name, null the model alone. A
-    single one is for all prompts, and needs no name."""
+    format. "adapter" in a line of --requests chooses one by its name; null is the model without
+    adapters. A single adapter is used for all prompts, and needs no name."""
     json: bool = False
     """Write one JSON object per prompt, with log-probabilities and finish reasons."""
     tsv: bool = False
-    """Write a table with one row per text: prompt and sequence, both counted from 1, score, text
-    without its prompt (\\t, \\n and \\\\ stand for a tab, a line end and a backslash). With
+    """Write a table with one row per text: prompt and sequence (both numbered from 1), score, text
+    without the prompt (\\t, \\n and \\\\ stand for a tab, a line end and a backslash). With
     --num-beams, sequence 1 is the best."""
     trace: bool = False
     """Print the five most probable tokens of each step on standard error."""
     generation_config: Literal["native", "hf"] = "native"
-    """hf: decode as generate() of transformers does, with the checkpoint's generation config
-    for each setting that is None."""
+    """hf: decode like generate() of transformers; settings that are None come from the checkpoint's
+    generation config."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     batch_size: int = 32
     """Maximum number of prompts in a batch."""
     prompt_lookup_num_tokens: int = 0
-    """Prompt-lookup decoding: draft this many tokens; greedy texts stay the same, faster."""
+    """Prompt-lookup decoding: number of tokens to draft; greedy texts are the same, but faster."""
     too_long: Literal["truncate", "error"] = "truncate"
     """Prompts longer than the context: truncate their start, or stop with an error."""
     on_full_context: Literal["slide", "stop"] = "slide"
     """Action when the context is full: continue with its latter half (slide), or stop."""
     context: int | None = None
-    """Context length in tokens; may exceed that of training where positions allow it."""
+    """Context length in tokens; may exceed that of training if the positions allow it."""
     rope_interpolation: bool = False
     """RoPE position interpolation for contexts beyond training."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Data type of weights and computation; None is that of the run."""
 
     def __call__(self) -> int:
-        """Writes a single text as it is generated, and several prompt by prompt."""
+        """Prints a single text as it is generated, several texts prompt by prompt."""
         if self.generation_config == "hf":
             return self.by_generation_config()
         asked = self.asked()
@@ -92,7 +92,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         from transformer_jax.inference.runs import as_trained, is_ngram_run, open_directory
 
         prepare = as_trained(self.run, trim=False)
-        # Numbered here: the model gets one window of requests at a time.
+        # Number the requests here: the model gets one window of them at a time.
         asked = numbered([dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked])
         if is_ngram_run(open_directory(self.run)):
             self.check_counted()
@@ -116,10 +116,10 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
             chat = answering(self.run, model, template_of(self.run, chosen))
             model, asked = chat.language, [chat.request(one, prepare) for one in asked]
         if self.beam_tree is not None:
-            searched: Any = model  # n-gram models were refused
+            searched: Any = model  # n-gram models were refused above
             self.draw_tree(asked[0].prompt, *searched.beam_searcher(asked[0]))
         one = len(asked) == 1 and asked[0].num_return_sequences == 1 and asked[0].num_beams == 1
-        # The finish reason is known for whole texts only, and a note may depend on it.
+        # The finish reason, which a note may need, is known only for complete texts.
         if one and not (self.json or self.tsv or self.trace or asked[0].stop):
             self.show(model, asked[0])
         else:
@@ -130,7 +130,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
             written = texts(model, asked, write)
             missed = [request for request, met in written if request.stop and not met]
             self.note(missed, len(asked))
-        # An n-gram model reads any prompt.
+        # An n-gram model reads prompts of any length.
         counts, context = getattr(model, "counts", {}), getattr(model, "context", 0)
         if counts.get("cut"):
             note(
@@ -143,23 +143,25 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         """Returns whether the requests are conversations.
 
         Raises:
-            ConfigError: Some are and others not, whose texts end otherwise; or a flag that answers
-                do not have.
+            ConfigError: Requests of both kinds are mixed (their texts end differently), or a flag
+                does not apply to answers.
         """
         found = {request.messages is not None for request in asked}
         if len(found) > 1:
             raise ConfigError(
-                f"--requests {self.requests}: some lines have a prompt and others messages: give "
-                f"files of one kind"
+                f"--requests {self.requests}: some lines have a prompt, some have messages: use "
+                f"a file for each kind"
             )
         if True in found and self.prompt_lookup_num_tokens:
-            raise ConfigError("--prompt-lookup-num-tokens: answers to messages have none")
+            raise ConfigError(
+                "--prompt-lookup-num-tokens does not apply to answers to messages: leave it out"
+            )
         return True in found
 
     def language_model(
         self, shapes: "BatchingConfig", asked: "list[GenerationRequest]"
     ) -> "LanguageModel":
-        """The language model of the run, in its engine, which has what is ``asked`` for."""
+        """Loads the language model of the run on its engine, for the requests ``asked``."""
         if self.engine == "ctranslate2":
             from transformer_jax.inference.engines import load_engine_language
 
@@ -189,10 +191,10 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         )
 
     def asked(self) -> "list[GenerationRequest]":
-        """All requests, each with its settings.
+        """Returns all requests, each with its settings.
 
         Raises:
-            ConfigError: No prompts, or prompts in two ways; a setting out of its range.
+            ConfigError: Prompts are missing or given in two ways, or a setting is out of range.
             DataError: A file cannot be read.
         """
         from transformer_jax.decoding.requests import GenerationRequest
@@ -215,7 +217,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
                 raise ConfigError(f"--{flag} is {getattr(self, name)}: at least {least}")
         search: dict[str, Any] = {}
         if self.exhaustive is not None:
-            beams = max(2, self.num_return_sequences or 1)  # texts are ranked as by beam search
+            beams = max(2, self.num_return_sequences or 1)  # texts are ranked, as in beam search
             search = {"num_beams": beams, "max_new_tokens": self.exhaustive}
         adapter = chosen_for_all(self.adapters, self.requests)
         usual = self.generation(adapter=adapter, **search)
@@ -254,28 +256,28 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         return named_adapters(self.adapter)
 
     def check_request(self, request: "GenerationRequest") -> None:
-        """Refuses an adapter that ``--adapter`` does not name, and several texts with ``--trace``.
+        """Refuses an adapter that ``--adapter`` does not name, and ``--trace`` with several texts.
 
         Raises:
-            ConfigError: It is another, or there are several.
+            ConfigError: The adapter is unknown, or there are several texts.
         """
         check_choice(request.adapter, self.adapters)
         if self.trace and request.num_return_sequences > 1:
             raise ConfigError("--trace shows one text: leave out num_return_sequences")
 
     def by_generation_config(self) -> int:
-        """Writes the texts of ``generate()`` of transformers."""
+        """Writes texts as ``generate()`` of transformers would generate them."""
         from transformer_jax.cli.flags import refuse_flags
         from transformer_jax.inference.hf_generation import HFTextGenerator
         from transformer_jax.inference.load_run import load
 
         names = ("max_new_tokens", "num_beams", "num_return_sequences", "repetition_penalty",
                  "no_repeat_ngram_size")  # fmt: skip
-        # This decoding never samples, so temperature 0 agrees with it.
+        # This decoding never samples, so temperature 0 changes nothing.
         greedy = ("temperature",) if self.temperature == 0 else ()
         taken = ("prompt", "prompts", *names, "tsv", "checkpoint", "batch_size", *greedy)
         refuse_flags(self, taken)
-        # The generation config decides which flags go together.
+        # Which flags exclude each other depends on the generation config.
         unsaid: dict[str, Any] = dict.fromkeys(names)
         prompts = [one.prompt for one in dataclasses.replace(self, **unsaid).asked()]
         changes = self.given()
@@ -302,8 +304,8 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
     def texts(
         self, model: "LanguageModel", asked: "list[GenerationRequest]", write: "Writer"
     ) -> "Iterator[tuple[GenerationRequest, bool]]":
-        """Writes all texts; yields each request and whether it met a stop string."""
-        # In windows, so that output starts before a long file is read to its end.
+        """Writes all texts; yields each request, and whether a stop string was found."""
+        # Windows let output start before a long file is read to its end.
         for start in range(0, len(asked), 8 * self.batch_size):
             window = asked[start : start + 8 * self.batch_size]
             for request, found in zip(window, model.generate(window), strict=True):
@@ -313,7 +315,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
     def every_text(
         self, model: Any, asked: "list[GenerationRequest]", write: "Writer"
     ) -> "Iterator[tuple[GenerationRequest, bool]]":
-        """Writes the best of all texts of each prompt; yields as :meth:`texts`."""
+        """Writes the best of all possible texts of each prompt; yields like :meth:`texts`."""
         from transformer_jax.decoding.search_views import every_text
 
         assert self.exhaustive is not None
@@ -323,7 +325,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
             yield request, False
 
     def note(self, missed: "list[GenerationRequest]", asked: int) -> None:
-        """Notes prompts that met none of their stop strings."""
+        """Prints a note about texts without any stop string."""
         if missed:
             words = ", ".join(sorted({repr(text) for request in missed for text in request.stop}))
             of = "" if asked == 1 else f" after {len(missed)} of {asked} prompts"
@@ -332,7 +334,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
     def traces(
         self, model: Any, asked: "list[GenerationRequest]", write: "Writer"
     ) -> "Iterator[tuple[GenerationRequest, bool]]":
-        """Writes all texts with their steps; yields as :meth:`texts`."""
+        """Writes all texts with their steps; yields like :meth:`texts`."""
         from transformer_jax.cli.translate import traced
 
         for request in asked:
@@ -360,11 +362,11 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
 def longer(
     context: int | None, interpolate: bool
 ) -> "Callable[[TransformerConfig], TransformerConfig]":
-    """A function that changes a configuration to a context of ``context`` tokens.
+    """Returns a function that sets the context length of a configuration to ``context`` tokens.
 
     Raises:
-        ConfigError: Interpolation without a context, or without rotary positions; more
-            tokens than a table of learned positions has rows.
+        ConfigError: Interpolation is requested without a context length or rotary positions, or the
+            context exceeds the learned positions.
     """
     if interpolate and context is None:
         raise ConfigError("--rope-interpolation needs --context, the length to interpolate to")
@@ -388,7 +390,7 @@ def longer(
             )
         stretch = max(1.0, context / places.max_length) if interpolate else 1.0
         stretch *= places.rope_interpolation
-        # A table of learned positions keeps all its rows.
+        # Keep all rows of a table of learned positions.
         rows = places.max_length if places.kind == "learned" else context
         places = dataclasses.replace(places, max_length=rows, rope_interpolation=stretch)
         return dataclasses.replace(config, positions=places)

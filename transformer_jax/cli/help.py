@@ -1,4 +1,4 @@
-"""Texts of ``--help``: the map of commands, named runs, and the usual flags of training."""
+"""Texts of ``--help``: the list of commands, named runs, and the usual flags of training."""
 
 import dataclasses
 import shutil
@@ -12,26 +12,26 @@ from transformer_jax.core.config_help import field_help
 
 __all__ = ["columns", "kinds_help", "runs_help", "usual_help"]
 
-# The settings that are changed most, in this order; a run shows the first of those that it has.
+# The settings that are changed most often, in this order; help shows the first ones of a run.
 _USUAL = (
     *("init_from", "task.init_from", "data.source", "data.target", "data.train", "data.text"),
     *("data.valid", "output", "training.epochs", "training.steps", "optimizer.learning_rate"),
     *("training.max_tokens", "training.batch_size", "mesh.fsdp", "tokenizer.vocab_size"),
 )
-_SHOWN = 7  # of them, beside those of every run
+_SHOWN = 7  # without the flags of every run
 _OF_EVERY_RUN = (
-    ("--config FILE", "take the settings of the config.json of another run, before flags"),
-    ("--plan DEVICES", "only compile the run for devices that need not be there: h200:8, v5e:2x4"),
-    ("--resume", "continue the run if it is there already"),
+    ("--config FILE", "start from the settings in a config.json, which flags override"),
+    ("--plan DEVICES", "only compile the run for devices, present or not: h200:8, v5e:2x4"),
+    ("--resume", "continue the run if it exists"),
 )
 
 
 def columns(rows: Iterable[tuple[str, str]], indent: int = 2) -> str:
-    """Returns names and texts in two columns, as wide as the terminal.
+    """Formats names and texts in two columns, as wide as the terminal.
 
     Args:
-        rows: A name and what is said of it.
-        indent: Blanks before each line.
+        rows: A name and a text.
+        indent: Number of blanks before each line.
 
     Example:
         >>> print(columns([("train", "Train a model."), ("use", "Use it.")]))
@@ -51,11 +51,11 @@ def columns(rows: Iterable[tuple[str, str]], indent: int = 2) -> str:
 
 
 def runs_help(program: str, groups: Mapping[str, Mapping[str, tuple[str, Any]]]) -> str:
-    """Returns the help of a command that begins runs: its named runs and the usual flags.
+    """Returns the help of a command that starts runs: named runs and the usual flags.
 
     Args:
         program: The command.
-        groups: Named runs, each with a line about it, by what they train.
+        groups: Named runs with one-line descriptions, by the model that they train.
     """
     parts = [f"usage: {program} NAME [flags]"]
     for title, runs in groups.items():
@@ -72,12 +72,12 @@ def kinds_help(program: str, kinds: Mapping[str, Any]) -> str:
 
     Args:
         program: The command.
-        kinds: The dataclass of the flags of each kind, by what its runs are.
+        kinds: The dataclass of the flags, by the kind of run.
     """
     flags = {title: dict(_flags(kind)) for title, kind in kinds.items()}
     shared = set.intersection(*map(set, flags.values()))
     parts = [f"usage: {program} RUN [flags]"]
-    own: dict[str, list[str]] = {}  # tables, and the kinds that they are of
+    own: dict[str, list[str]] = {}  # tables, with their kinds of runs
     for title, texts in flags.items():
         if rows := [row for row in texts.items() if row[0] not in shared]:
             own.setdefault(columns(rows), []).append(title)
@@ -100,7 +100,7 @@ def _flags(kind: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def usual_help(runs: Sequence[Any]) -> str:
-    """Returns the ten usual flags of runs, with a line each."""
+    """Returns the ten usual flags of runs, one per line."""
     texts: dict[str, str] = {}
     for run in {type(run): run for run in runs}.values():
         for path in _USUAL:
@@ -112,12 +112,12 @@ def usual_help(runs: Sequence[Any]) -> str:
 
 
 def _flag(path: str) -> str:
-    """The flag of a setting."""
+    """Returns the flag of a setting."""
     return path.removeprefix("task.").replace("_", "-")
 
 
 def _text(run: Any, path: str) -> str | None:
-    """The help of a setting by its dotted path; None if the run has none of this name."""
+    """Returns the help of a setting by its dotted path; None if the run has no such setting."""
     *groups, name = path.split(".")
     for group in groups:
         run = getattr(run, group, None)

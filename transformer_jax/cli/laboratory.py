@@ -1,4 +1,4 @@
-"""Small experiments: why attention came and recurrence went, and what a KL penalty is for.
+"""Small experiments: why attention replaced recurrence, and why a KL penalty is needed.
 
     transformer-jax laboratory recall
     transformer-jax laboratory gradients --models tanh lstm attention
@@ -6,16 +6,14 @@
     transformer-jax laboratory rewards
     transformer-jax laboratory scales
 
-recall: accuracy of recalling a symbol, by the number of positions since it was seen.
-gradients: norm of the gradient of the last state, by the number of positions back to an input.
-lengths: accuracy and BLEU of recurrent translators with and without attention, by the length of
-the sentence.
-rewards: reward and KL divergence of policies that learn by GRPO and PPO, with a budget and without.
-scales: variance of attention scores and gradient of their softmax, by head size, with and without
-their scale.
+recall: accuracy of recalling a symbol, by the distance to it in positions. gradients: norm of the
+gradient of the last state, by the distance to an input in positions. lengths: accuracy and BLEU of
+recurrent translators with and without attention, by the length of the sentence. rewards: reward and
+KL divergence of policies trained by GRPO and PPO, with and without a KL budget. scales: variance of
+attention scores and gradient of their softmax, by head size, with and without scaling.
 
-Each takes minutes on two cores at most, prints a table, and writes a picture and its figures as
-JSON beside it. COMMAND --help lists the settings.
+Each takes at most minutes on two cores, prints a table, and writes a picture, with its figures next
+to it as JSON. COMMAND --help lists the settings.
 """
 
 import dataclasses
@@ -59,14 +57,14 @@ Environment = Callable[[], dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Recall(RecallSettings):
-    """Accuracy of recalling a symbol, by the number of positions since it was seen."""
+    """Accuracy of recalling a symbol, by the distance to it in positions."""
 
     output: OutputPath = Path("runs/laboratory/recall.png")  # the picture: .png, .svg or .html
 
 
 @dataclasses.dataclass(frozen=True)
 class Gradients(GradientSettings):
-    """Norm of the gradient of the last state, by the number of positions back to an input."""
+    """Norm of the gradient of the last state, by the distance to an input in positions."""
 
     output: OutputPath = Path("runs/laboratory/gradients.png")  # the picture: .png, .svg or .html
 
@@ -80,14 +78,14 @@ class Lengths(LengthSettings):
 
 @dataclasses.dataclass(frozen=True)
 class Rewards(RewardSettings):
-    """Reward and KL divergence of policies that learn from rewards, with a budget and without."""
+    """Reward and KL divergence of policies trained on rewards, with and without a KL budget."""
 
     output: OutputPath = Path("runs/laboratory/rewards.png")  # the picture: .png, .svg or .html
 
 
 @dataclasses.dataclass(frozen=True)
 class Scales(ScaleSettings):
-    """Variance of attention scores and gradient of their softmax, with and without their scale."""
+    """Variance of attention scores and gradient of their softmax, with and without scaling."""
 
     output: OutputPath = Path("runs/laboratory/scales.png")  # the picture: .png, .svg or .html
 
@@ -103,7 +101,7 @@ def main(arguments: Sequence[str] | None = None, environment: Environment = dict
 
     Args:
         arguments: A command and its flags; None is those of this process.
-        environment: What is to be written beside the figures: the machine, versions, the commit.
+        environment: Facts to store with the figures: the machine, versions, the commit.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     with terminated("stopped by a signal: nothing was written"):
@@ -156,7 +154,7 @@ def _run(arguments: list[str], environment: Environment) -> int:
 
 
 def _measure(asked: Any) -> Any:
-    """The figures of a command; settings without ``output``, so that they are those of Python."""
+    """Returns the figures of a command; without ``output``, settings are the same as in Python."""
     plain = lambda kind: kind(**{f.name: getattr(asked, f.name) for f in dataclasses.fields(kind)})
     if isinstance(asked, Recall):
         from transformer_jax.laboratory.recall import recall

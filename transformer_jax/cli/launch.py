@@ -1,4 +1,4 @@
-"""``transformer-jax launch``: a command as several processes, or the file that a cluster takes."""
+"""``transformer-jax launch``: a command as several processes, or as a file for a cluster."""
 
 import dataclasses
 import shutil
@@ -28,8 +28,9 @@ _BEGIN = ("train", "pretrain", "finetune")  # commands that take --resume
 class Launch(Configuration, group="--"):
     """Run a command as several processes on this machine: launch -n 8 -- train NAME ...
 
-    They find each other. What process 0 prints is shown with [0] before each line; --all-output
-    shows the lines of all, each with the number of its process. When one fails the others end too.
+    The processes find each other. Output of process 0 is shown with [0] before each line;
+    --all-output shows the lines of all processes, each with its number. If one process fails, all
+    end.
     """
 
     command: tyro.conf.Positional[tuple[str, ...]] = ()
@@ -37,32 +38,33 @@ class Launch(Configuration, group="--"):
     num_processes: Annotated[_Processes, tyro.conf.arg(aliases=["-n"])] = 1
     """Number of processes."""
     devices_per_process: _Processes = 1
-    """Devices of each process; emulated on a CPU."""
+    """Number of devices per process; emulated on a CPU."""
     rehearse: _Processes | None = None
-    """Instead of -n: number of processes on the CPU, to rehearse a command for a cluster."""
+    """Instead of -n: number of processes on the CPU, to try out a command for a cluster."""
     restarts: Annotated[int, Range(0, 2**31 - 1)] = 0
-    """Number of restarts of all processes after one of them crashed."""
+    """Number of times that all processes are restarted after a crash."""
     grace: Annotated[float, Range(0, 86_400)] = 30.0
-    """Seconds that the other processes have to end after one failed; then SIGKILL."""
+    """Seconds that the other processes have to exit after one failed, before SIGKILL."""
     all_output: bool = False
-    """Show the output of all processes, not of process 0 alone."""
+    """Show the output of all processes, instead of process 0 only."""
     log_dir: OutputPath = Path("launch-logs")
     """Folder for the output of each process: rank0.log, rank1.log ..."""
     render: Literal["slurm", "jobset", "tpu-vm", "skypilot"] | None = None
-    """Print the file by which a cluster starts the command instead; the flags below are for it."""
+    """Print a file that starts the command on a cluster, instead of running it; for the flags
+    below."""
     plan: str | None = None
-    """Devices: of each machine, such as h200:8, of several, such as h200:2x8 for two of eight, a
-    TPU slice, such as v5e:4x4, or cpu."""
+    """Devices: of each machine, such as h200:8; of several, such as h200:2x8 for two machines of
+    eight; a TPU slice, such as v5e:4x4; or cpu."""
     nodes: int | None = None
-    """Number of machines; a TPU slice has its own."""
+    """Number of machines; for a TPU slice, it follows from the slice."""
     name: str = "transformer-jax"
     """Name of the job."""
     time: str = "24:00:00"
     """Time limit (slurm)."""
     warning: int = 300
-    """Seconds before the time limit, or between SIGTERM and the end, in which the run saves."""
+    """Seconds for the run to save, before the time limit or after SIGTERM."""
     tasks_per_node: int = 1
-    """Processes of each machine: 1, or one for each GPU (slurm)."""
+    """Processes per machine: 1, or one per GPU (slurm)."""
     partition: str | None = None
     """Partition (slurm)."""
     account: str | None = None
@@ -74,7 +76,7 @@ class Launch(Configuration, group="--"):
     image: str | None = None
     """Container image with this package (jobset)."""
     volume_claim: str | None = None
-    """Claim of a volume that all pods mount, for run directories (jobset)."""
+    """Volume claim that all pods mount, for run directories (jobset)."""
     zone: str | None = None
     """Zone, such as us-central1-a (tpu-vm)."""
     nfs: str | None = None
@@ -82,10 +84,10 @@ class Launch(Configuration, group="--"):
     bucket: str | None = None
     """gs://BUCKET or s3://BUCKET, for run directories (skypilot)."""
     install: str | None = None
-    """Package that pip installs (tpu-vm, skypilot); None is this package for the devices."""
+    """Requirement for pip to install (tpu-vm, skypilot); None is this package for the devices."""
 
     def __call__(self) -> int:
-        """Runs the command to its end, or prints a file; returns the exit code."""
+        """Runs the command, or prints a file; returns the exit code."""
         from transformer_jax.parallel.launch.supervisor import Processes, supervise
 
         command = self._checked()
@@ -93,7 +95,9 @@ class Launch(Configuration, group="--"):
             print(self._rendered(command), end="")
             return 0
         if self.rehearse is not None and self.num_processes != 1:
-            raise ConfigError("--rehearse and --num-processes: both are a number of processes")
+            raise ConfigError(
+                "--rehearse and --num-processes both set the number of processes: give one of them"
+            )
         processes = Processes(
             self.num_processes if self.rehearse is None else self.rehearse,
             self.devices_per_process,
@@ -125,23 +129,23 @@ class Launch(Configuration, group="--"):
         return render(self.render or "", words, cluster)
 
     def _checked(self) -> list[str]:
-        """The command.
+        """Returns the command.
 
         Raises:
-            ConfigError: There is none, or a flag is for the file of a cluster.
+            ConfigError: The command is missing, or a flag needs ``--render``.
         """
         if self.render is None:
             for field in dataclasses.fields(self):
                 if field.name in _OF_RENDER and getattr(self, field.name) != field.default:
                     flag = f"--{field.name.replace('_', '-')}"
-                    raise ConfigError(f"{flag} is for the file of a cluster: give --render too")
+                    raise ConfigError(f"{flag} is for a file for a cluster: add --render")
         if not self.command:
             raise ConfigError("launch needs a command after --: launch -n 2 -- train small")
         return list(self.command)
 
 
 def with_resume(command: list[str]) -> list[str]:
-    """The command that continues what ``command`` began; others than training stay as they are.
+    """Returns the command that continues a training command; other commands are unchanged.
 
     Example:
         >>> with_resume(["train", "small"]), with_resume(["python", "mine.py", "train"])
@@ -155,7 +159,7 @@ def with_resume(command: list[str]) -> list[str]:
 
 
 def _program(command: list[str]) -> list[str]:
-    """A command of transformer-jax in this Python, or a program as it is.
+    """Returns a command of transformer-jax run by this Python, or a program unchanged.
 
     Raises:
         ConfigError: It is neither.
@@ -164,7 +168,7 @@ def _program(command: list[str]) -> list[str]:
         return [sys.executable, "-m", "transformer_jax.cli.main", *command]
     if shutil.which(command[0]) is None:
         raise ConfigError(
-            f"{command[0]}: is no program and no command of transformer-jax: after -- comes a "
+            f"{command[0]}: neither a program nor a command of transformer-jax: after --, give a "
             f"command such as train NAME, or a program with its arguments"
         )
     return command

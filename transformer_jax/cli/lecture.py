@@ -21,10 +21,10 @@ class Lecture(Configuration, group="--"):
     """
 
     rows: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Rows such as B33, or letters of decks."""
+    """Rows, such as B33, or letters of decks."""
 
     def __call__(self) -> int:
-        """Prints lists of decks, and rows in full."""
+        """Prints decks as lists, and rows in full."""
         parts = []
         for name in self.rows or DECKS:
             rows = find_rows(name)
@@ -34,7 +34,7 @@ class Lecture(Configuration, group="--"):
 
 
 def _deck(rows: list[Row]) -> str:
-    """The title of a deck, and a line for each row."""
+    """Returns the title of a deck, and a line per row."""
     width = max(shutil.get_terminal_size().columns - 8, 60)
     lines = (
         (row.name, textwrap.shorten(_plain(row.shows), width, placeholder=" …")) for row in rows
@@ -43,7 +43,7 @@ def _deck(rows: list[Row]) -> str:
 
 
 def _row(row: Row) -> str:
-    """All fields of a row, those that are pasted one a line."""
+    """Returns all fields of a row; fields to copy are one per line."""
     said = [("shows", _plain(row.shows)), ("correction", _plain(row.correction)),
             ("remark", _plain(row.remark))]  # fmt: skip
     pasted = [("functions", row.functions), ("tests", row.tests), ("page", (f"docs/{row.page}",)),
@@ -58,5 +58,5 @@ def _row(row: Row) -> str:
 
 
 def _plain(text: str) -> str:
-    """Markdown for the terminal."""
+    """Returns Markdown as plain text for the terminal."""
     return text.replace("`", "")

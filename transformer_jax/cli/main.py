@@ -1,4 +1,4 @@
-"""The command ``transformer-jax``: finds a sub-command by its name and runs it."""
+"""The command ``transformer-jax``: runs a sub-command by name."""
 
 import difflib
 import logging
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         old, given = given[0], [old_names.COMMANDS[given[0]], *given[1:]]
         log.warning("%s is now %s", old, given[0])
     name = _name(given)
-    if name is not None and name in PROGRAMS:  # a program, which guards itself
+    if name is not None and name in PROGRAMS:  # a program handles its own errors
         rest = given if PROGRAMS[name] == "families" else given[1:]
         code: int = load_command(name)(rest)
         return code
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _name(arguments: Sequence[str]) -> str | None:
-    """The command that arguments begin with, of one word or two; None if there is none."""
+    """Returns the command of one or two words that arguments begin with; None if there is none."""
     two = " ".join(arguments[:2])
     return next((name for name in (two, *arguments[:1]) if name in COMMANDS), None)
 
@@ -59,10 +59,10 @@ def _run(name: str | None, arguments: list[str]) -> int | None:
 
 
 def _without_command(arguments: Sequence[str]) -> int:
-    """Prints the version or the map of commands; refuses any other word.
+    """Prints the version or the list of commands; refuses any other word.
 
     Raises:
-        ConfigError: There is no such command; the message suggests the nearest.
+        ConfigError: The command is unknown; the message suggests the nearest.
     """
     word = arguments[0] if arguments else "--help"
     if word == "--version":
@@ -79,7 +79,7 @@ def _without_command(arguments: Sequence[str]) -> int:
 
 
 def _map() -> str:
-    """All commands in groups, a line each."""
+    """Returns all commands in groups, one per line."""
     parts = [f"usage: {PROGRAM} COMMAND ...\n\nTransformers in JAX: train them, use them, "
              "look inside."]  # fmt: skip
     for title, group in GROUPS.items():

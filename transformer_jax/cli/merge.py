@@ -1,4 +1,4 @@
-"""``transformer-jax merge``: adapters and what they change as a run of plain weights."""
+"""``transformer-jax merge``: adapters merged into their base as a run of plain weights."""
 
 import dataclasses
 from pathlib import Path
@@ -15,28 +15,26 @@ __all__ = ["Merge"]
 
 @dataclasses.dataclass(frozen=True)
 class Merge(RunCommand):
-    """Merge adapters into the weights that they change, or take the base of a run out again."""
+    """Merge adapters into the weights that they change, or extract the base of a run."""
 
     run: tyro.conf.Positional[Path]
-    """Run directory with adapters (trained with --lora.rank); with --adapter the base, a run or a
+    """Run directory with adapters (trained with --lora.rank). With --adapter: the base, a run or a
     Hugging Face folder."""
     output: OutputPath
-    """Run directory to create: plain weights that compute the same."""
+    """Run directory to create, with equivalent plain weights."""
     adapter: Path | None = None
     """Adapter to merge into the base: a folder in PEFT's format, or a run trained on that base."""
     checkpoint: str = "best"
     """Checkpoint of the run: best, last, a step number, or average:N (mean of the last N)."""
     unmerge: bool = False
-    """Write the base without the adapters instead, as it was before, bit for bit."""
+    """Write the base without the adapters instead, bit for bit as it was."""
     overwrite: bool = False
     """Replace an existing run."""
 
     def __call__(self) -> int:
-        """Merges and prints a line about it."""
+        """Merges, and prints a summary line."""
         if self.adapter is not None and self.unmerge:
-            raise ConfigError(
-                "--unmerge and --adapter: one takes the base of a run out, one merges into it"
-            )
+            raise ConfigError("--unmerge and --adapter exclude each other: give one of them")
         from transformer_jax.inference.merging import write_merged, write_with_adapter
 
         if self.adapter is not None:

@@ -1,4 +1,4 @@
-"""``transformer-jax most-similar``: the nearest words by word vectors, and similarity files."""
+"""``transformer-jax most-similar``: nearest words of word vectors, and word-similarity tests."""
 
 import dataclasses
 from pathlib import Path
@@ -14,30 +14,30 @@ __all__ = ["MostSimilar"]
 
 @dataclasses.dataclass(frozen=True)
 class MostSimilar(Configuration, group="--"):
-    """Print the words with the highest cosine to a word, as TSV, or answer similarity files."""
+    """Print the words with the highest cosine to a word, as TSV, or evaluate similarity files."""
 
     vectors: tyro.conf.Positional[Path]
-    """Word vectors: text or binary of word2vec, or the folder of a training of them."""
+    """Word vectors: a file of word2vec (text or binary), or the folder of their training."""
     words: tyro.conf.Positional[tuple[str, ...]] = ()
-    """The word, or several: then the sum of their vectors is asked with."""
+    """One word, or several, whose vectors are added."""
     without: tuple[str, ...] = ()
     """Words whose vectors are subtracted."""
     top: Count = 10
     """Number of words to print."""
     pairs: tuple[Path, ...] = ()
-    """Files of two words and a similarity per line, such as WS-353: prints Spearman's and
-    Pearson's correlation with the cosines, and how many pairs have vectors."""
+    """Files with two words and a similarity per line, such as WS-353: prints Spearman's and
+    Pearson's correlation with the cosines, and the number of pairs with vectors."""
     limit: Count | None = None
-    """Most frequent words that take part; None is all."""
+    """Size of the vocabulary: the most frequent words; None is all."""
 
     def __call__(self) -> int:
         """Prints words with cosines, or correlations."""
         if bool(self.words) == bool(self.pairs):
             raise ConfigError(
-                "one of both is needed: a word, such as most-similar VECTORS house, or --pairs FILE"
+                "give either words, such as most-similar VECTORS house, or --pairs FILE"
             )
         if self.without and not self.words:
-            raise ConfigError("--without goes with words: most-similar VECTORS king --without man")
+            raise ConfigError("--without needs words: most-similar VECTORS king --without man")
         from transformer_jax.word_vectors.formats import load_embeddings
         from transformer_jax.word_vectors.questions import (
             correlate_similarities,

@@ -36,7 +36,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 def escaped(text: str) -> str:
-    r"""A text escaped for one line and one cell; the escapes can be reversed.
+    r"""Escapes a text reversibly, for one line and one cell.
 
     Example:
         >>> escaped("a\tb\nC:\\new\x1b")
@@ -46,7 +46,7 @@ def escaped(text: str) -> str:
 
 
 def tsv(*cells: str | int | float) -> bytes:
-    r"""One row of a table in UTF-8, whatever the locale; floats have four decimals.
+    r"""Formats one row of a table in UTF-8, regardless of the locale; floats have four decimals.
 
     Example:
         >>> tsv(1, -0.25, "a\nb")
@@ -57,7 +57,7 @@ def tsv(*cells: str | int | float) -> bytes:
 
 
 def say(text: str) -> None:
-    """Print one line on standard error, if it can be written.
+    """Print one line on standard error, if possible.
 
     Control characters and lone surrogates are printed as escapes.
     """
@@ -74,21 +74,21 @@ def note(text: str) -> None:
 
 
 def wrote(*paths: Path, what: str = "") -> None:
-    """Print the path that a command wrote, with an optional ``what``, on standard error."""
+    """Print the paths that a command wrote on standard error."""
     say(f"wrote {', '.join(map(str, paths))}" + (f": {what}" if what else ""))
 
 
 def waiting(what: str) -> None:
     """Print that a command waits for ``what``, if standard input is a terminal."""
     if sys.stdin.isatty():
-        note(f"waiting for {what} at the terminal, one a line; Ctrl-D ends")
+        note(f"waiting for {what} at the terminal, one per line; Ctrl-D ends")
 
 
 def check_file(flag: str, path: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuses a file that a command could not write, before its work; None passes.
+    """Refuses a file that could not be written, before any work; None passes.
 
     Raises:
-        ConfigError: Another suffix, a folder, or a folder that cannot be written.
+        ConfigError: The suffix is wrong, the path is a folder, or its folder cannot be written.
     """
     if path is None:
         return
@@ -98,17 +98,17 @@ def check_file(flag: str, path: Path | None, suffixes: Sequence[str]) -> None:
         raise ConfigError(f"{flag} {path}: this is a folder: name a file")
     with writing(flag, path):
         to = Destination(path)
-        if to.draft is not None:  # permissions do not tell: a file system may refuse its owner
+        if to.draft is not None:  # permissions are not enough: a file system may refuse its owner
             to.open().close()
             to.draft.unlink()
 
 
 @contextlib.contextmanager
 def writing(flag: str, path: Path) -> Iterator[None]:
-    """Context in which ``path`` is written, whose errors name the flag.
+    """Context manager: errors in writing ``path`` name the flag.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     try:
         yield
@@ -117,10 +117,10 @@ def writing(flag: str, path: Path) -> Iterator[None]:
 
 
 def appending(path: Path) -> io.TextIOWrapper:
-    """A file of lines in UTF-8, opened to append some: a last line without an end gets one.
+    """Opens a UTF-8 file to append lines; ends an unterminated last line first.
 
     Raises:
-        OSError: It cannot be opened, or is no file with an end, such as a pipe.
+        OSError: The file cannot be opened, or cannot be sought in, such as a pipe.
     """
     file = path.open("a+b")
     if file.tell():
@@ -131,10 +131,10 @@ def appending(path: Path) -> io.TextIOWrapper:
 
 
 def write_json(flag: str, path: Path, content: Any) -> None:
-    """Writes JSON to a file, whole or not at all.
+    """Writes JSON to a file atomically.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     with writing(flag, path):
         to = Destination(path)
@@ -150,7 +150,7 @@ class TextOutput:
 
     Args:
         path: The file, compressed if its name ends in ``.gz``; None is standard output. Links are
-            followed; a pipe or a device is written directly.
+            followed; pipes and devices are written directly.
         source: The input file, if there is one.
 
     Raises:
@@ -163,12 +163,12 @@ class TextOutput:
         self._to: Destination | None = None
         if path is None:
             return
-        # Unlike those of Path, these raise nothing: __enter__ reports files without permission.
+        # Unlike methods of Path, these do not raise: __enter__ reports missing permissions.
         if os.path.isdir(path):
             raise ConfigError(f"--output {path}: this is a folder: name a file")
         both = (path, source) if source is not None else ()
         if both and all(map(os.path.isfile, both)) and os.path.samefile(*both):
-            raise ConfigError(f"--output {path}: is the file that is read: name another")
+            raise ConfigError(f"--output {path}: is the input file: name another")
         self._to = Destination(path)
 
     def __enter__(self) -> "TextOutput":
@@ -214,7 +214,7 @@ class TextOutput:
             raise problem if isinstance(problem, BrokenPipeError) else self._refused(problem)
 
     def _closed(self, publish: bool) -> OSError | None:
-        """Close the file and rename it into place; returns the error, if any."""
+        """Closes the file and renames it into place; returns the error, if any."""
         assert self._to is not None
         try:
             self._file.close()
@@ -225,7 +225,7 @@ class TextOutput:
         return None
 
     def _keep(self, to: Destination, whole: bool) -> None:
-        """Keep the partial output of a failed command as ``NAME.partial``.
+        """Keeps the partial output of a failed command as ``NAME.partial``.
 
         Args:
             to: The intended path.
@@ -243,25 +243,25 @@ class TextOutput:
         except OSError:
             partial = to.draft
         lines = f"{plural(self._lines, 'line')}, " if whole else ""
-        wrote(partial, what=f"{lines}the beginning of what was to be written")
+        wrote(partial, what=f"{lines}incomplete output")
 
     def _refused(self, error: OSError) -> ConfigError:
         return ConfigError(f"--output {self.path}: cannot be written: {error.strerror or error}")
 
 
 def _packed(file: Any, name: str) -> gzip.GzipFile:
-    """A compressed stream into ``file``; closing it closes ``file``."""
+    """Returns a compressed stream into ``file``; closing it closes ``file``."""
     packed = gzip.GzipFile(name, "wb", fileobj=file)
     packed.myfileobj = file  # type: ignore[assignment]
     return packed
 
 
 class Writer:
-    """Writes the texts of each prompt.
+    """A writer of the texts of each prompt.
 
     Args:
-        form: ``plain`` is each prompt with its text, with a header line if there are several;
-            ``tsv`` is a row per text; ``json`` is an object per prompt.
+        form: ``plain`` writes each prompt with its text, with a header line if there are several;
+            ``tsv``, a row per text; ``json``, an object per prompt.
         several: Whether there is more than one text.
     """
 
@@ -269,7 +269,7 @@ class Writer:
         self.form, self.several, self.prompts = form, several, 0
 
     def __call__(self, request: "GenerationRequest", found: "Sequence[Continuation]") -> None:
-        """Writes the continuations of a prompt; those of beam search are sorted, best first."""
+        """Writes the continuations of a prompt; results of beam search are sorted, best first."""
         if self.form == "json":
             self._json(request, found)
         else:
@@ -287,7 +287,7 @@ class Writer:
         self.prompts += 1
         out, kind = sys.stdout.buffer, "rank" if ranked else "sample"
         if self.form == "tsv" and self.prompts == 1:
-            # One header serves the rows of all requests, sampled or from beam search.
+            # Rows of sampling and of beam search share one header.
             out.write(tsv("prompt", "sequence", "score", "text"))
         for number, (text, score) in enumerate(found, 1):
             if self.form == "tsv":

@@ -1,4 +1,4 @@
-"""Pictures where commands take texts: their files are given instead of lines."""
+"""Pictures as input of commands that read texts: paths instead of lines."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -41,13 +41,13 @@ def compares_pictures(run: Path) -> bool:
 
 
 def search_pictures(command: Any) -> int:
-    """Prints similarity and path of the pictures nearest to a text, in descending order.
+    """Prints similarity and path of the pictures most similar to a text, in descending order.
 
     Args:
         command: The flags of ``semantic-search``.
 
     Raises:
-        ConfigError: There is no folder, no query, or a flag for texts.
+        ConfigError: The folder or the query is missing, or a flag is for texts.
         DataError: The folder has no pictures, or one cannot be read.
     """
     import numpy as np
@@ -59,14 +59,14 @@ def search_pictures(command: Any) -> int:
     for name, usual in (("layers", "last"), ("pool", None), ("from_language", None), ("to", None)):
         if getattr(command, name) != usual:
             flag = name.removesuffix("_language")
-            raise ConfigError(f"--{flag} is for encoders: {command.run} has one vector for a text")
+            raise ConfigError(f"--{flag} is for encoders: {command.run} has one vector per text")
     query = str(command.file)
     if command.images is None or command.query is not None:
         raise ConfigError(
             f"{command.run} searches pictures: semantic-search {command.run} --images FOLDER QUERY"
         )
     if not query.strip():
-        raise ConfigError("the query is empty: there is nothing to compare with")
+        raise ConfigError("the query is empty: give a text")
     paths = find_pictures(command.images)
     predictor = ImageTextPredictor(command.run, command.checkpoint)
     worth = predictor.embed_images(paths) @ predictor.embed_texts(query)
@@ -77,7 +77,7 @@ def search_pictures(command: Any) -> int:
 
 
 def classify_pictures(command: Any) -> int:
-    """Prints a line with the label and its probability for each picture.
+    """Prints a line per picture with its label and the probability.
 
     Args:
         command: The flags of ``classify``.
@@ -97,16 +97,17 @@ def classify_pictures(command: Any) -> int:
 
 
 def _labels(command: Any) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
-    """The labels of pictures, and the function from paths to the probability of each.
+    """Returns the labels, and a function from paths to the probabilities of labels.
 
     Raises:
-        ConfigError: A model of images and texts needs --labels, and another refuses them.
+        ConfigError: ``--labels`` is missing for a model of images and texts, or given for another
+            model.
     """
     if compares_pictures(command.run):
         from transformer_jax.inference.image_texts import TEMPLATE, ImageTextPredictor
 
         if not command.labels:
-            raise ConfigError(f"{command.run} has no labels of its own: give --labels")
+            raise ConfigError(f"{command.run} has no labels: give --labels")
         texts, template = ImageTextPredictor(command.run, command.checkpoint), command.template
         template = TEMPLATE if template is None else template
         return command.labels, lambda paths: texts.probabilities(paths, command.labels, template)
@@ -124,7 +125,7 @@ def _named(name: str, path: str) -> str:
 
 
 def embed_pictures(command: Any) -> int:
-    """Writes the vector of each picture, or of each line of a text, and prints a line about them.
+    """Writes the vector of each picture or each line of a text, and prints a summary line.
 
     A model of images and texts reads the pictures of a folder and the lines of a file.
 
@@ -154,7 +155,7 @@ def embed_pictures(command: Any) -> int:
 
 
 def _embedded(command: Any) -> tuple[str, Callable[[list[Any]], Any], Iterator[str]]:
-    """Returns what is embedded, the function for it, and paths of pictures or lines of text."""
+    """Returns the kind of input, its embedding function, and paths of pictures or lines of text."""
     if not compares_pictures(command.run):
         from transformer_jax.inference.images import ImagePredictor
 
@@ -170,7 +171,7 @@ def _embedded(command: Any) -> tuple[str, Callable[[list[Any]], Any], Iterator[s
 
 
 def _paths(file: Path) -> Iterator[str]:
-    """The pictures of a folder in the order of their names, or those that a file lists."""
+    """Returns the pictures of a folder, sorted by name, or the paths listed in a file."""
     from transformer_jax.cli.encoders import file_lines
     from transformer_jax.data.images.sources import find_pictures
 

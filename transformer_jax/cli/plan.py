@@ -1,4 +1,4 @@
-"""``train NAME --plan TARGET``: whether a run fits devices that need not be there."""
+"""``train NAME --plan TARGET``: whether a run fits devices that need not be present."""
 
 import dataclasses
 import json
@@ -15,20 +15,20 @@ _HEAD = ("program", "batch", "fused kernels", "arguments", "temporaries", "memor
 
 
 def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int:
-    """Prints what a run needs on a target; nothing is trained or written.
+    """Prints the needs of a run on a target, without training or writing anything.
 
-    Its programs are compiled, or their memory is estimated where the target has no compiler.
+    The run's programs are compiled; without a compiler for the target, their memory is estimated.
 
     Args:
-        name: Of the run.
-        run: Its settings.
+        name: The name of the run.
+        run: The settings of the run.
         named: The settings before flags changed them.
         target: Devices, such as ``h200:8``, or the memory of one, such as ``80GiB``.
         as_json: Whether to print JSON instead of a table.
 
     Raises:
-        ConfigError: The run is of a kind without a plan, or does not fit. Then the message has the
-            nearest settings that do.
+        ConfigError: This kind of run has no plan, or the run does not fit; then the message
+            suggests the nearest settings that do.
     """
     from transformer_jax.parallel.target import plan_target
     from transformer_jax.planning import plan
@@ -40,8 +40,8 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
     recipe = get_recipe(run.recipe)
     if not recipe.has_plan:
         raise ConfigError(
-            f"--plan: {name} has no plan: there are plans of translators, language models, "
-            f"encoders and models of pictures"
+            f"--plan: not available for {name}: only for translators, language models, encoders "
+            f"and models of pictures"
         )
     if run.distributed != named.distributed:
         raise ConfigError(
@@ -88,17 +88,17 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
 
 
 def _left(found: Any, most: int | float) -> str:
-    """The share that an estimate leaves free; nothing of a compiled program, which needs none."""
+    """Returns the free memory of an estimate as text; empty for a compiled program."""
     if found.compiles:
         return ""
     return f", by an estimate, which leaves {1 - most / found.usable:.0%} free"
 
 
 def _with_vocabulary(recipe: Any, run: Any, named: Any) -> tuple[Any, str]:
-    """The run with the vocabulary of its tokenizer, unless the model's size was given.
+    """Returns the run with the vocabulary size of its tokenizer, unless the model's size was given.
 
-    Tokens that the run adds count, those of its chat template among them. The text says where the
-    size is from: that of a tokenizer to come is at most what it is asked.
+    Added tokens count, including the tokens of a chat template. The text tells the source of the
+        size: for a tokenizer still to be trained, it is the upper limit.
     """
     if not recipe.reads_text:
         return run, "no vocabulary"
@@ -113,7 +113,7 @@ def _with_vocabulary(recipe: Any, run: Any, named: Any) -> tuple[Any, str]:
 
 
 def _vocabulary(settings: Any) -> tuple[int, int, str]:
-    """Tokens before a run adds some, tokens after it, and where the first number is from."""
+    """Returns the size before and after the run adds tokens, and the source of the first."""
     from transformer_jax.data.added_tokens import add_tokens
     from transformer_jax.data.tokenizer import load_tokenizer
     from transformer_jax.recipes.sizing import VOCABULARY
@@ -129,9 +129,9 @@ def _vocabulary(settings: Any) -> tuple[int, int, str]:
 
 def _usable(found: Any) -> str:
     if found.usable == found.type.memory:
-        return f"{_size(found.usable)} of a device"
+        return f"{_size(found.usable)} of the device"
     return (
-        f"{_size(found.usable)} that JAX takes of a device's {_size(found.type.memory)} "
+        f"{_size(found.usable)} that JAX uses of the device's {_size(found.type.memory)} "
         f"(XLA_PYTHON_CLIENT_MEM_FRACTION)"
     )
 
@@ -142,7 +142,7 @@ def _advice(run: Any, found: Any, programs: list[Any]) -> str:
     most = max(program.memory for program in programs)
     less = "more than" if most > found.usable else f"which leaves less than {plan.MARGIN:.0%} of"
     problem = f"{found.name}: the run needs {_size(most)}, {less} the {_usable(found)}"
-    say("looking for settings that fit")
+    say("searching for settings that fit")
     tried = lambda flags, program: say(f"with {flags}: {program.what} {_size(program.memory)}")
     if (nearest := plan.nearest_that_fits(run, found, tried)) is None:
         return (

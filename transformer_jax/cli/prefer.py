@@ -1,4 +1,4 @@
-"""``transformer-jax prefer``: which of two samples is better, written as pairs for ``align``."""
+"""``transformer-jax prefer``: choices between two samples, written as pairs for ``align``."""
 
 import dataclasses
 import json
@@ -21,44 +21,44 @@ if TYPE_CHECKING:
 __all__ = ["Prefer"]
 
 Choice = Literal["1", "2", "s", "q"]
-# Of a prompt and its two samples.
+# The choice between two samples of a prompt.
 Choose = Callable[[str, str, str], Choice]
 
 ANSWERS: tuple[Choice, ...] = ("1", "2", "s", "q")
 QUESTION = "better: 1 or 2? (s skips, q quits) "
-AT_ONCE = 32  # prompts whose samples are drawn together, where nobody waits
+AT_ONCE = 32  # prompts sampled together if no person waits
 
 
 @dataclasses.dataclass(frozen=True)
 class Prefer(SamplingCommand):
-    """Show two samples of each prompt and write the better one: pairs for align dpo and reward."""
+    """Show two samples of each prompt and record the better one: pairs for align dpo and reward."""
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a language model."""
     prompts: tyro.conf.Positional[Path]
     """File with one prompt per line, or .jsonl with "prompt" or the "messages" of a conversation
-    in each."""
+    per line."""
     output: OutputPath
-    """JSON lines with "prompt" (or "messages"), "chosen" and "rejected"; a file that is there is
-    continued."""
+    """Output file of JSON lines with "prompt" (or "messages"), "chosen" and "rejected"; an existing
+    file is continued."""
     rule: Path | None = None
     """Python file with reward(prompt, completion) -> float that chooses, instead of the keyboard.
-    The file is run: use files that you trust.
-    Equal rewards skip the prompt. The prompt of a conversation is its last message."""
+    The file is executed: use files that you trust. If rewards are equal, the prompt is skipped. For
+    a conversation, the prompt is its last message."""
 
     def __call__(self) -> int:
         """Writes a pair for each choice; returns the exit code.
 
         Raises:
-            ConfigError: A setting out of its range, a rule that cannot be used, or the output
-                cannot be written.
-            DataError: A file cannot be read, or is of other prompts.
+            ConfigError: A setting is out of range, the rule cannot be used, or the output cannot be
+                written.
+            DataError: A file cannot be read, or the output is from other prompts.
         """
         if self.temperature == 0:
-            raise ConfigError("--temperature is 0: the two samples would be equal: give more")
+            raise ConfigError("--temperature is 0: the two samples would be equal: raise it")
         if self.output.suffix == ".gz":
             raise ConfigError(
-                f"--output {self.output}: pairs are appended, which .gz does not take: leave it out"
+                f"--output {self.output}: pairs are appended, which .gz does not allow"
             )
         requests = self.requests(self.run, read_prompts(self.prompts), 2)
         choose, begun = self._chooser(), self._begun(requests)
@@ -98,7 +98,7 @@ class Prefer(SamplingCommand):
         """Returns the number of prompts up to the last pair of the output file.
 
         Raises:
-            DataError: A pair of it is of no such prompt.
+            DataError: A pair does not belong to these prompts.
         """
         from transformer_jax.data.tables import parse_object
         from transformer_jax.data.text import read_lines
@@ -114,7 +114,7 @@ class Prefer(SamplingCommand):
             known = isinstance(at, int) and 1 <= at <= len(requests)
             if not known or not row.items() >= _prompt(requests[at - 1]).items():
                 raise DataError(
-                    f"--output {self.output}:{number}: no pair of the prompts of {self.prompts}: "
+                    f"--output {self.output}:{number}: not a pair of a prompt in {self.prompts}: "
                     f"choose another file"
                 )
             last = max(last, at)
@@ -127,7 +127,7 @@ class Prefer(SamplingCommand):
         begun: int,
         choose: Choose,
     ) -> Iterator[dict[str, Any]]:
-        """The pairs that are chosen, with the line of each prompt."""
+        """Yields the chosen pairs, with the line number of each prompt."""
         from transformer_jax.data.preferences import prompt_text
 
         size = 1 if self.rule is None else AT_ONCE
@@ -141,7 +141,7 @@ class Prefer(SamplingCommand):
             for (at, request), found in zip(part, answers, strict=True):
                 shown = prompt_text(request.messages or request.prompt)
                 one, two = completions(request, found)
-                # Training refuses such pairs.
+                # Skip pairs that training would refuse.
                 if one == two or not one or not two or "\0" in one + two:
                     where = f"prompt {at} of {len(requests)}"
                     note(f"{where}: samples are equal or empty, or hold NUL, skipped")
@@ -157,7 +157,7 @@ class Prefer(SamplingCommand):
 
 
 def _drop_unfinished(path: Path) -> None:
-    """Cuts off a last line that a kill left unfinished."""
+    """Removes an incomplete last line, left by a kill."""
     content = path.read_bytes()
     end = content.rfind(b"\n") + 1
     if not content.startswith((b'{"prompt": ', b'{"messages": ')) or end == len(content):
@@ -166,11 +166,11 @@ def _drop_unfinished(path: Path) -> None:
         json.loads(content[end:])
     except (ValueError, RecursionError):
         os.truncate(path, end)
-        note(f"{path}: the last line was not whole, and is left out")
+        note(f"{path}: the last line was incomplete and was removed")
 
 
 def _prompt(request: "GenerationRequest") -> dict[str, Any]:
-    """The field of a line that holds its prompt."""
+    """Returns the prompt of a request as fields of a JSON line."""
     if request.messages is None:
         return {"prompt": request.prompt}
     return {"messages": list(request.messages)}
@@ -182,7 +182,7 @@ def _show(number: int, count: int, prompt: str, one: str, two: str) -> None:
 
 
 def _ask(prompt: str, one: str, two: str) -> Choice:
-    """The choice of whoever sits at the keyboard, or of a line of standard input."""
+    """Reads a choice from the keyboard or a line of standard input."""
     del prompt, one, two
     while True:
         print(QUESTION, end="", file=sys.stderr, flush=True)

@@ -31,25 +31,25 @@ class Probe(LanguageFlags, PredictionCommand):
     file: tyro.conf.Positional[Path]
     """Sentences with classes (.tsv, .jsonl), or words with tags (.conllu, or .jsonl with --tag)."""
     valid: Annotated[Path | None, Flag(also=("data.valid",))] = None
-    """Validation file of the same kind; without it a fifth of the texts is held out."""
+    """Validation file in the same format; without it, a fifth of the texts is held out."""
     text: Annotated[str, Flag(also=("data.read.text",))] = "text"
-    """Column or key of the text: a name, or for TSV a number from 1."""
+    """Column or key of the text: a name, or for TSV also a number from 1."""
     label: Annotated[str, Flag(also=("data.read.label",))] = "label"
     """Column or key of the class."""
     tag: Annotated[str | None, Flag(also=("data.read.tag",))] = None
     """Probe tags instead of classes: upos or xpos of CoNLL-U, or a key of JSONL."""
     pool: Literal["mean", "cls"] | None = None
-    """Pooling: mean over all tokens, or the first token ([CLS]). None is the pooling of a sentence
-    encoder's own configuration, and else the mean."""
+    """Pooling: mean over all tokens, or the first token ([CLS]). None is the pooling in a sentence
+    encoder's configuration, or else the mean."""
     output: OutputPath | None = None
     """Output file of the picture: .png, .svg or .html."""
     limit: Annotated[int, Range(2)] = 10_000
-    """Maximum number of training and of held-out examples: the first."""
+    """Maximum number of training and of held-out examples, taken from the start."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Prints the held-out accuracy of each layer, and draws it."""
+        """Prints and plots the held-out accuracy of each layer."""
         from transformer_jax.visual.figures import SUFFIXES
 
         check_file("--output", self.output, SUFFIXES)
@@ -82,7 +82,7 @@ class Probe(LanguageFlags, PredictionCommand):
         guess = f"majority ({names[first]})"
         print(_table(rows, guess, share))
         note(
-            f"trained on {len(labels):,} {what}, evaluated on {len(answers):,} others; "
+            f"trained on {len(labels):,} {what}, evaluated on {len(answers):,}; "
             f"{plural(len(names), 'class')}"
         )
         if self.output is not None:
@@ -99,7 +99,7 @@ class Probe(LanguageFlags, PredictionCommand):
         return self.tag is not None or ".conllu" in self.file.suffixes
 
     def examples(self, prepare: "Preparation") -> "tuple[Labeled, Labeled]":
-        """Training and validation examples.
+        """Returns training and validation examples.
 
         Raises:
             UserError: A file is invalid; the message names the flag of this command.
@@ -119,7 +119,7 @@ class Probe(LanguageFlags, PredictionCommand):
             data = LabeledData(train=str(self.file), valid=valid, read=read)
             splits = open_labeled(data, "tag" if self.tagged else "classify")
         except UserError as error:
-            said = str(error).replace("data.read.validation_size", "the share held out")
+            said = str(error).replace("data.read.validation_size", "the held-out part")
             for name in ("data.read.", "data."):
                 said = said.replace(name, "--")
             error.args = (said.replace("--train", "probe"),)
@@ -128,7 +128,7 @@ class Probe(LanguageFlags, PredictionCommand):
         return splits.train, splits.valid
 
     def items(self, part: Any) -> tuple[list[Any], list[str]]:
-        """Sentences or lists of words with their labels, up to the limit."""
+        """Returns sentences or lists of words with their labels, up to the limit."""
         if not self.tagged:
             return part.texts[: self.limit], part.labels[: self.limit]
         words, labels, left = [], [], self.limit
@@ -140,7 +140,7 @@ class Probe(LanguageFlags, PredictionCommand):
         return words, labels
 
     def vectors_of(self, vectors: "Embedder", items: Sequence[Any], pool: "Pools") -> Any:
-        """The vectors of all layers for each sentence, or for each word."""
+        """Returns the vectors of all layers, per sentence or per word."""
         if self.tagged:
             return vectors.tagged(items)
         import numpy as np
@@ -150,7 +150,7 @@ class Probe(LanguageFlags, PredictionCommand):
 
 
 def _table(rows: "Sequence[ProbeResult]", guess: str, share: float) -> str:
-    """A table of accuracies by layer, with the best marked."""
+    """Returns a table of accuracies by layer, with the best marked."""
     best = max(row.accuracy for row in rows)
     width = max(len(guess), *(len(row.name) for row in rows))
     lines = [f"{'vectors':<{width}}  accuracy", f"{guess:<{width}}  {share:8.2%}"]

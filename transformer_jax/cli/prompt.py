@@ -35,45 +35,47 @@ LIMIT = 300  # queries of a built-in task
 
 @dataclasses.dataclass(frozen=True)
 class Prompt(RunCommand):
-    """Few-shot evaluation: accuracy after 0, 1, 2 ... demonstrations in the prompt."""
+    """Few-shot evaluation: accuracy with 0, 1, 2 ... demonstrations in the prompt."""
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a language model."""
     examples: Path | None = None
-    """Demonstrations: .tsv with a header line, or .jsonl, with the fields of the template."""
+    """File of demonstrations: .tsv with a header line, or .jsonl, with the fields of the
+    template."""
     queries: Path | None = None
-    """Queries with their reference answers, in the same format."""
+    """File of queries with reference answers, in the same format."""
     task: Literal["in-context"] | None = None
-    """Built-in task instead of files: rules that are not in the training data."""
+    """Built-in task instead of files; its rules are not in the training data."""
     template: str = "{input}>"
-    """Template of a query: fields in braces, \\n a line end, \\t a tab, \\\\ a backslash."""
+    """Template of a query, with fields in braces; \\n is a line end, \\t a tab, \\\\ a
+    backslash."""
     answer_template: str = "{output}\\n"
-    """Template of its answer, with one field; what follows the field is the stop string."""
+    """Template of an answer, with one field; the text after the field is the stop string."""
     header: str = ""
     """Text before all demonstrations."""
     num_shots: tuple[Annotated[int, Range(0, 1_000_000)], ...] = (0, 1, 2, 4, 8)
-    """Numbers of demonstrations."""
+    """Numbers of demonstrations to evaluate with."""
     match_field: str | None = None
-    """Field in which demonstrations match their query; the rule, for the built-in task."""
+    """Field that demonstrations share with their query; the rule, for the built-in task."""
     choices: tuple[str, ...] = ()
     """Possible answers, ranked by probability; without them, answers are generated greedily."""
     normalize: Normalize = "none"
     """Normalize the log-probability of a choice by its length in tokens or bytes."""
     max_new_tokens: Annotated[int, Range(1, 1_000_000)] = 32
-    """Maximum number of new tokens of an answer."""
+    """Maximum number of new tokens per answer."""
     seed: Seed = 0
     """Random seed for the choice of demonstrations and the rules of the task."""
     limit: Count | None = None
-    """Maximum number of queries; None is all of a file, and 300 of the built-in task."""
+    """Maximum number of queries; None is all in a file, or 300 for the built-in task."""
     json: bool = False
-    """Write one JSON object for each number of demonstrations."""
+    """Write one JSON object per number of demonstrations."""
     show: bool = False
-    """Print one prompt with the most demonstrations, and its answer, on standard error."""
+    """Print a prompt with the most demonstrations, and its answer, on standard error."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Prints a row for each number of demonstrations, as soon as it is evaluated."""
+        """Prints a row per number of demonstrations, as soon as it is evaluated."""
         self.check()
         template = self.written()
         pool, queries, match_field = self.asked(template)
@@ -86,7 +88,7 @@ class Prompt(RunCommand):
         pool, queries = list(map(prepared, pool)), list(map(prepared, queries))
         choices = list(map(prepare, self.choices))
         demonstrations = Demonstrations(pool, template, match_field, self.seed)
-        # Before the model is loaded, so that errors come early.
+        # Read before the model is loaded, so that errors come early.
         asked = {k: demonstrations.prompts(queries, k) for k in self.num_shots}
 
         model = load_language(self.run, self.checkpoint)
@@ -107,12 +109,12 @@ class Prompt(RunCommand):
                 asked_for = f"{plural(row.count, 'prompt')} of {plural(k, 'example')}"
                 note(
                     f"{cut} of {asked_for} {were(cut)} longer than the context: the first "
-                    f"examples were left out"
+                    f"examples were omitted"
                 )
         return 0
 
     def check(self) -> None:
-        """Refuses flags that do not go together.
+        """Refuses missing and conflicting flags.
 
         Raises:
             ConfigError: A flag is missing, or two exclude each other.
@@ -125,17 +127,18 @@ class Prompt(RunCommand):
             missing = " and ".join(flag for flag in files if flag not in given)
             raise ConfigError(f"{missing} missing: give two files, or --task in-context")
         if not self.num_shots:
-            raise ConfigError("--num-shots: numbers of examples, each 0 or more, such as 0 1 2 4 8")
+            raise ConfigError("--num-shots needs numbers from 0, such as 0 1 2 4 8")
         if any(not choice.strip() for choice in self.choices):
-            raise ConfigError("--choices holds an empty answer")
+            raise ConfigError("--choices has an empty answer")
         if self.normalize != "none" and not self.choices:
             raise ConfigError("--normalize is for --choices: give the possible answers")
 
     def written(self) -> Template:
-        """The template of the demonstrations.
+        """Returns the template of the demonstrations.
 
         Raises:
-            ConfigError: A template is invalid, or has no or several answer fields.
+            ConfigError: A template is invalid, or the answer template does not have exactly one
+                field.
         """
         query, answer = unescaped(self.template), unescaped(self.answer_template)
         fields = _fields(answer, "--answer-template")
@@ -143,17 +146,18 @@ class Prompt(RunCommand):
         if len(fields) != 1:
             raise ConfigError(
                 f"--answer-template {self.answer_template!r}: has {plural(len(fields), 'field')}, "
-                f"and the "
-                f"answer is one, such as {{output}}"
+                f"needs "
+                f"exactly one, such as {{output}}"
             )
         return Template(query + answer, answer=fields[0], header=unescaped(self.header))
 
     def asked(self, template: Template) -> "tuple[list[Example], list[Example], str | None]":
-        """Demonstrations, queries, and the field in which they must agree.
+        """Returns demonstrations, queries, and the field in which they must agree.
 
         Raises:
-            ConfigError: A file has an unknown format, or has too few demonstrations.
-            DataError: A file cannot be read, lacks a field or is empty, or an answer is no choice.
+            ConfigError: A file has an unknown format or too few demonstrations.
+            DataError: A file cannot be read, lacks a field or is empty, or an answer is not a
+                choice.
         """
         if self.task is not None:
             from transformer_jax.data.corpora.in_context import examples
@@ -175,17 +179,17 @@ class Prompt(RunCommand):
         if max(self.num_shots) > len(shown):
             raise ConfigError(
                 f"--num-shots {max(self.num_shots)}: {self.examples} has "
-                f"{plural(len(shown), 'example')}: ask for fewer"
+                f"{plural(len(shown), 'example')}: use fewer"
             )
         return shown, self.possible(asked, template, f"{self.queries}:"), self.match_field
 
     def possible(
         self, queries: Iterable[tuple[int, Example]], template: Template, at: str
     ) -> list[Example]:
-        """The queries without line numbers; each answer must be one of the choices.
+        """Returns the queries without line numbers; each answer must be one of the choices.
 
         Raises:
-            DataError: A reference answer is none of the choices.
+            DataError: A reference answer is not among the choices.
         """
         found = []
         choices = {choice.strip() for choice in self.choices}
@@ -193,14 +197,14 @@ class Prompt(RunCommand):
             wanted = query[template.answer].strip()
             if choices and wanted not in choices:
                 raise DataError(
-                    f"{at}{number}: the answer {wanted!r} is none of --choices "
+                    f"{at}{number}: the answer {wanted!r} is not among --choices "
                     f"{', '.join(self.choices)}"
                 )
             found.append(query)
         return found
 
     def line(self, row: "FewShotResult", cut: int) -> str:
-        """The line of scores for a number of demonstrations."""
+        """Returns the line of scores for a number of demonstrations."""
         if self.json:
             return json.dumps({**dataclasses.asdict(row), "cut": cut})
         values = (f"{row.accuracy:.3f}", f"{row.exact_match:.3f}", f"{row.f1:.3f}")
@@ -225,7 +229,7 @@ class Prompt(RunCommand):
 
 
 def unescaped(text: str) -> str:
-    r"""A text with ``\n``, ``\r``, ``\t`` and ``\\`` as the characters that they stand for.
+    r"""Replaces ``\n``, ``\r``, ``\t`` and ``\\`` in a text with the characters that they mean.
 
     Example:
         >>> unescaped(r"Q: {question}\nA:"), unescaped(r"C:\\new \d")
@@ -238,11 +242,11 @@ def unescaped(text: str) -> str:
 def read_examples(
     path: Path, needed: Sequence[str], flag: str
 ) -> "Iterator[tuple[int, dict[str, str]]]":
-    """The rows of a file as line number and texts by field; empty lines are skipped.
+    """Yields the rows of a file as line number and texts by field; empty lines are skipped.
 
     Args:
         path: ``.tsv`` with a header line, or ``.jsonl``; ``.gz`` is decompressed.
-        needed: Fields that each must have.
+        needed: Fields that each row must have.
         flag: The flag of the file, for messages.
 
     Raises:
@@ -270,7 +274,7 @@ def _tsv(
     first, head = next(lines, (1, ""))
     names = head.split("\t")
     if head and len({*names}) < len(names):
-        raise DataError(f"{path}:{first}: a field is named twice: {', '.join(names)}")
+        raise DataError(f"{path}:{first}: duplicate field names: {', '.join(names)}")
     for field in needed if head else ():
         if field not in names:
             raise DataError(
@@ -280,7 +284,7 @@ def _tsv(
         cells = line.split("\t")
         if len(cells) != len(names):
             raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, and the header has {len(names)}"
+                f"{path}:{number}: {plural(len(cells), 'column')}, but the header has {len(names)}"
             )
         yield number, dict(zip(names, cells, strict=True))
 
@@ -294,7 +298,7 @@ def _jsonl(
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}:{number}: not JSON: {error}") from None
         if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: a JSON object is wanted, not {type(row).__name__}")
+            raise DataError(f"{path}:{number}: a JSON object is needed, found {type(row).__name__}")
         for field in needed:
             if field not in row:
                 raise DataError(
@@ -302,14 +306,14 @@ def _jsonl(
                 )
             if not isinstance(row[field], str):
                 raise DataError(
-                    f"{path}:{number}: field {field!r} is {type(row[field]).__name__}, and text "
-                    f"is wanted"
+                    f"{path}:{number}: field {field!r} is {type(row[field]).__name__}; text "
+                    f"is needed"
                 )
         yield number, {field: row[field] for field in needed}
 
 
 def _fields(text: str, flag: str) -> list[str]:
-    """The names of the fields of a template."""
+    """Returns the names of the fields of a template."""
     try:
         return [name for _, name, *_ in string.Formatter().parse(text) if name is not None]
     except ValueError as error:
@@ -319,7 +323,7 @@ def _fields(text: str, flag: str) -> list[str]:
 
 
 def _cut(model: Any, made: Sequence[str]) -> int:
-    """The number of prompts longer than the context; 0 for an n-gram model."""
+    """Returns the number of prompts longer than the context; 0 for an n-gram model."""
     context = getattr(model, "context", None)
     if context is None:
         return 0

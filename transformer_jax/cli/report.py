@@ -1,4 +1,4 @@
-"""``transformer-jax report``: published figures, with those of own runs beside them."""
+"""``transformer-jax report``: published figures next to figures of your runs."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,7 @@ __all__ = ["Report"]
 
 @dataclasses.dataclass(frozen=True)
 class Report(Configuration, group="--"):
-    """Print a table of published figures, with those of own runs beside it: report bleu RUN ...
+    """Print a table of published figures next to figures of your runs: report bleu RUN ...
 
     bleu: BLEU and training FLOPs of ten translators, table 2 of Vaswani et al. 2017.
     """
@@ -27,7 +27,7 @@ class Report(Configuration, group="--"):
     table: tyro.conf.Positional[Literal["bleu"]]
     """The table."""
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Run directories of translators that have ended, with test sets."""
+    """Run directories of finished translators with test sets."""
     results: Path | None = None
     """Folder of JSON files with results, such as benchmarks/results."""
     json: OutputPath | None = None
@@ -36,7 +36,7 @@ class Report(Configuration, group="--"):
     """Output file of BLEU against training FLOPs: .png, .svg or .html."""
 
     def __call__(self) -> int:
-        """Prints the tables, and writes the files that are asked for."""
+        """Prints the tables, and writes the requested files."""
         check_file("--json", self.json, (".json",))
         from transformer_jax.visual.figures import SUFFIXES
 
@@ -64,10 +64,10 @@ class Report(Configuration, group="--"):
         return 0
 
     def own(self) -> "list[OwnScore]":
-        """The scores of the runs, then those of the folder.
+        """Returns the scores of the runs, followed by the scores in the folder.
 
         Raises:
-            CheckpointError: A run is none of a translator's that has ended with a test set.
+            CheckpointError: A run is not a finished translator with a test set.
             DataError: The folder has no results.
         """
         from transformer_jax.evaluation.bleu_results import results_in, scores_of_run
@@ -77,7 +77,7 @@ class Report(Configuration, group="--"):
         for path in self.runs:
             run = open_directory(path)
             if family(run) != "encoder-decoder":
-                raise CheckpointError(f"{path}: no translator: only these have BLEU")
+                raise CheckpointError(f"{path}: not a translator: only translators have BLEU")
             found += scores_of_run(run, str(path))
         return found + ([] if self.results is None else results_in(self.results))
 
@@ -91,7 +91,7 @@ def _score(value: float | None) -> str:
 
 
 def _published() -> str:
-    """Table 2, with the estimate behind the costs of the Transformers."""
+    """Returns table 2, with the estimate of the costs of the Transformers."""
     from transformer_jax.evaluation.bleu_results import TABLE
 
     head = ("system", "published", "BLEU en-de", "BLEU en-fr", "FLOPs en-de", "FLOPs en-fr",
@@ -112,7 +112,7 @@ def _published() -> str:
 
 
 def _own(own: "list[OwnScore]") -> str:
-    """A row for each test set of own runs."""
+    """Returns a row per test set of your runs."""
     head = ("own", "test set", "signature", "search", "sacreBLEU", "parameters", "steps", "FLOPs")
     count = lambda value: "–" if value is None else f"{value:,}"
     rows = [
@@ -132,7 +132,7 @@ def _own(own: "list[OwnScore]") -> str:
 
 
 def _content(own: "list[OwnScore]") -> dict[str, Any]:
-    """Everything as JSON."""
+    """Returns all figures for JSON."""
     from transformer_jax.evaluation.bleu_results import CAVEATS, TABLE
 
     published = [

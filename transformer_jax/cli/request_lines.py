@@ -1,4 +1,4 @@
-"""Prompts and requests for language models, as lines of files or of standard input."""
+"""Prompts and requests for language models, from lines of files or standard input."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def prompt_lines(path: Path, flag: str) -> Iterator[str]:
-    """The lines of a file, or of standard input if ``path`` is ``-``.
+    """Yields the lines of a file, or of standard input if ``path`` is ``-``.
 
     Raises:
         DataError: The file does not exist (the message names ``flag``), or a line is not UTF-8.
@@ -37,7 +37,7 @@ def prompt_lines(path: Path, flag: str) -> Iterator[str]:
     return decode_lines(sys.stdin.buffer, "<stdin>")
 
 
-# What a line may hold besides the prompt.
+# Settings that a line may have besides the prompt.
 _SETTINGS = (
     *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
     *("no_repeat_ngram_size", "stop", "num_return_sequences", "seed", "num_beams", "adapter"),
@@ -48,15 +48,15 @@ _SETTINGS = (
 def requests_of(
     path: Path, usual: "GenerationConfig", check: "Callable[[GenerationRequest], None]"
 ) -> "Iterator[GenerationRequest]":
-    """The requests of JSON lines.
+    """Yields the requests of JSON lines.
 
     Args:
         path: The file; ``-`` is standard input.
-        usual: Settings that lines replace.
+        usual: Default settings, which lines override.
         check: Raises ``ConfigError`` for a request that contradicts the flags.
 
     Raises:
-        DataError: A line is no valid request; the message names it.
+        DataError: A line is not a valid request; the message names it.
     """
     from transformer_jax.decoding.requests import GenerationRequest
 
@@ -74,9 +74,7 @@ def requests_of(
         if not isinstance(fields, dict) or not (
             isinstance(fields.get("prompt"), str) or (conversation and "prompt" not in fields)
         ):
-            raise DataError(
-                f'{where}: needs an object with a text "prompt", or with "messages" instead'
-            )
+            raise DataError(f'{where}: needs an object with a text "prompt", or with "messages"')
         earlier, fields = fields, current_keys(fields, REQUESTS)
         for old in sorted(earlier.keys() - fields.keys() - renamed):
             log.warning("%s: %s is now %s", name, old, REQUESTS[old])
@@ -102,7 +100,7 @@ def requests_of(
 
 
 def _typed(name: str, value: Any) -> Any:
-    """A setting, or the prompt, of a JSON line as the request has it."""
+    """Converts a setting or the prompt of a JSON line to its type in the request."""
     if name == "messages":
         from transformer_jax.data.conversations import check_asked
 

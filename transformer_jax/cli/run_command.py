@@ -19,7 +19,7 @@ class RunCommand(Configuration, group="--"):
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Context in which the command's runs are loaded."""
+        """Context manager: loads the command's runs."""
         from transformer_jax.runs.config_guard import changed_config
 
         with changed_config(self.allow_changed_config):
@@ -28,29 +28,28 @@ class RunCommand(Configuration, group="--"):
 
 @dataclasses.dataclass(frozen=True)
 class MeshFlags(Configuration, group="mesh"):
-    """Numbers of devices that share the model and the rows of each batch."""
+    """Numbers of devices among which the model and each batch are divided."""
 
     data: Literal[-1] | Count = 1
-    """Groups of devices that each compute their own rows; -1 is as many as there are devices
-    for."""
+    """Number of groups of devices that each compute their own rows; -1 uses all devices."""
     fsdp: Count = 1
-    """Devices that compute their own rows and also split the parameters between them."""
+    """Number of devices that compute their own rows and also shard the parameters."""
     tensor: Count = 1
-    """Devices that split heads, feed-forward layers and the vocabulary between them."""
+    """Number of devices that shard heads, feed-forward layers and the vocabulary."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictionCommand(RunCommand):
-    """A command that computes with the model of a run, on one device or on a mesh of several."""
+    """A command that computes with the model of a run, on one device or on a mesh."""
 
     mesh: MeshFlags = MeshFlags()
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Context in which the command's runs are loaded onto its mesh.
+        """Context manager: loads the command's runs onto its mesh.
 
         Raises:
-            ConfigError: There are not so many devices.
+            ConfigError: The mesh needs more devices than there are.
         """
         with super().loading():
             if self.mesh == MeshFlags():

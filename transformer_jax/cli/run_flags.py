@@ -27,13 +27,13 @@ Runs = Mapping[str, tuple[str, Any]]
 
 
 class AskedRun(NamedTuple):
-    """A run that is asked for.
+    """A requested run.
 
     Attributes:
-        name: Its name.
-        run: Its settings.
+        name: The name of the run.
+        run: The settings of the run.
         named: The settings before flags changed them.
-        given: Names of the settings that flags gave, such as ``model.d_model``.
+        given: Names of the settings set by flags, such as ``model.d_model``.
     """
 
     name: str
@@ -47,12 +47,12 @@ def asked_run(
     runs: Runs,
     arguments: Sequence[str],
 ) -> AskedRun:
-    """The run that arguments ask for.
+    """Parses the run that arguments describe.
 
     Args:
         program: The command up to the name, for messages.
-        runs: Named runs, each with a line about it.
-        arguments: The name, ``--config FILE`` instead of it or beside it, and flags.
+        runs: Named runs with one-line descriptions.
+        arguments: A name, ``--config FILE`` or both, and flags.
 
     Raises:
         ConfigError: A name, a flag, a value or a file is invalid.
@@ -68,7 +68,7 @@ def asked_run(
     if file is not None:
         from transformer_jax.recipes.driver import reset_derived
 
-        runs = {name: (f"The run that {file} describes.", reset_derived(config))}
+        runs = {name: (f"The run described by {file}.", reset_derived(config))}
     if name in ("-h", "--help"):
         print(runs_help(program, {"named runs": runs}))
         raise SystemExit(0)
@@ -87,7 +87,7 @@ def asked_run(
 
 
 def _settings(arguments: Sequence[str]) -> frozenset[str]:
-    """The names of the settings that flags give.
+    """Returns the names of the settings that flags set.
 
     Example:
         >>> sorted(_settings(["--model.d-model", "8", "--model.compute.no-scan-layers"]))
@@ -98,12 +98,12 @@ def _settings(arguments: Sequence[str]) -> frozenset[str]:
 
 
 def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any = None) -> Any:
-    """The flags of a command, parsed.
+    """Parses the flags of a command.
 
     Args:
         kind: The dataclass of its flags.
         program: The command, for messages.
-        arguments: Its arguments.
+        arguments: The arguments of the command.
         default: Values of the flags that are absent.
 
     Raises:
@@ -119,7 +119,7 @@ def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any 
 
 
 def near(word: str, known: Mapping[str, Any]) -> str:
-    """A hint with the allowed words, the nearest to ``word`` first."""
+    """Returns a hint with the word nearest to ``word``, and all allowed words."""
     found = difflib.get_close_matches(word, known, 1, 0.5)
     return (f"did you mean {found[0]}? " if found else "") + f"there are {', '.join(known)}"
 
@@ -136,11 +136,11 @@ def _named(command: str, runs: Runs, arguments: Sequence[str]) -> str:
             f"{command} needs the name of a configuration first, or --config FILE; there are "
             f"{known}"
         )
-    raise ConfigError(f"no configuration is called {arguments[0]}: {near(arguments[0], runs)}")
+    raise ConfigError(f"unknown configuration {arguments[0]}: {near(arguments[0], runs)}")
 
 
 def config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
-    """The arguments without ``--config FILE``, and the file.
+    """Returns the arguments without ``--config FILE``, and the file.
 
     Raises:
         ConfigError: The flag has no file.
@@ -159,7 +159,7 @@ def config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
 
 
 def _configured(command: str, runs: Runs, file: Path) -> Any:
-    """The run that a ``config.json`` describes."""
+    """Returns the run described by a ``config.json``."""
     from transformer_jax.recipes.driver import read
     from transformer_jax.runs.run_directory import ConfigFile
 
@@ -170,15 +170,15 @@ def _configured(command: str, runs: Runs, file: Path) -> Any:
     if type(run) not in {type(named) for _, named in runs.values()}:
         title = get_recipe(run.recipe).title
         raise ConfigError(
-            f"--config {file}: the settings of {title}, which {command} does not begin: "
+            f"--config {file}: the settings of {title}, which {command} does not start: "
             f"{command_line('--help')} lists the commands that do"
         )
-    # The output of the other run is not copied.
+    # Do not take over the other run's output directory.
     return dataclasses.replace(run, output=None, overwrite=False)
 
 
 def _name_of(file: Path) -> str:
-    """The name of a run that starts from a file: that of the file, or of its run directory.
+    """Returns the name of a run from its settings file or the run directory of the file.
 
     Example:
         >>> _name_of(Path("runs/pt-en/config.json")), _name_of(Path("large.json"))

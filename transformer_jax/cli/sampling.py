@@ -1,4 +1,4 @@
-"""Prompts of a file, texts or conversations, and the models that complete them."""
+"""Prompts from a file, texts or conversations, and models that complete them."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -36,12 +36,12 @@ class SamplingCommand(SamplingFlags, PredictionCommand):
     def requests(
         self, run: Path, prompts: "list[Prompt]", samples: int
     ) -> "list[GenerationRequest]":
-        """Requests of completions of prompts, or of answers to conversations.
+        """Returns requests for completions of prompts or answers to conversations.
 
         Args:
             run: Run directory or Hugging Face folder of a language model.
             prompts: The prompts.
-            samples: Of each prompt.
+            samples: Number of samples per prompt.
 
         Raises:
             ConfigError: A setting is out of its range.
@@ -61,11 +61,11 @@ class SamplingCommand(SamplingFlags, PredictionCommand):
 
 
 def read_prompts(path: Path) -> "list[Prompt]":
-    """The prompts of a file: its lines, or of a ``.jsonl`` file ``"prompt"`` or ``"messages"``.
+    """Reads the prompts of a file: lines, or ``"prompt"`` or ``"messages"`` of a ``.jsonl`` file.
 
     Raises:
-        DataError: The file cannot be read, all its lines are blank, a line is no prompt, or some
-            are texts and others conversations.
+        DataError: The file cannot be read, all lines are blank, a line is not a prompt, or texts
+            and conversations are mixed.
     """
     from transformer_jax.data.preferences import PreferenceOptions, read_preferences
     from transformer_jax.data.text import read_lines
@@ -81,7 +81,7 @@ def read_prompts(path: Path) -> "list[Prompt]":
 
 
 def completions(request: "GenerationRequest", found: "Sequence[Continuation]") -> list[str]:
-    """The texts of samples as rules are given them: answers to conversations are stripped."""
+    """Returns the texts of samples for a rule; answers to conversations are stripped."""
     from transformer_jax.data.preferences import answer_text
 
     clean = str if request.messages is None else answer_text
@@ -90,12 +90,12 @@ def completions(request: "GenerationRequest", found: "Sequence[Continuation]") -
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-    """A model as a function of requests, which gives the samples of each.
+    """A model as a function from requests to samples.
 
     Attributes:
         language: The language model.
-        chat: The same, which answers conversations; None of texts.
-        prepare: Preprocesses the text of a message as in training.
+        chat: The same model for conversations; None for texts.
+        prepare: Preprocesses the text of a message, as in training.
     """
 
     language: "DecoderLanguageModel | NgramLanguageModel"
@@ -109,7 +109,7 @@ class Sampler:
         return self.language.generate([self.chat.request(one, self.prepare) for one in requests])
 
     def reads(self, request: "GenerationRequest") -> bool:
-        """Returns whether the model reads all of a prompt, which may be longer than its context."""
+        """Returns whether a prompt fits into the model's context."""
         if self.chat is not None and request.messages is not None:
             return not self.chat.dropped(request, self.prepare)
         [ids] = self.language.tokenizer.encode_batch([request.prompt])
@@ -117,15 +117,15 @@ class Sampler:
 
 
 def load_sampler(run: Path, checkpoint: str, *, conversational: bool) -> Sampler:
-    """Loads a language model that completes prompts.
+    """Loads a language model to complete prompts.
 
     Args:
         run: Run directory or Hugging Face folder of a language model.
-        checkpoint: Of the run.
+        checkpoint: The checkpoint of the run.
         conversational: Whether the requests are conversations.
 
     Raises:
-        ConfigError: The run is no language model, or has no chat template that is needed.
+        ConfigError: The run is not a language model, or lacks a chat template for conversations.
         CheckpointError: The run does not exist, or is damaged.
     """
     from transformer_jax.inference.chats import load_chat

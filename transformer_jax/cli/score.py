@@ -28,18 +28,18 @@ class Score(LanguageFlags, PredictionCommand):
     text: tyro.conf.Positional[Path | None] = None
     """Text file for a language model; each line is one text."""
     source: Annotated[Path | None, Flag(also=("data.source",))] = None
-    """Source text file for a translator, one sentence per line ..."""
+    """Source file for a translator, one sentence per line ..."""
     target: Annotated[Path | None, Flag(also=("data.target",))] = None
-    """... and the file with its translations, line by line."""
+    """... and the file of its translations, line by line."""
     as_one_text: bool = False
-    """Score the text file as one text instead of line by line."""
+    """Score the file as one text instead of line by line."""
     tokens: bool = False
     """Add a column with the log-probability of every token."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Prints one row per line, and one of the corpus."""
+        """Prints one row per line, and one for the corpus."""
         from transformer_jax.inference.runs import open_directory, refuse_others
 
         if (self.source is None) != (self.target is None):
@@ -59,7 +59,7 @@ class Score(LanguageFlags, PredictionCommand):
         return self.translations() if pair else self.texts()
 
     def texts(self) -> int:
-        """Scores of lines, or of a whole file, by a language model; bits are per UTF-8 byte."""
+        """Scores lines or a complete file with a language model; bits are per UTF-8 byte."""
         from transformer_jax.data.text import read_lines
         from transformer_jax.inference.load_run import load_language
         from transformer_jax.inference.runs import as_trained
@@ -89,7 +89,7 @@ class Score(LanguageFlags, PredictionCommand):
         return 0
 
     def translations(self) -> int:
-        """Scores of translations; the end token of each sentence is counted."""
+        """Scores translations; the end token of each sentence counts."""
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.text import check_readable
         from transformer_jax.decoding.translator import Translator
@@ -122,7 +122,7 @@ class Score(LanguageFlags, PredictionCommand):
 
 
 def _writer(header: tuple[str, ...], tokens: bool) -> Callable[..., None]:
-    """A function that writes rows, with a column of tokens if set; it prints the header first."""
+    """Prints the header; returns a function that writes rows, with a column of tokens if set."""
     import sys
 
     def write(cells: Iterable[str], tokenizer: Any = None, score: Any = None) -> None:
@@ -141,7 +141,7 @@ def _bits(score: TextScore) -> str:
 
 
 def row(name: str, log_prob: float, tokens: int) -> tuple[str, ...]:
-    """The cells of one row: natural logarithms, and ``perplexity = exp(-log_prob / tokens)``.
+    """Returns the cells of a row: natural logarithms, and ``perplexity = exp(-log_prob / tokens)``.
 
     Example:
         >>> row("1", -4.0, 2)

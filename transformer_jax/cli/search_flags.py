@@ -1,4 +1,4 @@
-"""Flags of searches that are looked into: every text, and the tree of beam search."""
+"""Flags to study search: exhaustive search, and the tree of beam search."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Annotated
@@ -22,18 +22,19 @@ class SearchFlags(Configuration, group="--"):
     """Exhaustive search, and a picture of beam search."""
 
     exhaustive: Annotated[int, Range(1, 1000)] | None = None
-    """Search every text of at most this many tokens, instead of beam search: a million at most."""
+    """Search all texts of at most this many tokens (at most a million texts), instead of beam
+    search."""
     beam_tree: OutputPath | None = None
     """Output file of the tree of beam search for the first text: .png, .svg or .html."""
 
     def check_search(self, **others: bool) -> None:
-        """Refuses flags of another search.
+        """Refuses flags of other searches.
 
         Args:
-            **others: Whether each is given, by name.
+            **others: Whether each other flag is given, by name.
 
         Raises:
-            ConfigError: It names two flags that exclude each other, or a file that is no picture.
+            ConfigError: Two flags exclude each other, or the file has no suffix of a picture.
         """
         from transformer_jax.visual.figures import SUFFIXES
 
@@ -44,7 +45,7 @@ class SearchFlags(Configuration, group="--"):
                 if given:
                     flag = name.replace("_", "-")
                     raise ConfigError(
-                        f"--exhaustive is another search than --{flag}: leave one out"
+                        f"--exhaustive and --{flag} exclude each other: leave one out"
                     )
 
     def draw_tree(
@@ -54,16 +55,16 @@ class SearchFlags(Configuration, group="--"):
         sequence: "GenerationSequence",
         config: "GenerationConfig",
     ) -> None:
-        """Draws the tree of a beam search in the file of ``--beam-tree``.
+        """Draws the tree of a beam search into the file of ``--beam-tree``.
 
         Args:
-            title: Such as the source.
+            title: Title of the picture, such as the source.
             searcher: The model and its tokenizer.
-            sequence: What texts continue or translate.
+            sequence: The prompt or the source.
             config: The beam search.
 
         Raises:
-            ConfigError: More beams than a picture shows.
+            ConfigError: There are more beams than a picture can show.
         """
         from transformer_jax.decoding.search_views import tree_of_beams
         from transformer_jax.visual.beam_tree import plot_beam_tree

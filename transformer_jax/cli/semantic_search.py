@@ -1,4 +1,4 @@
-"""``transformer-jax semantic-search``: semantic search in lines of a file, or in pictures."""
+"""``transformer-jax semantic-search``: semantic search in the lines of a file, or in pictures."""
 
 import dataclasses
 import heapq
@@ -20,24 +20,24 @@ __all__ = ["SemanticSearch"]
 class SemanticSearch(LanguageFlags, PredictionCommand):
     """Print the lines or pictures with the highest cosine similarity to a query, as TSV.
 
-    A sentence encoder puts its prompt "query" before the query and "document" before the lines, if
-    it has them, and compares by dot products if its configuration says so.
+    A sentence encoder with prompts "query" and "document" puts them before the query and the lines,
+    and compares by dot products if its configuration specifies so.
     """
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of an encoder or a translator, or of a model of images
     and texts."""
     file: tyro.conf.Positional[Path]
-    """Text file of any size; - is standard input. Empty lines are ignored. With --images the query
-    stands here."""
+    """Text file of any size; - is standard input. Empty lines are ignored. With --images, the
+    query."""
     query: tyro.conf.Positional[str | None] = None
     """Query text."""
     images: str | None = None
-    """Folder of pictures that are searched in place of a file."""
+    """Folder of pictures to search, instead of a file."""
     top: Count = 5
     """Number of lines or pictures to print."""
     layers: str = "last"
-    """Layers: last, sum4 or concat4 (the last four), or a number; 0 is the embeddings."""
+    """Layers: last, sum4 or concat4 (the last four), or a number; 0 is the embedding layer."""
     pool: Literal["mean", "cls"] | None = None
     """Pooling: mean over all tokens with [CLS] and [SEP], or the first token ([CLS]). None is the
     pooling of a sentence encoder's own configuration, and else the mean."""
@@ -51,7 +51,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
         if compares_pictures(self.run):
             return search_pictures(self)
         if self.images is not None:
-            raise ConfigError(f"--images: {self.run} is no model of images and texts: give a file")
+            raise ConfigError(f"--images: {self.run} is not a model of images and texts")
         return self.search_lines()
 
     def search_lines(self) -> int:
@@ -71,7 +71,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
         if layers == "all":
             raise ConfigError("--layers all: lines are compared by one vector: choose one layer")
         if self.query is None or not self.query.strip():
-            raise ConfigError("the query is empty: there is nothing to compare with")
+            raise ConfigError("the query is empty: give a text")
         from transformer_jax.core.numerics import cosine
         from transformer_jax.data.text import check_readable
 
@@ -87,7 +87,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
         skips = [skip_of(run, vectors, prompt) for prompt in before]
         [asked] = vectors.embed([ask(self.query)], layers=layers, pool=pool, skip=skips[0])
         vectors.counts.update(lines=0, cut=0)
-        kept: list[tuple[int, str]] = []  # of the current window
+        kept: list[tuple[int, str]] = []  # lines of the current window
 
         def lines():
             for number, line in enumerate(file_lines(self.file, "semantic-search"), 1):
@@ -95,7 +95,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
                     kept.append((number, line))
                     yield prepare(line)
 
-        # A heap with the smallest first; of equal lines the later one is dropped.
+        # A min-heap; on ties, the later line is dropped.
         heap: list[tuple[float, int, str]] = []
         for made in vectors.embed(lines(), layers=layers, pool=pool, skip=skips[1]):
             worth = compare(made.vectors, asked.vectors)

@@ -11,9 +11,10 @@ r"""Train an encoder-decoder: translation, denoising, summaries, speech; resume 
     python -m experiments.seq2seq evaluate runs/base --source test.de --target test.en
     python -m experiments.seq2seq evaluate runs/luong --manifest test.tsv
 
-``COMMAND NAME --help`` lists every setting. Translators end with sacreBLEU and chrF on their test
-sets, pre-training with the loss beside a trivial baseline, summarizers with ROUGE beside the first
-sentences and the best ones, speech recognizers with word and character error rates.
+``COMMAND NAME --help`` lists every setting. Training ends with an evaluation: translators with
+sacreBLEU and chrF on their test sets, pre-training with the loss next to a trivial baseline,
+summarizers with ROUGE next to the leading sentences and the best sentences, speech recognizers with
+word and character error rates.
 """
 
 from collections.abc import Sequence

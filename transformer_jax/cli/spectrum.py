@@ -1,4 +1,4 @@
-"""``transformer-jax spectrum``: the singular values of what adapters add."""
+"""``transformer-jax spectrum``: the singular values of adapters' weight changes."""
 
 import dataclasses
 from pathlib import Path
@@ -14,7 +14,7 @@ __all__ = ["Spectrum"]
 
 @dataclasses.dataclass(frozen=True)
 class Spectrum(RunCommand):
-    """Print and draw the singular values of what the adapters of a run add to its weights."""
+    """Print and draw the singular values of the weight changes by a run's adapters."""
 
     run: tyro.conf.Positional[Path]
     """Run directory with adapters (trained with --lora.rank)."""
@@ -24,7 +24,7 @@ class Spectrum(RunCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Prints a line for each map, and writes the picture."""
+        """Prints a line per linear map, and writes the picture."""
         from transformer_jax.visual.figures import SUFFIXES
 
         check_file("--output", self.output, SUFFIXES)

@@ -1,4 +1,4 @@
-"""Standard streams of a program: closed, full, or a terminal that text must not steer."""
+"""Standard streams of a program: closed, full, or a terminal that text must not control."""
 
 import contextlib
 import errno
@@ -14,16 +14,16 @@ from transformer_jax.core.errors import ConfigError
 
 __all__ = ["as_help", "as_terminal", "open_streams", "silence"]
 
-_NARROWEST = 40  # columns; help in fewer cannot be laid out
-# Bytes that a terminal obeys: C0 but for tabs and line ends, DEL, and C1 in UTF-8.
+_NARROWEST = 40  # columns; the minimum for the layout of help
+# Bytes that control a terminal: C0 except tabs and line ends, DEL, and C1 in UTF-8.
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2([\x80-\x9f])")
 
 
 def open_streams() -> None:
-    """Gives this process three standard streams, whichever its parent closed.
+    """Opens those of the three standard streams that the parent process closed.
 
-    Standard error that cannot be written, such as a log on a full disk, is dropped: what a command
-    does is worth more than what it says. A closed standard output is one whose writing fails.
+    Standard error that cannot be written, such as a log on a full disk, is dropped: the work of a
+        command matters more than its messages. Writing to a closed standard output fails.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
@@ -40,13 +40,13 @@ def open_streams() -> None:
 
 
 def silence(stream: Any) -> None:
-    """Leads a stream nowhere, so that what it still holds can be flushed at the end."""
+    """Discards the output of a stream, so that its buffer can be flushed at exit."""
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as sink:
         os.dup2(sink.fileno(), stream.fileno())
 
 
 class _Dropping(io.TextIOWrapper):
-    """A stream that leads nowhere from the first error on."""
+    """A stream that discards its output after the first error."""
 
     def write(self, text: str) -> int:
         """Writes ``text``."""
@@ -66,7 +66,7 @@ class _Dropping(io.TextIOWrapper):
 
 
 class _Output(io.BufferedIOBase):
-    """The bytes of standard output; an error in writing them is one that names it."""
+    """The byte stream of standard output; errors in writing name it."""
 
     def __init__(self, plain: Any):
         self.plain, self._to = plain, plain.buffer
@@ -77,7 +77,7 @@ class _Output(io.BufferedIOBase):
         return "<stdout>"
 
     def writable(self) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
     def isatty(self) -> bool:
@@ -85,7 +85,7 @@ class _Output(io.BufferedIOBase):
         return bool(self.plain.isatty())
 
     def fileno(self) -> int:
-        """The file descriptor."""
+        """Returns the file descriptor."""
         return int(self.plain.fileno())
 
     def write(self, data: Any) -> int:
@@ -133,9 +133,9 @@ class _Terminal(_Output):
 
 
 def _text_on(output: _Output) -> io.TextIOWrapper:
-    """A text stream on bytes of standard output, with the settings of the plain stream.
+    """Returns a text stream on bytes of standard output, with the settings of the original stream.
 
-    Names of files that are not UTF-8, and characters that a locale lacks, are written as escapes.
+    File names that are not UTF-8, and characters that the locale lacks, are written as escapes.
     """
     plain = output.plain
     errors = "backslashreplace" if plain.errors == "strict" else plain.errors
@@ -150,10 +150,10 @@ def _text_on(output: _Output) -> io.TextIOWrapper:
 
 @contextlib.contextmanager
 def as_terminal() -> Iterator[None]:
-    """Context in which text on standard output does not steer a terminal.
+    """Context manager: text on standard output cannot control a terminal.
 
-    Texts of files, such as words of a file of vectors, may hold escape sequences. A file or a pipe
-    gets them as they are.
+    Texts from files, such as words in a file of vectors, may contain escape sequences. They are
+    written unchanged to a file or a pipe.
     """
     plain = sys.stdout
     if not isinstance(plain, io.TextIOWrapper) or not plain.isatty():
@@ -174,7 +174,7 @@ def as_terminal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_help() -> Iterator[None]:
-    """Context in which standard output may be styled, as help is, and is wide enough for it."""
+    """Context manager: standard output may be styled, and is wide enough for help."""
     inner = getattr(sys.stdout, "buffer", None)
     plain = inner.plain if isinstance(inner, _Terminal) else sys.stdout
     with _wide_enough(), contextlib.redirect_stdout(plain):
@@ -183,7 +183,7 @@ def as_help() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _wide_enough() -> Iterator[None]:
-    """Context in which help has 40 columns or more: laying it out in five takes forever."""
+    """Context manager: help has at least 40 columns, since the layout in very few does not end."""
     before = os.environ.get("COLUMNS")
     if shutil.get_terminal_size().columns >= _NARROWEST:
         yield

@@ -18,7 +18,7 @@ TASKS = ("tag", "replaced")
 class Tag(PredictionCommand):
     """Tag the words of each line with a fine-tuned encoder: word/TAG word/TAG.
 
-    ELECTRA's discriminator detects replaced words.
+    With ELECTRA's discriminator, detect replaced words.
     """
 
     run: tyro.conf.Positional[Path]
@@ -26,7 +26,7 @@ class Tag(PredictionCommand):
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Sentences with blanks between words; without any, the lines of standard input."""
     columns: bool = False
-    """One word per line with tag and probability instead; an empty line ends a sentence."""
+    """Print one word per line with tag and probability; an empty line ends a sentence."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 

@@ -1,4 +1,4 @@
-"""``transformer-jax tokenize``: the tokens of texts by the tokenizer of a run."""
+"""``transformer-jax tokenize``: the tokens of texts."""
 
 import dataclasses
 import sys
@@ -23,7 +23,7 @@ _WINDOW = 1024  # texts at a time
 class Tokenize(RunCommand):
     """Print the tokens of texts with their ids, as TSV: text, id, token.
 
-    ▁ stands for a blank. Special tokens that a model reads around a text are left out.
+    ▁ stands for a blank. Special tokens that the model reads around a text are omitted.
     """
 
     run: tyro.conf.Positional[Path]
@@ -32,7 +32,7 @@ class Tokenize(RunCommand):
     """Texts; without any, the lines of standard input."""
 
     def __call__(self) -> int:
-        """Prints a row for each token."""
+        """Prints a row per token."""
         from transformer_jax.cli.encoders import given_lines, windows
 
         tokenizer, prepare = self.tokenizer()
@@ -50,7 +50,7 @@ class Tokenize(RunCommand):
         """Returns the tokenizer, and the function that prepares a text for it.
 
         Raises:
-            UserError: There is none, or it is damaged.
+            UserError: The tokenizer is missing or damaged.
         """
         if self.run.is_file():
             from transformer_jax.data.tokenizer import load_tokenizer

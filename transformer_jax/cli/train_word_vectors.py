@@ -1,4 +1,4 @@
-"""``transformer-jax word-vectors``: trains word vectors by word2vec, or resumes it."""
+"""``transformer-jax word-vectors``: trains word vectors with word2vec, or resumes training."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["PROGRAM", "Resume", "Train", "main", "run_as_program"]
 
 PROGRAM = f"{commands.PROGRAM} word-vectors"
-HELP = f"""Train word vectors by word2vec (skip-gram or CBOW).
+HELP = f"""Train word vectors with word2vec (skip-gram or CBOW).
 
   {PROGRAM} train TEXT --output DIR
   {PROGRAM} resume DIR
@@ -36,14 +36,14 @@ _EVERY = 8.0  # seconds between lines of progress
 
 @dataclasses.dataclass(frozen=True)
 class Train(Configuration, group="--"):
-    """Train word vectors of text files."""
+    """Train word vectors on text files."""
 
     texts: tyro.conf.Positional[tuple[Path, ...]]
-    """Text files, UTF-8, perhaps .gz; a sentence or paragraph per line."""
+    """Text files in UTF-8, .gz allowed; a sentence or paragraph per line."""
     output: OutputPath = Path("runs/word-vectors")
-    """Folder of vectors.bin and config.json."""
+    """Folder to write vectors.bin and config.json to."""
     overwrite: bool = False
-    """Replace word vectors that are in the folder."""
+    """Replace word vectors in the folder."""
     text: TextConfig = dataclasses.field(default_factory=TextConfig)
     training: Word2VecConfig = dataclasses.field(default_factory=Word2VecConfig)
 
@@ -65,13 +65,13 @@ class Train(Configuration, group="--"):
 
 @dataclasses.dataclass(frozen=True)
 class Resume(Configuration, group="--"):
-    """Resume a training of word vectors after its last whole epoch."""
+    """Resume the training of word vectors after the last complete epoch."""
 
     output: tyro.conf.Positional[Path]
-    """Folder of the training; its texts are read again."""
+    """Folder of the training; the texts are read again."""
 
     def __call__(self) -> int:
-        """Trains the epochs that are left."""
+        """Trains the remaining epochs."""
         say("resume: starting")
         from transformer_jax.word_vectors.run import resume_word_vectors
 
@@ -84,7 +84,7 @@ COMMANDS: dict[str, Any] = {"train": Train, "resume": Resume}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of ``arguments``, or of the command line; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with terminated("stopped by a signal: resume continues after the last whole epoch"):
+    with terminated("stopped by a signal: resume continues after the last complete epoch"):
         return guarded(lambda: _run(given))
 
 
@@ -110,10 +110,10 @@ def _run(given: list[str]) -> int:
 
 
 def _one_thread() -> None:
-    """Gives XLA one thread on a CPU, where JAX is not imported yet.
+    """Limits XLA to one thread on a CPU, if JAX is not imported yet.
 
-    The operations of a block are too small to be divided: with two threads, which hand them to
-    each other, training has 0.6 of the speed. NumPy draws the next blocks in a thread of its own.
+    The operations of a block are too small to divide: with two threads, training has 0.6 of the
+        speed. NumPy draws the next blocks in a separate thread.
     """
     if "jax" not in sys.modules:
         os.environ.setdefault("PJRT_NPROC", "1")
@@ -127,7 +127,7 @@ def _done(output: Path, made: Any) -> int:
 
 
 class _Progress:
-    """A line of progress every few seconds."""
+    """Prints a line of progress every few seconds."""
 
     def __init__(self) -> None:
         self._began: tuple[float, float] | None = None  # time, progress
@@ -139,7 +139,7 @@ class _Progress:
         now = time.monotonic()
         if self._began is None:
             self._began = now, report.progress
-            say(f"{corpus.total:,} words, {len(corpus.words):,} different ones kept")
+            say(f"{corpus.total:,} words, vocabulary of {len(corpus.words):,}")
         elif now - self._shown < _EVERY and report.progress < 1:
             return
         self._shown = now

@@ -1,4 +1,4 @@
-"""The training program of a family: train, resume and its further commands."""
+"""The training program of a family: train, resume and further commands."""
 
 import contextlib
 import dataclasses
@@ -27,9 +27,9 @@ from transformer_jax.recipes.registry import RECIPES, get_recipe, named_runs
 __all__ = ["Command", "TrainingProgram", "main", "resume_flags", "run_as_program", "take_plan"]
 
 Command = Callable[[Sequence[str]], int]
-# Lists that a run makes longer than they were asked for, by tokens of a chat template.
+# Lists of tokens that a run extends by the tokens of its chat template.
 _GROWS = ("add_special_tokens", "trainable_tokens")
-# Settings that a run may have otherwise each time it starts.
+# Settings that may change each time a run is resumed.
 _MAY_CHANGE = ("loop", "mesh", "distributed", "output", "overwrite", "cache")
 Other = Callable[[Sequence[str], str], int]
 
@@ -40,7 +40,7 @@ class TrainingProgram(NamedTuple):
     Attributes:
         program: The command, for messages.
         doc: The text of ``--help``.
-        commands: Names of recipes by the command that begins their runs.
+        commands: Names of recipes by the command that starts their runs.
         others: Further commands by name.
     """
 
@@ -56,9 +56,9 @@ class TrainingProgram(NamedTuple):
 
 
 def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> int:
-    """Starts a run and trains it to its end; with ``--plan`` only compiles it.
+    """Starts a run and trains it to the end; with ``--plan``, only compiles it.
 
-    With ``--resume``, a run that is there already is resumed by its own settings.
+    With ``--resume``, an existing run is resumed with its own settings.
     """
     target, as_json, arguments = take_plan(arguments)
     resumes, arguments = "--resume" in arguments, [one for one in arguments if one != "--resume"]
@@ -73,9 +73,9 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
         return plan_run(name, run, named, target, as_json)
     if resumes and run.overwrite:
         raise ConfigError(
-            "--resume and --overwrite: one keeps the run that is there, one deletes it"
+            "--resume and --overwrite exclude each other: one keeps an existing run, one deletes it"
         )
-    # Slow imports come next; the process number is unknown until then.
+    # Slow imports follow; the process number is unknown before them.
     if not run.distributed.process_id:
         print(f"{command} {name}: starting", file=sys.stderr, flush=True)
     from transformer_jax.parallel.mesh import broadcast_json, initialize
@@ -87,9 +87,9 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
     from transformer_jax.recipes.given import settings_given
     from transformer_jax.recipes.settings import start_config
 
-    if start_config(run).init_from is None:  # else its model is another; checked when it is known
+    if start_config(run).init_from is None:  # otherwise checked once the model is known
         _check_room(run)
-    # Refused before the data are read, which takes minutes; `begin` checks again.
+    # Refuse it before reading the data, which takes minutes; `begin` checks again.
     with _writing_alone(run.output, lambda: _check_output(run)), settings_given(given):
         from transformer_jax.recipes import driver
 
@@ -99,7 +99,7 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
 
 
 def _check_same(command: str, asked: Any) -> None:
-    """Refuses processes of one run that were started in different ways."""
+    """Refuses processes of one run with different commands or versions."""
     import jax
 
     from transformer_jax.parallel.agreement import check_same
@@ -135,7 +135,7 @@ def _check_output(run: Any) -> None:
 
 @contextlib.contextmanager
 def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Context that holds the lock of a run directory in process 0; ``check`` runs first."""
+    """Context manager: holds the lock of a run directory in process 0, after ``check``."""
     from transformer_jax.core.task_progress import log
     from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
     from transformer_jax.runs.lock import RunLock, is_locked
@@ -144,7 +144,7 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
     folder = working_copy(path)
     with contextlib.ExitStack() as held:
         if is_main_process():
-            # Nothing is written to other folders, and a run in progress gives its own error.
+            # Leave no file in other folders; for a run in progress, its own error is raised.
             if not is_locked(folder):
                 check()
             held.enter_context(RunLock(path, say=log))
@@ -162,7 +162,7 @@ def resume_flags() -> Any:
 
     @dataclasses.dataclass(frozen=True)
     class Resume(RunCommand):
-        """Resume a run; settings without a flag stay as they are."""
+        """Resume a run; settings without a flag are unchanged."""
 
         run: tyro.conf.Positional[str]
         """The run directory."""
@@ -184,9 +184,9 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
     if not arguments:
         raise ConfigError("resume needs a run directory: resume runs/NAME")
     prog = f"{family.program} resume"
-    # Both passes below get current names, so that an earlier name gives one warning.
+    # Current names for both passes below, so that an earlier name causes one warning.
     arguments = current_flags("resume", arguments, flags_of(Resume))
-    # Flags that are absent keep the run's values; the run is found by parsing first.
+    # Absent flags keep the run's values, so parse first to find the run.
     plain = [argument for argument in arguments if argument not in ("-h", "--help")]
     helped = len(plain) < len(arguments)
     try:
@@ -210,7 +210,7 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
 
 
 def _continue(path: str, change: Callable[[Any], Any]) -> int:
-    """Trains a run that has begun, with some of its settings changed, to its end."""
+    """Trains an existing run to the end, with some settings changed."""
     from transformer_jax.recipes import driver
     from transformer_jax.runs.run_directory import RunDirectory
 
@@ -223,12 +223,12 @@ def _continue(path: str, change: Callable[[Any], Any]) -> int:
 
 
 def _resume_as_asked(asked: Any, named: Any) -> int:
-    """Resumes the run that ``train --resume`` would else begin.
+    """Resumes the run that ``train --resume`` would otherwise start.
 
-    Its intervals, mesh and processes are those that flags give now.
+    Intervals, mesh and processes are taken from the current flags.
 
     Raises:
-        ConfigError: The run is of another kind, or a flag gives another value than it has.
+        ConfigError: The run is of another kind, or a flag differs from its setting.
     """
     from transformer_jax.runs.config_guard import leaves
 
@@ -243,7 +243,7 @@ def _resume_as_asked(asked: Any, named: Any) -> int:
         if stored.recipe != asked.recipe:
             there, begun = (get_recipe(run.recipe).title for run in (stored, asked))
             raise ConfigError(
-                f"--output {asked.output}: holds the run of {there}, and {begun} is asked for: "
+                f"--output {asked.output}: contains the run of {there}, not of {begun}: "
                 f"choose another --output, or continue that run with "
                 f"{command_line('resume', asked.output)}"
             )
@@ -251,7 +251,7 @@ def _resume_as_asked(asked: Any, named: Any) -> int:
         for name, value in flags.items():
             has = kept.get(name)
             if name.endswith(_GROWS) and isinstance(has, list | tuple):
-                has = tuple(has[: len(value)])  # those of the run follow the tokens asked for
+                has = tuple(has[: len(value)])  # the run's own tokens follow the given ones
             if name.partition(".")[0] not in _MAY_CHANGE and has != value:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} {value}: the run {asked.output} has "
@@ -269,7 +269,7 @@ def _resume_as_asked(asked: Any, named: Any) -> int:
 
 
 def _unfinished(directory: Any) -> Any:
-    """Returns the settings of a run with steps."""
+    """Returns the settings of a run that is trained in steps."""
     from transformer_jax.recipes.driver import read
     from transformer_jax.runs.config_guard import refuse_weights_alone
 
@@ -277,7 +277,7 @@ def _unfinished(directory: Any) -> Any:
     run = read(directory)
     if not hasattr(run, "loop"):
         raise ConfigError(
-            f"{directory.path}: an n-gram model is trained in one go, there is nothing to resume"
+            f"{directory.path}: an n-gram model is trained in one pass: there is nothing to resume"
         )
     return run
 
@@ -287,7 +287,7 @@ def _check_registered(family: TrainingProgram) -> None:
         for name in names:
             if name not in RECIPES:
                 raise ConfigError(
-                    f"{family.program}: {command} begins the recipe {name}, but RECIPES in "
+                    f"{family.program}: {command} starts the recipe {name}, but RECIPES in "
                     f"{registry.__file__} does not name it: there are {', '.join(RECIPES)}"
                 )
 
@@ -351,11 +351,11 @@ def run_as_program(family: TrainingProgram) -> None:
 
 
 def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
-    """The target of ``--plan``, whether ``--plan-json`` is given, and the other arguments.
+    """Returns the target of ``--plan``, whether ``--plan-json`` is given, and other arguments.
 
     Raises:
-        ConfigError: ``--plan`` without a target, twice or with ``--resume``, or ``--plan-json``
-            without ``--plan``.
+        ConfigError: ``--plan`` has no target, is given twice or with ``--resume``, or
+            ``--plan-json`` is given without ``--plan``.
 
     Example:
         >>> take_plan(["gpt2-small", "--plan", "h200:8", "--mesh.fsdp", "8"])
@@ -367,7 +367,7 @@ def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
             as_json = True
         elif word == "--plan" or word.startswith("--plan="):
             if target is not None:
-                raise ConfigError("--plan is given twice: one plan is of one kind of devices")
+                raise ConfigError("--plan is given twice: plan for one kind of device at a time")
             target = word.partition("=")[2] or next(words, "")
             if not target or target.startswith("-"):
                 raise ConfigError(
@@ -377,9 +377,7 @@ def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
         else:
             rest.append(word)
     if as_json and target is None:
-        raise ConfigError("--plan-json is how --plan writes: give --plan h200:8 too")
+        raise ConfigError("--plan-json is the output format of --plan: add --plan h200:8")
     if target is not None and "--resume" in rest:
-        raise ConfigError(
-            "--plan and --resume: a plan is of the settings that are given; leave --resume out"
-        )
+        raise ConfigError("--plan and --resume exclude each other: leave --resume out")
     return target, as_json, rest

@@ -17,12 +17,12 @@ __all__ = ["Transcribe"]
 
 @dataclasses.dataclass(frozen=True)
 class Transcribe(SearchFlags, PredictionCommand):
-    """Transcribe recordings with a speech recognizer: one line of text for each."""
+    """Transcribe recordings with a speech recognizer: one line of text per recording."""
 
     run: tyro.conf.Positional[Path]
     """Run directory of a speech recognizer."""
     files: tyro.conf.Positional[tuple[str, ...]]
-    """Recordings: .wav, or features [frames, features] as .npy or .npz."""
+    """Recordings: .wav, or features of shape [frames, features] as .npy or .npz."""
     output: OutputPath | None = None
     """Output file, .gz allowed; None is standard output."""
     tsv: bool = False
@@ -34,7 +34,7 @@ class Transcribe(SearchFlags, PredictionCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Writes a line for each recording, in their order."""
+        """Writes one line per recording, in input order."""
         if not self.files:
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
         from transformer_jax.core.task_progress import show_progress, tracked
@@ -49,7 +49,7 @@ class Transcribe(SearchFlags, PredictionCommand):
         )
         with TextOutput(self.output) as out:
             out.write(tsv("path", "score", "text") if self.tsv else b"")
-            # All are read first: a bad one is refused before any is transcribed.
+            # Read all recordings first, so that a bad one is refused before any is transcribed.
             recordings = [
                 Recording(path, read_features(path, audio)[0])
                 for path in tracked(self.files, "reading recordings")

@@ -35,7 +35,7 @@ TranslationFlags: Any = generation_flags(
     *("num_beams", "normalization", "length_penalty", "num_return_sequences", "max_len_a"),
     *("max_len_b", *_DRAWN),
     num_return_sequences="several are written on one line, with scores; None is 1",
-    length_penalty="None is that of the run, which is 0.6 where none was set",
+    length_penalty="None is that of the run (0.6 if unset)",
     max_len_a="None is the limit of the run",
     max_len_b="None is the limit of the run",
 )
@@ -59,17 +59,16 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
     trace: bool = False
     """Print the five most probable tokens of each step on standard error."""
     generation_config: Literal["native", "hf"] = "native"
-    """hf: decode as generate() of transformers does, with the checkpoint's generation config
-    for each setting that is None."""
+    """hf: decode like generate() of transformers; settings that are None come from the checkpoint's
+    generation config."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     batch_size: int | None = None
     """Maximum number of lines in a batch; default 32, without beams 128."""
     buffer_size: int = 4096
-    """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
-    terminal."""
+    """Number of lines to read and sort by length at a time: more is faster; 1 at a terminal."""
     too_long: Literal["truncate", "error"] = "truncate"
-    """Lines longer than the model reads: truncate their end, or stop with an error."""
+    """Lines longer than the model's limit: truncate their end, or stop with an error."""
     sample: bool = False
     """Sample instead of beam search."""
 
@@ -105,7 +104,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
     def translator(
         self, search: GenerationConfig, batching: "TranslationBatching"
     ) -> "LineTranslator":
-        """The translator of the run, in its engine."""
+        """Loads the translator of the run on its engine."""
         if self.engine == "ctranslate2":
             from transformer_jax.inference.engines import load_engine_translator
 
@@ -119,7 +118,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         return Translator(*model, search=search, batching=batching)
 
     def lines(self) -> "Iterator[str]":
-        """The lines to translate."""
+        """Yields the lines to translate."""
         from transformer_jax.data.text import decode_lines, read_lines
 
         if self.input is not None:
@@ -128,7 +127,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         return decode_lines(sys.stdin.buffer, "<stdin>")
 
     def destination(self) -> TextOutput:
-        """The output of translations; the input is checked first.
+        """Returns the output of translations; the input is checked first.
 
         Raises:
             ConfigError: The output is the input, or cannot be written.
@@ -141,7 +140,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         return TextOutput(self.output, self.input)
 
     def by_generation_config(self) -> int:
-        """Writes the translations of ``generate()`` of transformers."""
+        """Writes translations as ``generate()`` of transformers would generate them."""
         from transformer_jax.decoding.requests import Translation
         from transformer_jax.inference.hf_generation import HFTextGenerator
         from transformer_jax.inference.load_run import load
@@ -166,7 +165,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         if limited:
             note(
                 f"{limited:,} of {plural(lines, 'text')} reached the length limit of the "
-                f"generation config and may be cut: raise its max_length or max_new_tokens"
+                f"generation config and may be truncated: raise its max_length or max_new_tokens"
             )
         return 0
 
@@ -208,14 +207,14 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
                 raise ConfigError(f"--{name.replace('_', '-')} {value}: at least 1")
 
     def options(self) -> tuple[GenerationConfig, "TranslationBatching"]:
-        """Settings of beam search and of batches."""
+        """Returns the settings of beam search and of batches."""
         from transformer_jax.decoding.options import TranslationBatching
         from transformer_jax.inference.generation_settings import search_settings
 
         how = search_settings(self.run) | self.given()
         if self.sample:
             how |= {"num_beams": 1, "do_sample": True}
-        if self.exhaustive is not None:  # a search of translators returns no more than its beams
+        if self.exhaustive is not None:  # a translator returns at most as many texts as beams
             how |= {"num_beams": max(2, self.num_return_sequences or 1)}
         search = self.generation(**how)
         size = self.batch_size
@@ -227,7 +226,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
     def translations(
         self, translator: "LineTranslator", lines: Iterable[str], direction: "Direction"
     ) -> "Iterator[Translation]":
-        """Translations by the flags, or with their steps."""
+        """Yields translations as flags specify, or with their steps."""
         if self.trace:
             return self.traces(translator, lines, direction)
         if self.exhaustive is not None:
@@ -239,7 +238,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
     def every_translation(
         self, translator: Any, lines: Iterable[str], direction: "Direction", length: int
     ) -> "Iterator[Translation]":
-        """The best of all translations of each line of at most ``length`` tokens."""
+        """Yields the best of all translations of at most ``length`` tokens of each line."""
         from transformer_jax.decoding.search_views import every_text
 
         find = lambda sequence: every_text(translator, sequence, translator.search, length)
@@ -249,7 +248,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
     def drawn(
         self, translator: Any, lines: Iterable[str], direction: "Direction"
     ) -> "Iterator[str]":
-        """The lines; the tree of the first one with text is drawn."""
+        """Yields the lines; draws the tree of the first one that is not blank."""
         undrawn = True
         for number, line in enumerate(lines):
             if undrawn and line.strip():
@@ -261,26 +260,26 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
     def traces(
         self, translator: Any, lines: Iterable[str], direction: "Direction"
     ) -> "Iterator[Translation]":
-        """Translations; the steps of each are printed on standard error first."""
+        """Yields translations, after printing their steps on standard error."""
         for line in lines:
             translation, steps = translator.trace(line, direction=direction)
             print(traced(line, steps), file=sys.stderr, flush=True)
             yield translation
 
     def header(self) -> bytes:
-        """The header of a table; empty for plain lines."""
+        """Returns the header of a table; empty for plain lines."""
         return tsv("line", "rank", "score", "text") if self.tsv else b""
 
     def written(self, number: int, translation: "Translation") -> bytes:
-        """Output for line ``number``: one line, or rows of a table."""
+        """Returns the output for line ``number``: one line, or rows of a table."""
         if not self.tsv:
             return self.line(translation).encode() + b"\n"
         ranked = enumerate(translation.hypotheses, 1)
         return b"".join(tsv(number, rank, float(h.score), h.text) for rank, h in ranked)
 
     def line(self, translation: "Translation") -> str:
-        """One line of output: texts, and scores with ``--scores``, separated by tabs."""
-        # A byte-level model can generate a line feed, but each input line has one output line.
+        """Returns one line of output: texts, and scores with ``--scores``, separated by tabs."""
+        # A byte-level model can generate a line feed, but each input line needs one output line.
         if self.num_return_sequences in (None, 1) and not self.scores:
             return translation.text.replace("\n", " ")
         clean = lambda text: text.replace("\n", " ").replace("\t", " ")
@@ -289,7 +288,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
 
 
 def traced(line: str, steps: "list[TraceStep]") -> str:
-    """A table of the steps of decoding: the token and the most probable tokens."""
+    """Returns a table of the decoding steps: the token and the most probable tokens."""
     rows = [("step", "written", "probability", "most probable")]
     import math
 
@@ -306,7 +305,7 @@ def traced(line: str, steps: "list[TraceStep]") -> str:
 
 
 class Counter:
-    """A counter of lines on standard error, if it is a terminal and standard output is not."""
+    """A line counter on standard error, if that is a terminal and standard output is not."""
 
     def __init__(self, command: Translate):
         read = command.input is None and sys.stdin.isatty()

@@ -23,7 +23,7 @@ __all__ = ["Verify"]
 class Verify(Configuration, group="--"):
     """Check every checkpoint of a run against its manifest; exit code 4 if any is damaged.
 
-    Of a Hugging Face folder, every tensor is read.
+    For a Hugging Face folder, every tensor is read.
     """
 
     run: tyro.conf.Positional[Path]
@@ -32,7 +32,7 @@ class Verify(Configuration, group="--"):
     def __call__(self) -> int:
         """Prints one line per checkpoint; returns 4 if one is damaged or none exists.
 
-        Checkpoints are in order from the newest. An n-gram model has one file instead of them.
+        Checkpoints are sorted from the newest. An n-gram model has one file instead.
         """
         from transformer_jax.core.storage.copies import fetched
         from transformer_jax.interop.config_reader import is_hf_checkpoint
@@ -40,10 +40,10 @@ class Verify(Configuration, group="--"):
         from transformer_jax.runs.manifest import exists
         from transformer_jax.runs.run_directory import RunDirectory
 
-        path = fetched(self.run)  # all of it, also what only training reads
+        path = fetched(self.run)  # including files that only training reads
         if is_hf_checkpoint(path):
             return _verify_folder(HFRunDirectory(path))
-        # Without the checks of `open`: files may be missing, and the task may be a user's own.
+        # Skip the checks of `open`: files may be missing, and the task may be a user's own.
         run = RunDirectory(path)
         if not exists(run.checkpoints):
             return self._verify_ngram(RunDirectory.open(path))
@@ -58,13 +58,16 @@ class Verify(Configuration, group="--"):
         strange, unread = _strange(run)
         strange += _strange_dense(run)
         sys.stdout.flush()
-        # Remains of an interrupted save and checkpoints that were set aside are never loaded.
+        # Leftovers of an interrupted save and checkpoints that were set aside are never loaded.
         checked = [finding for finding in findings if finding.step is not None]
         strange = [f.path.name for f in checked if f.problem and not f.unreadable] + strange
         unread = [finding.path.name for finding in checked if finding.unreadable] + unread
         problems = [
             f"{what}: {', '.join(dict.fromkeys(names))}"
-            for what, names in (("not as it was written", strange), ("cannot be read", unread))
+            for what, names in (
+                ("changed since it was written", strange),
+                ("cannot be read", unread),
+            )
             if names
         ]
         if problems:
@@ -82,8 +85,8 @@ class Verify(Configuration, group="--"):
         strange, unread = _strange(run)
         if strange or unread:
             names = ", ".join([*strange, *unread])
-            raise CheckpointError(f"{self.run}: not as it was written: {names}")
-        load_language(run.path)  # the file contains its own checksum
+            raise CheckpointError(f"{self.run}: changed since it was written: {names}")
+        load_language(run.path)  # the file includes its own checksum
         _say("ngram.npz", "ok")
         return 0
 
@@ -93,7 +96,7 @@ def _say(name: str, what: str) -> None:
 
 
 def _verify_folder(run: "HFRunDirectory") -> int:
-    """Reads every tensor of a Hugging Face folder, whose format has no checksum."""
+    """Reads every tensor of a Hugging Face folder, since the format has no checksums."""
     run.folder.load()
     _say(plural(len(run.folder.tensors.entries), "tensor"), "all of them known, all finite")
     if path := _dense(run):
@@ -102,17 +105,17 @@ def _verify_folder(run: "HFRunDirectory") -> int:
 
 
 def _dense(run: "RunDirectory") -> str:
-    """The path of a sentence encoder's dense layer, read to verify it; empty without one.
+    """Reads a sentence encoder's dense layer to verify it; returns its path, empty without one.
 
     Raises:
-        CheckpointError: It is damaged.
+        CheckpointError: The layer is damaged.
     """
     from transformer_jax.interop.dense import read_dense
 
     try:
         fields = run.read_config(check=False)
     except CheckpointError:
-        return ""  # the line of the configuration says so
+        return ""  # reported with the configuration
     sentence, model = fields.get("sentence"), fields.get("model")
     dense = sentence.get("dense") if isinstance(sentence, dict) else None
     if not isinstance(dense, dict) or not isinstance(model, dict):
@@ -122,7 +125,7 @@ def _dense(run: "RunDirectory") -> str:
 
 
 def _strange_dense(run: "RunDirectory") -> list[str]:
-    """The dense layer of a sentence encoder if it is damaged, with a line about it."""
+    """Returns a damaged dense layer of a sentence encoder, with a line about it."""
     try:
         path = _dense(run)
     except CheckpointError as error:
@@ -134,7 +137,7 @@ def _strange_dense(run: "RunDirectory") -> list[str]:
 
 
 def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
-    """Files that changed since the newest good checkpoint, and files that cannot be read.
+    """Returns files that changed since the newest good checkpoint or cannot be read.
 
     Each has a line.
     """
@@ -146,7 +149,7 @@ def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
     unread: list[str] = []
     try:
         said = latest_manifest(run.path) or {}
-    except UnreadableError:  # the line of the checkpoint says so
+    except UnreadableError:  # reported with the checkpoint
         said = {}
     for path, name, of in (
         (run.tokenizer, "tokenizer", "the checkpoints were made with"),
@@ -176,7 +179,7 @@ def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
 
 
 def _with_recipe(said: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with the recipe of its settings; earlier versions stored no name."""
+    """Adds the recipe's name to a manifest of an earlier version, inferred from the settings."""
     from transformer_jax.recipes.registry import recipe_name
 
     config = said.get("config")

@@ -1,4 +1,4 @@
-"""``transformer-jax win-rate``: how often one model's samples are better than another's."""
+"""``transformer-jax win-rate``: how often a model's samples are better than another model's."""
 
 import dataclasses
 import itertools
@@ -28,18 +28,17 @@ class WinRateCommand(SamplingCommand):
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a language model."""
     other: tyro.conf.Positional[Path]
-    """The one that it is compared with, such as the run that it started from."""
+    """Model to compare with, such as the run that it was initialized from."""
     prompts: tyro.conf.Positional[Path]
     """File with one prompt per line, or .jsonl with "prompt" or the "messages" of a conversation
-    in each."""
+    per line."""
     rule: Path
     """Python file with reward(prompt, completion) -> float; the higher reward wins. The file is
-    run: use files that you trust. The prompt of
-    a conversation is its last message."""
+    executed: use files that you trust. For a conversation, the prompt is its last message."""
     samples: Annotated[int, Range(1, 10_000)] = 1
-    """Completions of each prompt by each model, compared in pairs."""
+    """Number of completions per prompt and model, compared in pairs."""
     show: Amount = 0
-    """Number of prompts whose completions are printed too."""
+    """Number of prompts whose completions are printed."""
     json: OutputPath | None = None
     """Output file of all completions, rewards and figures."""
 
@@ -47,7 +46,7 @@ class WinRateCommand(SamplingCommand):
         """Prints the win rate; returns the exit code.
 
         Raises:
-            ConfigError: A setting out of its range, or a rule that cannot be used.
+            ConfigError: A setting is out of range, or the rule cannot be used.
             DataError: A file cannot be read, no prompt fits in both contexts, or the rule fails on
                 a completion.
         """
@@ -104,15 +103,15 @@ class WinRateCommand(SamplingCommand):
         if self.samples > 1 and self.temperature == 0:
             raise ConfigError(
                 f"--samples is {self.samples} and --temperature 0: all samples would be equal: "
-                f"leave one of them out"
+                f"change one of them"
             )
 
     def _completions(
         self, prompts: "list[Prompt]"
     ) -> "tuple[list[Prompt], list[list[GenerationRequest]], list[list[list[str]]]]":
-        """The prompts that both models read; prepared as in training; and their completions.
+        """Returns the prompts that fit both models, prepared as in training, and their completions.
 
-        A model whose context is too short would complete another prompt than the other model.
+        A model with too short a context would complete a different prompt from the other model.
 
         Raises:
             DataError: No prompt fits in both contexts.

@@ -1,4 +1,4 @@
-"""``transformer-jax word-vectors``: contextual vectors of one word in several sentences."""
+"""``transformer-jax word-vectors``: contextual embeddings of a word in several sentences."""
 
 import dataclasses
 from pathlib import Path
@@ -20,7 +20,7 @@ __all__ = ["WordVectorsCommand"]
 
 @dataclasses.dataclass(frozen=True)
 class WordVectorsCommand(LanguageFlags, PredictionCommand):
-    """Compare the contextual vectors of a word in several sentences, layer by layer."""
+    """Compare the contextual embeddings of a word in several sentences, layer by layer."""
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of an encoder or a translator."""
@@ -29,9 +29,9 @@ class WordVectorsCommand(LanguageFlags, PredictionCommand):
     sentences: tyro.conf.Positional[tuple[str, ...]] = ()
     """Sentences that contain the word, at least twice in total."""
     output: OutputPath | None = None
-    """HTML file to write too."""
+    """Output file of a page (.html)."""
     top: Count = 5
-    """Number of words with the highest attention to show."""
+    """Number of words with the highest attention to print."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
@@ -51,7 +51,7 @@ class WordVectorsCommand(LanguageFlags, PredictionCommand):
         word = preparation(open_directory(self.run)).line(self.word)
         found = [one for text in self.sentences for one in vectors.word(prepare(text), word)]
         if len(found) < 2:
-            raise ConfigError(f'"{word}" occurs only once: give another sentence with it')
+            raise ConfigError(f'"{word}" occurs only once: add a sentence with it')
         from transformer_jax.visual.words import cosines, word_vectors_html
 
         names, rows = cosines(found)

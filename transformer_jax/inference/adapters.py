@@ -1,4 +1,4 @@
-"""Adapters of runs and of PEFT folders, opened for a base that they change."""
+"""Adapters of runs and of PEFT folders, loaded for their base model."""
 
 import dataclasses
 import os
@@ -52,14 +52,14 @@ __all__ = [
 ]
 
 Adapters = Mapping[str, str | os.PathLike[str]]
-HEAD = "head/table"  # of an output layer that is not tied
+HEAD = "head/table"  # table of an untied output layer
 
 
 def named_family(base: RunDirectory) -> tuple[ModelFamily, Model]:
-    """The Hugging Face family whose names the tensors of a base have, and the base as one of it.
+    """Returns the Hugging Face family of a base, and the base as a model of the family.
 
     Raises:
-        ConfigError: No family has its architecture, or only with its axes in another order.
+        ConfigError: No family has the architecture, or only with a different order of axes.
     """
     if isinstance(base, HFRunDirectory):
         return base.folder.family, base.folder.model
@@ -74,23 +74,22 @@ def named_family(base: RunDirectory) -> tuple[ModelFamily, Model]:
     kinds = [one.config.positions.kind for one in (model, plan.model)]
     if kinds[0] != kinds[1] == "sinusoidal_halves":
         raise ConfigError(
-            f"{base.path}: PEFT has no names for its parameters: Hugging Face folders of such "
-            f"positions have their axes in another order"
+            f"{base.path}: PEFT has no names for its parameters: Hugging Face folders with such "
+            f"positions have a different order of axes"
         )
     return plan.family, plan.model
 
 
 def check_adapter(path: str | os.PathLike[str]) -> Path:
-    """The folder of an adapter on this machine; one on an object store is downloaded.
+    """Returns the local folder of an adapter, downloaded from an object store if needed.
 
     Raises:
-        CheckpointError: There is no adapter.
+        CheckpointError: The path has no adapter.
     """
     folder = fetched(path, of_training)
     if not is_peft_folder(folder) and not is_adapter_run(open_directory(folder).path):
         raise CheckpointError(
-            f"{path}: holds no adapter: it is a run that was trained with --lora.rank, or a folder "
-            f"in PEFT's format"
+            f"{path}: no adapter: give a run trained with --lora.rank, or a folder in PEFT's format"
         )
     return folder
 
@@ -98,20 +97,21 @@ def check_adapter(path: str | os.PathLike[str]) -> Path:
 def open_adapter(
     path: str | os.PathLike[str], base: RunDirectory, params: PyTree, checkpoint: str = "best"
 ) -> Adapter:
-    """The adapter of a run or of a folder in PEFT's format, for a base.
+    """Loads the adapter of a run or of a folder in PEFT's format, for a base.
 
-    That of a PEFT folder is of separate layers, also where the base has scanned ones.
+    The adapter of a PEFT folder has separate layers, even if the base has scanned layers.
 
     Args:
         path: The run or the folder.
         base: The directory of the base.
         params: The parameters of the base.
-        checkpoint: Of a run.
+        checkpoint: The checkpoint of a run.
 
     Raises:
-        CheckpointError: It holds no adapter, is damaged, or belongs to another base.
-        ConfigError: A folder in PEFT's format, for a base of no family that PEFT has names for; or
-            the base lacks tokens that were added where it was trained.
+        CheckpointError: The path has no adapter, or the adapter is damaged or belongs to another
+            base.
+        ConfigError: The folder is in PEFT's format, but PEFT has no names for the base; or the base
+            lacks tokens that were added when the adapter was trained.
     """
     folder = check_adapter(path)
     if is_peft_folder(folder):
@@ -129,12 +129,12 @@ def open_adapter(
 def _check_vocabulary(
     path: str | os.PathLike[str], adapter: Adapter, params: PyTree, base: RunDirectory
 ) -> None:
-    """Refuses a base without the tokens that were added where an adapter was trained."""
+    """Refuses a base without the tokens that were added when an adapter was trained."""
     leaves = flatten_dict(params)
     if any(max(adapter.tokens) >= len(leaves.get(name, ())) for name in adapter.rows):
         raise ConfigError(
-            f"{path}: was trained with the rows of {plural(len(adapter.tokens), 'token')} beside "
-            f"its adapters, some of which {base.path} lacks: load that run itself"
+            f"{path}: was trained with rows of {plural(len(adapter.tokens), 'token')}, some of "
+            f"which {base.path} lacks: load that run itself"
         )
 
 
@@ -145,22 +145,22 @@ def _merge(path: str | os.PathLike[str], base: RunDirectory) -> str:
 
 
 def _check_rows(path: str | os.PathLike[str], adapter: Adapter, base: RunDirectory) -> None:
-    """Refuses rows of tokens beside an adapter: all prompts of a batch read one table."""
+    """Refuses an adapter with trained token rows, since all prompts of a batch share one table."""
     if adapter.rows:
         raise ConfigError(
-            f"{path}: was trained with the rows of {plural(len(adapter.tokens), 'token')} beside "
-            f"its adapters, and prompts that choose adapters share one table: merge them with "
+            f"{path}: was trained with rows of {plural(len(adapter.tokens), 'token')}, but "
+            f"prompts that choose adapters share one table: merge it with "
             f"{_merge(path, base)}, and use the result"
         )
 
 
 def open_adapters(paths: Adapters, base: RunDirectory, params: PyTree) -> dict[str, Adapter]:
-    """Several adapters of one base, by name.
+    """Loads several adapters of one base, by name.
 
     Raises:
-        CheckpointError: As of :func:`open_adapter`.
-        ConfigError: One has parameters of its own beside adapters, such as a head of labels, or
-            rows of tokens; a head of values, which only training uses, is left out.
+        CheckpointError: See :func:`open_adapter`.
+        ConfigError: An adapter has further trained parameters, such as a classification head or
+            rows of tokens; a value head, which only training uses, is ignored.
     """
     found = {name: open_adapter(path, base, params) for name, path in paths.items()}
     for name, adapter in found.items():
@@ -168,24 +168,24 @@ def open_adapters(paths: Adapters, base: RunDirectory, params: PyTree) -> dict[s
         own = sorted(one for one in adapter.itself if not one.startswith("value/"))
         if own:
             raise ConfigError(
-                f"{paths[name]}: has parameters of its own beside its adapters ({own[0]}), and "
-                f"prompts that choose adapters share them: merge them with "
+                f"{paths[name]}: has further trained parameters ({own[0]}), but "
+                f"prompts that choose adapters share them: merge it with "
                 f"{_merge(paths[name], base)}, and use the result"
             )
     return found
 
 
 def with_adapters_of(path: Path, model: tuple[Any, Any], adapters: Adapters) -> tuple[Any, Any]:
-    """Graph and parameters of a model with several adapters, of which each row chooses one.
+    """Returns graph and parameters of a model with several adapters, chosen per row.
 
     Args:
         path: The base.
-        model: Its graph and parameters.
+        model: The graph and parameters of the base.
         adapters: Runs with adapters, or folders in PEFT's format, by name.
 
     Raises:
-        CheckpointError: One holds no adapter, is damaged, or belongs to another base.
-        ConfigError: One has more than adapters.
+        CheckpointError: A path has no adapter, or an adapter is damaged or belongs to another base.
+        ConfigError: An adapter has further trained parameters.
     """
     graph, params = model
     found = open_adapters(adapters, open_directory(path), params)
@@ -201,21 +201,21 @@ def load_adapted(
     dtype: Literal["float32", "bfloat16"] | None = None,
     change: Callable[[Any], Any] = lambda config: config,
 ) -> tuple[tuple[Any, Any], Any]:
-    """A decoder with several adapters, as :func:`.load_language` takes it, and its tokenizer.
+    """Loads a decoder with several adapters, for :func:`.load_language`, and its tokenizer.
 
     Args:
         path: The base, a run or a Hugging Face folder.
-        adapters: As of :func:`with_adapters_of`.
-        checkpoint: Of the base.
-        dtype: Data type of computation; None is that of the base.
+        adapters: See :func:`with_adapters_of`.
+        checkpoint: The checkpoint of the base.
+        dtype: Data type of computation; None is the base's.
         change: Function that changes the configuration of the base.
 
     Raises:
         CheckpointError: A folder is missing or damaged, or an adapter belongs to another base.
-        ConfigError: The base is no decoder, or an adapter has more than adapters.
+        ConfigError: The base is not a decoder, or an adapter has further trained parameters.
     """
     for adapter in adapters.values():
-        check_adapter(adapter)  # before the base is loaded
+        check_adapter(adapter)  # check it before loading the base
 
     def changed(config: Any) -> Any:
         config = change(config)
@@ -233,19 +233,19 @@ def load_merged(
     *,
     change: Callable[[Any], Any] = lambda config: config,
 ) -> tuple[tuple[Any, Any], Any]:
-    """A decoder with an adapter merged into its weights, and its tokenizer.
+    """Loads a decoder with an adapter merged into its weights, and its tokenizer.
 
     Args:
         path: The base, a run or a Hugging Face folder.
         adapter: A run that was trained with adapters on it, or a folder in PEFT's format.
-        checkpoint: Of the base.
+        checkpoint: The checkpoint of the base.
         change: Function that changes the configuration of the base.
 
     Raises:
-        CheckpointError: As of :func:`load_adapted`.
-        ConfigError: As of :func:`load_adapted`.
+        CheckpointError: See :func:`load_adapted`.
+        ConfigError: See :func:`load_adapted`.
     """
-    check_adapter(adapter)  # before the base is loaded
+    check_adapter(adapter)  # check it before loading the base
     (graph, params), tokenizer = load(path, checkpoint, kind="decoder", change=change)
     run = open_directory(path)
     whole, _ = merge_into(run, params, adapter)
@@ -260,37 +260,37 @@ def load_merged(
 
 
 def has_new_head(whole: PyTree, params: PyTree) -> bool:
-    """Returns whether merging gave an output layer a table of its own, which it shared before."""
+    """Returns whether merging untied an output layer from the embedding table."""
     return HEAD in flatten_dict(whole) and HEAD not in flatten_dict(params)
 
 
 def merge_into(
     base: RunDirectory, params: PyTree, path: str | os.PathLike[str]
 ) -> tuple[dict[Any, Any], int]:
-    """Parameters with an adapter merged into them, and how many maps and tables it changes.
+    """Merges an adapter into parameters; returns them and the number of changed maps and tables.
 
-    An adapter in PEFT's format may change one of a table and an output layer that is tied to it:
-    then there is a ``head/table``, and the model is no longer tied (:func:`has_new_head`).
+    An adapter in PEFT's format may change only the table or only a tied output layer: then there is
+    a ``head/table``, and the model is no longer tied (:func:`has_new_head`).
 
     Raises:
-        CheckpointError: As of :func:`open_adapter`.
-        ConfigError: The base lacks a parameter that was trained beside the adapter, or has scanned
-            layers and the adapter separate ones.
+        CheckpointError: See :func:`open_adapter`.
+        ConfigError: The base lacks a parameter that was trained with the adapter, or has scanned
+            layers while the adapter has separate ones.
     """
     adapter, leaves = open_adapter(path, base, params), flatten_dict(params)
     itself = {
         name: value for name, value in adapter.itself.items() if not name.startswith("value/")
     }
-    # A folder in PEFT's format may change an output layer that is the table in the base.
+    # A folder in PEFT's format may change an output layer that is tied in the base.
     new = {HEAD} if is_peft_folder(check_adapter(path)) else set()
     if missing := sorted(set(itself) - set(leaves) - new):
         raise ConfigError(
-            f"{path}: was trained with parameters of its own beside its adapters ({missing[0]}), "
-            f"which {base.path} lacks: load or merge that run alone"
+            f"{path}: was trained with further parameters ({missing[0]}), "
+            f"which {base.path} lacks: load or merge that run itself"
         )
     if any(f"{name}/kernel" not in leaves for name in adapter.params):
         raise ConfigError(
-            f"{base.path}: its layers are scanned, and an adapter in PEFT's format is of separate "
+            f"{base.path}: its layers are scanned, but an adapter in PEFT's format has separate "
             f"ones: export {base.path} to a Hugging Face folder, and use that"
         )
     adapter = dataclasses.replace(adapter, itself=itself)

@@ -1,4 +1,4 @@
-"""The attention weights of a model over one text, with the tokens that they belong to."""
+"""The attention weights of a model for a text, with their tokens."""
 
 import dataclasses
 import tempfile
@@ -40,12 +40,12 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class TextAttention:
-    """The attention weights of every layer and head over one text.
+    """The attention weights of every layer and head for one text.
 
     Attributes:
-        title: The text, or the name of the recording, that the model reads.
+        title: The input text, or the name of the recording.
         text: The translation or transcript; empty for a model that only reads.
-        maps: The weights of each kind of attention with the names of their rows and columns.
+        maps: The weights of each kind of attention, with the tokens of rows and columns.
 
     Example:
         >>> weights = np.full((2, 4, 1, 1), 1.0, np.float32)
@@ -60,26 +60,26 @@ class TextAttention:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The tokens of the text that the model reads; of a recording, the first frames."""
+        """The tokens of the input; for a recording, the first frames of positions."""
         first = self.maps[0]
         return first.rows if len(self.maps) == 1 and first.kind != "cross" else self._source()
 
     @property
     def target_tokens(self) -> tuple[str, ...]:
-        """The tokens of the translation or transcript, its end included; none without one."""
+        """The tokens of the translation or transcript, including the end; empty without one."""
         return next((each.rows for each in self.maps if each.kind == "cross"), ())
 
     @property
     def weights(self) -> dict[str, Float[np.ndarray, "L N T S"]]:
         """The weights by kind: ``encoder``, ``decoder``, ``cross``.
 
-        ``[layer, head, row, column]``: how much the token of a row reads of that of a column.
-        Rows of a decoder are the tokens being written; its columns are the tokens read before.
+        Shape ``[layer, head, row, column]``: the attention of a row's token to a column's token.
+        Rows of a decoder are the predicted tokens; its columns are the input tokens before them.
         """
         return {each.kind: each.weights for each in self.maps}
 
     def __getitem__(self, kind: str) -> AttentionMaps:
-        """Returns the maps of a kind: ``rows`` and ``columns`` are tokens, ``weights`` an array.
+        """Returns the maps of a kind: tokens ``rows`` and ``columns``, and an array ``weights``.
 
         Raises:
             ArgumentError: The model has no such attention.
@@ -91,10 +91,10 @@ class TextAttention:
         return found
 
     def html(self, path: str | Path | None = None) -> str:
-        """Returns an HTML page of every layer and head, which needs nothing but itself.
+        """Returns a self-contained HTML page of every layer and head.
 
         Args:
-            path: A file to write the page to as well.
+            path: File to write the page to, if given.
 
         Raises:
             ConfigError: The file cannot be written.
@@ -110,9 +110,9 @@ class TextAttention:
         """Returns a picture of the heads of a layer, as PNG.
 
         Args:
-            path: A file to write the picture to as well.
-            kind: ``encoder``, ``decoder`` or ``cross``; None is ``cross`` where there is one.
-            layer: The layer, from 0, or from -1 backwards; None is all layers.
+            path: File to write the picture to, if given.
+            kind: ``encoder``, ``decoder`` or ``cross``; None is ``cross`` if available.
+            layer: The layer, from 0, or from the last one, -1; None is all layers.
 
         Raises:
             ArgumentError: The model has no such attention or layer.
@@ -150,16 +150,16 @@ def translation_attention(
     search: GenerationConfig | None = None,
     direction: Direction = DEFAULT_DIRECTION,
 ) -> TextAttention:
-    """Returns the attention of a translator over a sentence and its translation.
+    """Returns the attention of a translator for a sentence and its translation.
 
-    The weights are those of the forward pass that scores the translation, in every layer and head.
+    The weights come from the forward pass that scores the translation.
 
     Args:
         translator: A model and its tokenizer.
-        source: The sentence; of a transcriber a recording.
+        source: The sentence; for a transcriber, a recording.
         target: The translation; None is the result of the search.
-        search: Beam search; None is the translator's own.
-        direction: The languages, for a translator of several.
+        search: Settings of beam search; None is the translator's.
+        direction: The languages, for a multilingual translator.
 
     Raises:
         ConfigError: A language is unknown or missing.
@@ -176,7 +176,7 @@ def translation_attention(
     if len(written) > translator.longest:
         raise DataError(
             f"the target has {plural(len(written), 'token')}: at most {translator.longest} are "
-            f"read; shorten it"
+            f"possible: shorten it"
         )
     inputs = [tokenizer.bos, *written[:-1]]
 
@@ -192,7 +192,7 @@ def translation_attention(
 def decoder_attention(
     model: tuple[Any, Any], tokenizer: TextTokenizer, text: str, *, start: TextStart
 ) -> TextAttention:
-    """Returns the attention of a decoder over a text.
+    """Returns the attention of a decoder for a text.
 
     Args:
         model: A decoder's graph and parameters.
@@ -206,7 +206,7 @@ def decoder_attention(
     graph, params = model
     [ids] = tokenizer.encode_batch([text])
     longest = nnx.merge(graph, params).config.positions.max_length
-    read = [*start.read(()), *ids]  # as scores do: each token of the text has a row
+    read = [*start.read(()), *ids]  # as for scores: each token of the text has a row
     if len(read) - 1 > longest:
         raise DataError(
             f"the text has {plural(len(read) - 1, 'token')}: at most {longest} are shown; shorten "
@@ -220,7 +220,7 @@ def decoder_attention(
 
 
 class TranslatorAttention:
-    """The attention of a predictor whose translator is an encoder-decoder."""
+    """Mixin: the attention of an encoder-decoder."""
 
     _usual: Any
     _prepare: Any
@@ -239,19 +239,19 @@ class TranslatorAttention:
         to: str | None = None,
         **settings: Any,
     ) -> TextAttention:
-        """Returns the attention weights of every layer and head over a sentence.
+        """Returns the attention weights of every layer and head for a sentence.
 
         Args:
             text: The sentence.
-            target: Its translation; None is that of beam search.
-            from_: Language of the sentence, for a translator of several languages.
-            to: Language of the translation, for a translator of several languages.
-            **settings: Settings of the search, as of a call.
+            target: The translation; None is the result of beam search.
+            from_: Language of the sentence, for a multilingual translator.
+            to: Language of the translation, for a multilingual translator.
+            **settings: Settings of the search, as in a call.
 
         Raises:
-            ArgumentError: The sentence is no string, or empty.
-            ConfigError: CTranslate2 computes the model, or the model has no attention.
-            DataError: The target is longer than the model reads.
+            ArgumentError: The sentence is not a string, or empty.
+            ConfigError: The model runs on CTranslate2, or has no attention.
+            DataError: The target is longer than the model's positions.
         """
         translator, source = self._refuse_engine(), self._prepare(one_text(text))
         given = None if target is None else self._prepare_target(one_text(target, "target"))
@@ -260,7 +260,7 @@ class TranslatorAttention:
 
 
 class DecoderAttention:
-    """The attention of a predictor whose model is a decoder."""
+    """Mixin: the attention of a decoder."""
 
     model: Any
     tokenizer: Any
@@ -268,17 +268,15 @@ class DecoderAttention:
     _prepare: Any
 
     def attention(self, text: str) -> TextAttention:
-        """Returns the attention weights of every layer and head over a text.
+        """Returns the attention weights of every layer and head for a text.
 
         Raises:
-            ArgumentError: The text is no string, or empty.
-            ConfigError: An n-gram model, or one that CTranslate2 computes.
-            DataError: The text is longer than the model reads.
+            ArgumentError: The text is not a string, or empty.
+            ConfigError: The model is an n-gram model, or runs on CTranslate2.
+            DataError: The text is longer than the model's context.
         """
         if not isinstance(self.model, Decoder):
-            raise ConfigError(
-                f"{self._path}: attention is of decoders of this library that JAX computes"
-            )
+            raise ConfigError(f"{self._path}: attention needs a decoder that runs on JAX")
         graph, state = nnx.split(self.model)
         start = text_start(open_directory(self._path), self.tokenizer)
         model = graph, nnx.to_pure_dict(state)
@@ -286,7 +284,7 @@ class DecoderAttention:
 
 
 def encoder_attention(vectors: Any, texts: Sequence[str]) -> TextAttention:
-    """Returns the attention of an encoder over a text or a pair of texts.
+    """Returns the attention of an encoder for a text or a pair of texts.
 
     Args:
         vectors: The encoder, an :class:`.Embedder`.
@@ -301,10 +299,10 @@ def encoder_attention(vectors: Any, texts: Sequence[str]) -> TextAttention:
 
 
 def one_text(text: Any, what: str = "text") -> str:
-    """The text of a call that takes one.
+    """Checks that a call has one text, and returns it.
 
     Raises:
-        ArgumentError: It is something else, or empty.
+        ArgumentError: The text is not a string, or empty.
     """
     if not isinstance(text, str):
         raise ArgumentError(f"attention: {what} is {type(text).__name__}: give one string")

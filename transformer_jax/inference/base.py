@@ -1,4 +1,4 @@
-"""Shared by all predictors: the base class, inputs as lists, warnings of truncation."""
+"""Shared by all predictors: the base class, inputs as lists, truncation warnings."""
 
 import contextlib
 import warnings
@@ -11,19 +11,19 @@ __all__ = ["Predictor", "listed", "several", "truncation"]
 
 
 class Predictor:
-    """A trained model as a function.
+    """Base class of trained models as functions.
 
     Args:
-        path: A run directory or a Hugging Face checkpoint.
+        path: Run directory or Hugging Face checkpoint.
         checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
 
     Attributes:
-        model: The Flax module; the counts of an n-gram model.
-        tokenizer: Tokenizer used in training; an image model has none.
+        model: The Flax module, or the counts of an n-gram model.
+        tokenizer: The tokenizer used in training; an image model has none.
 
     Raises:
         ConfigError: The model is of another family.
-        CheckpointError: The path holds no trained model, or its files are damaged.
+        CheckpointError: The path has no trained model, or its files are damaged.
     """
 
     model: Any
@@ -31,10 +31,10 @@ class Predictor:
 
 
 def listed(texts: Any) -> list[str]:
-    """Returns the texts as a list: a string is one text.
+    """Returns texts as a list; a string becomes a list of one text.
 
     Raises:
-        ArgumentError: It is neither a text nor a list of texts.
+        ArgumentError: The value is neither a text nor a list of texts.
 
     Example:
         >>> listed("ab"), listed(["ab", "c"])
@@ -52,10 +52,10 @@ def listed(texts: Any) -> list[str]:
 
 
 def several(texts: Any) -> list[Any]:
-    """Returns what a list or another iterable holds.
+    """Returns the items of a list or another iterable.
 
     Raises:
-        ArgumentError: It is one value, bytes, or has no order of its texts.
+        ArgumentError: The value is not iterable, is bytes, or has no order.
     """
     if isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
         shown = repr(texts)[:40]
@@ -67,10 +67,10 @@ def several(texts: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def truncation(count: Callable[[], int]) -> Iterator[None]:
-    """Warn afterwards if texts were longer than the model reads.
+    """Context manager: warns afterwards if texts were truncated to the model's length.
 
     Args:
-        count: Number of truncated texts so far.
+        count: Function that returns the number of truncated texts so far.
     """
     before = count()
     yield

@@ -1,4 +1,4 @@
-"""Pictures in, captions out: a trained captioner, its preprocessing and its tokenizer."""
+"""A function from pictures to captions: a trained captioner, with preprocessing and tokenizer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from transformer_jax.parallel.inference import split_model
 
 __all__ = ["ImageCaptioner", "Picture"]
 
-_ROWS = (1, 8, 32)  # pictures at once
+_ROWS = (1, 8, 32)  # pictures per batch
 
 
 class Picture(str):
-    """The name of a picture, with its pixels as the model reads them.
+    """The name of a picture, with its preprocessed pixels.
 
     Example:
         >>> one = Picture("a.png", np.zeros((4, 4, 3), np.float32))
@@ -32,17 +32,17 @@ class Picture(str):
     pixels: Float32[np.ndarray, "height width C"]
 
     def __new__(cls, name: str, pixels: Float32[np.ndarray, "height width C"]) -> "Picture":
-        """A name that has these pixels."""
+        """Creates a name with pixels."""
         made = super().__new__(cls, name)
         made.pixels = pixels
         return made
 
 
 class ImageCaptioner(Translator):
-    """A :class:`.Translator` of pictures: each is a :class:`Picture` in place of a line.
+    """A :class:`.Translator` of pictures: its lines are :class:`Picture` objects.
 
-    Batches, search, scores and order are those of lines. A picture counts as one source token, of
-    whose number length limits are multiples.
+    Batches, search, scores and order are the same as for lines. A picture counts as one source
+    token for length limits.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class ImageCaptioner(Translator):
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
     ):
-        """Takes a captioner, whole or as the pair ``(graph, params)``.
+        """Initializes it with a captioner, a module or a pair ``(graph, params)``.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
         """
         batching = TranslationBatching(rows=_ROWS) if batching is None else batching
         super().__init__(model, tokenizer, search=search, batching=batching)
-        self.room = self.longest  # nothing frames a picture
+        self.room = self.longest  # a picture has no special tokens
         self.image = nnx.merge(*split_model(model)).encoder.config.image
 
     def source_names(self, source: Any) -> list[str]:
-        """Returns the row and column of each patch, counted from 1, behind other embeddings."""
+        """Returns the row and column of each patch, from 1, after the names of other embeddings."""
         side = self.image.image_size // self.image.patch_size
         places = [f"{row},{column}" for row in range(1, side + 1) for column in range(1, side + 1)]
         return [*("[CLS]", "[DIST]")[: self.image.num_prefixes], *places]
@@ -72,10 +72,10 @@ class ImageCaptioner(Translator):
     def encode(
         self, lines: Sequence[str], frames: Sequence[Frame] | None = None, earlier: int = 0
     ) -> tuple[list[Any], list[bool]]:
-        """The pixels of each picture, with a first axis of one position.
+        """Returns the pixels of each picture, with a first axis of one position.
 
         Raises:
-            DataError: A picture has another size than the model reads.
+            DataError: A picture does not have the model's size.
         """
         found = []
         for line in lines:
@@ -84,7 +84,7 @@ class ImageCaptioner(Translator):
             wanted = (image.image_size, image.image_size, image.num_channels)
             if line.pixels.shape != wanted:
                 raise DataError(
-                    f"{line}: pixels {list(line.pixels.shape)}, and this model reads {list(wanted)}"
+                    f"{line}: pixels {list(line.pixels.shape)}, but this model reads {list(wanted)}"
                 )
             found.append(line.pixels[None])
         return found, [False] * len(found)
@@ -92,8 +92,8 @@ class ImageCaptioner(Translator):
     def fill_sources(
         self, sources: Sequence[Any], rows: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Pictures as one array, and 1 for each of them, 0 for rows of padding."""
-        del size  # pictures are all of one size
+        """Returns pictures as one array, and lengths: 1 for a picture, 0 for padding."""
+        del size  # all pictures have one size
         filled = np.zeros((rows, *sources[0].shape[1:]), np.float32)
         filled[: len(sources)] = np.concatenate(sources)
         return filled, (np.arange(rows) < len(sources)).astype(np.int32)

@@ -40,7 +40,7 @@ Image = str | os.PathLike[str] | np.ndarray
 
 
 def encoder_of(path: str | os.PathLike[str]) -> TransformerConfig:
-    """Returns the configuration of the encoder of images of a stored captioner or image model.
+    """Returns the configuration of the image encoder of a stored captioner or image model.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
@@ -57,8 +57,8 @@ class CaptionPredictor(Predictor):
     """A trained captioner as a function from pictures to texts.
 
     Attributes:
-        form: How pictures become the pixels that the model reads.
-        captioner: Batches and search of pictures that are read.
+        form: Preprocessing of pictures.
+        captioner: Batched search on preprocessed pictures.
     """
 
     def __init__(self, path: Path, checkpoint: str = "best"):
@@ -69,7 +69,7 @@ class CaptionPredictor(Predictor):
         self.form = pictures_of(fields, self.captioner.image)
         self._prepare_target = as_trained(path)
         usual = search_settings(path)
-        # A picture has no length that the length of its caption follows.
+        # The length limit of a caption does not depend on the picture.
         self._usual = usual | {"max_len_a": 0.0}
 
     def __call__(
@@ -79,7 +79,7 @@ class CaptionPredictor(Predictor):
         generation_config: GenerationConfig | None = None,
         **settings: Any,
     ) -> Any:
-        """The caption of a picture, or a list with that of each picture.
+        """Returns the caption of a picture, or a list of captions.
 
         Args:
             images: The path of a picture; pixels from 0 to 255, ``[height, width, channels]``; a
@@ -87,13 +87,13 @@ class CaptionPredictor(Predictor):
                 resized as in training.
             generation_config: Settings of the search; None is beam search with 4 beams, scores
                 normalized for length (Wu et al. 2016) and the length limit of the run.
-            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+            **settings: Settings of :class:`.GenerationConfig` that override these, such as
                 ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
                 ``max_len_b``, or ``do_sample`` and ``num_beams=1`` with ``temperature``, ``top_k``,
-                ``top_p`` and ``seed``; None leaves one as it is.
+                ``top_p`` and ``seed``; None is ignored.
 
         Raises:
-            ArgumentError: Neither a path nor pixels.
+            ArgumentError: The value is neither a path nor pixels.
             ConfigError: A setting is unknown or out of range.
             DataError: A picture is missing, damaged, truncated, or too large.
             NumericsError: The model computed NaN or infinity.
@@ -109,7 +109,7 @@ class CaptionPredictor(Predictor):
     def search(
         self, generation_config: GenerationConfig | None, settings: dict[str, Any]
     ) -> GenerationConfig:
-        """Returns the search of a call.
+        """Returns the search settings of a call.
 
         Raises:
             ConfigError: A setting is unknown or out of range.
@@ -117,12 +117,12 @@ class CaptionPredictor(Predictor):
         return TRANSLATION.changed(**self._usual | changes_of(generation_config, settings))
 
     def attention(self, image: Image, target: str | None = None, **settings: Any) -> TextAttention:
-        """Returns the attention weights of every layer and head over a picture.
+        """Returns the attention weights of every layer and head for a picture.
 
         Args:
-            image: A picture, as of a call.
-            target: Its caption; None is that of the search.
-            **settings: Settings of the search, as of a call.
+            image: A picture, as in a call.
+            target: The caption; None is the result of the search.
+            **settings: Settings of the search, as in a call.
 
         Raises:
             DataError: The picture cannot be read, or the caption is too long.
@@ -132,12 +132,12 @@ class CaptionPredictor(Predictor):
         return translation_attention(self.captioner, self.picture(image, 1), given, search)
 
     def heat_maps(self, image: Image, target: str | None = None, **settings: Any) -> HeatMaps:
-        """Returns cross-attention over a picture for each word of its caption.
+        """Returns the cross-attention over a picture for each word of its caption.
 
         Args:
-            image: A picture, as of a call.
-            target: Its caption; None is that of the search.
-            **settings: Settings of the search, as of a call.
+            image: A picture, as in a call.
+            target: The caption; None is the result of the search.
+            **settings: Settings of the search, as in a call.
 
         Raises:
             DataError: The picture cannot be read, or the caption is too long.
@@ -150,41 +150,41 @@ class CaptionPredictor(Predictor):
         return word_maps(found.title, pixels, found["cross"].weights, ids, self.tokenizer.decode)
 
     def picture(self, image: Any, number: int) -> Picture:
-        """Returns a picture of a call as the model reads it.
+        """Returns the preprocessed picture of a call.
 
         Args:
-            image: As of a call.
-            number: Its place among the pictures of the call, for messages.
+            image: A picture, as in a call.
+            number: Its position in the call, for messages.
 
         Raises:
-            ArgumentError: Neither a path nor pixels.
+            ArgumentError: The value is neither a path nor pixels.
             DataError: The file cannot be read.
         """
         return self.read(_source(image, number), 0)
 
     def read(self, source: PictureSource, index: int) -> Picture:
-        """Returns a picture of a source as the model reads it.
+        """Returns a preprocessed picture of a source.
 
         Raises:
-            DataError: It cannot be read.
+            DataError: The picture cannot be read.
         """
         pixels = self.form.preprocessing.normalized(self.pixels(source, index))
         return Picture(source.where(index), pixels)
 
     def pixels(self, source: PictureSource, index: int) -> Pixels:
-        """Returns the pixels of a picture of a source, before they are normalized.
+        """Returns the pixels of a picture of a source, before normalization.
 
         Raises:
-            DataError: It cannot be read.
+            DataError: The picture cannot be read.
         """
         return centre_crop(self.form.square(source, index), self.form.size, self.form.size)
 
 
 def _source(image: Any, number: int) -> PictureSource:
-    """Returns the picture of a call as a source of one.
+    """Returns a source with the single picture of a call.
 
     Raises:
-        ArgumentError: Neither a path nor pixels.
+        ArgumentError: The value is neither a path nor pixels.
     """
     if isinstance(image, str | os.PathLike):
         return PictureFiles([os.fspath(image)])
@@ -203,7 +203,7 @@ def _is_one(images: Any) -> bool:
     """Returns whether a call has one picture.
 
     Raises:
-        ArgumentError: Neither a path nor pixels nor a list of them.
+        ArgumentError: The value is neither a path, nor pixels, nor a list of these.
     """
     if isinstance(images, str | os.PathLike):
         return True

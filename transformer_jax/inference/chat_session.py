@@ -1,4 +1,4 @@
-"""Conversations with a language model, turn by turn: only what is new is computed."""
+"""Conversations with a language model, turn by turn; only new tokens are computed."""
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -22,17 +22,17 @@ def fit_messages(
     room: int | None = None,
     most: int | None = None,
 ) -> tuple[list[int], int]:
-    """The ids that an answer follows, and the number of oldest messages that are left out.
+    """Returns the ids before an answer, and the number of oldest messages that are dropped.
 
-    Whole turns are left out, the oldest first; a system prompt at the beginning and the last
-    message of the user stay.
+    Complete turns are dropped, the oldest first; a system prompt at the beginning and the last user
+    message are kept.
 
     Args:
         encoder: Encoder with the chat template.
-        messages: The conversation; the last message is not of the assistant.
-        limit: Turns are left out where there are more ids.
-        room: As many ids are left then, where that is possible; None is ``limit``.
-        most: Most ids where nothing can be left out; None is ``limit``.
+        messages: The conversation; the last message is not from the assistant.
+        limit: Turns are dropped if there are more ids than this.
+        room: Number of ids to reduce to then, if possible; None is ``limit``.
+        most: Maximum number of ids if nothing can be dropped; None is ``limit``.
 
     Raises:
         DataError: The last message alone is too long, or the template refuses the conversation.
@@ -48,8 +48,8 @@ def fit_messages(
         first, ids = _longest(prompt, turns[1:], limit if room is None else room)
     if len(ids) > most:
         raise DataError(
-            f"the message has {plural(len(ids), 'token')} with all that belongs to it, and the "
-            f"context of the model allows {most}: shorten it, or the system prompt"
+            f"the message has {plural(len(ids), 'token')} with its template and system prompt, but "
+            f"the context of the model allows {most}: shorten it, or the system prompt"
         )
     return ids, first - start
 
@@ -57,10 +57,10 @@ def fit_messages(
 def _longest(
     prompt: Callable[[int], list[int]], turns: Sequence[int], limit: int
 ) -> tuple[int, list[int]]:
-    """The first of the turns from which on a prompt has at most ``limit`` tokens, and the prompt.
+    """Returns the earliest turn from which the prompt has at most ``limit`` tokens, and the prompt.
 
-    If even the last turn has more, it is that one. The number of turns doubles each time, so
-    that the work grows with the limit and not with the turns.
+    If even the last turn is too long, it is returned. The search doubles the number of turns, so
+    its work depends on the limit and not on the number of turns.
     """
     fits, ids, least = len(turns) - 1, prompt(turns[-1]), -1  # turns[least] does not fit
     step = 1
@@ -75,27 +75,27 @@ def _longest(
 
 
 class ChatModel:
-    """A language model that answers conversations by a chat template.
+    """A language model that answers conversations with a chat template.
 
-    Keys and values of the last conversation are kept: of one that begins like it, only what differs
-    is computed. The answers are the same as without.
+    The KV cache of the last conversation is kept: for a conversation with the same beginning, only
+        the rest is computed. Answers are the same as without a cache.
 
     Attributes:
-        language: The language model, whose texts end with the end token of the template.
+        language: The language model, with the template's end token.
         encoder: Encoder of conversations.
     """
 
     def __init__(self, language: DecoderLanguageModel, encoder: ChatEncoder):
-        """Takes a language model and the encoder of conversations for it.
+        """Initializes it with a language model and its encoder of conversations.
 
         Raises:
-            ConfigError: The chat template ends answers with no special token.
+            ConfigError: The chat template does not end answers with a special token.
         """
         self.language, self.encoder = language.ending_at(encoder.end_tokens), encoder
         self._kept = KeptContext()
 
     def sequence(self, messages: Sequence[Message], request: GenerationRequest) -> "PendingAnswer":
-        """The answer to a conversation, before its first token.
+        """Returns the answer to a conversation, before its first token.
 
         Raises:
             ConfigError: The template is refused.
@@ -117,7 +117,7 @@ class ChatModel:
     def request(
         self, request: GenerationRequest, prepare: Callable[[str], str] = lambda text: text
     ) -> GenerationRequest:
-        """A request with the ids of its conversation, for ``language``, if it has one.
+        """Replaces the conversation of a request, if any, by its ids for ``language``.
 
         Args:
             request: Any request.
@@ -132,7 +132,7 @@ class ChatModel:
         return dataclasses.replace(request, prompt_ids=tuple(ids))
 
     def dropped(self, request: GenerationRequest, prepare: Callable[[str], str]) -> int:
-        """Number of oldest messages of a request's conversation that the model does not read.
+        """Returns the number of oldest messages of a request that do not fit into the context.
 
         Args:
             request: A request with a conversation.
@@ -144,7 +144,7 @@ class ChatModel:
         return self._fit(_prepared(request.messages or (), prepare), request)[1]
 
     def answer(self, messages: Sequence[Message], request: GenerationRequest) -> Continuation:
-        """The answer to a conversation; see :meth:`sequence`."""
+        """Returns the answer to a conversation; see :meth:`sequence`."""
         answer = self.sequence(messages, request)
         for _ in answer.stream():
             pass
@@ -163,25 +163,25 @@ class PendingAnswer:
 
     language: CausalTextGenerator
     sequence: GenerationSequence
-    dropped: int  # oldest messages that the model does not read
+    dropped: int  # number of oldest messages that were dropped
 
     def stream(self) -> Iterator[str]:
-        """The text in parts, each as soon as nothing can change it."""
+        """Yields the text in parts, each as soon as it is final."""
         return self.language.stream_sequence(self.sequence)
 
 
 class ChatSession:
-    """A conversation that goes on.
+    """A conversation of several turns.
 
-    When the context is full, the oldest turns are left out until half of it is free; the system
-    prompt stays.
+    When the context is full, the oldest turns are dropped until half of it is free; the system
+    prompt is kept.
 
     Attributes:
-        messages: All messages so far, also those that the model no longer reads.
-        finish_reason: Why the last answer ended.
-        context_full: Whether the context of the model cut the last answer, and not the limit of
-            its request.
-        dropped: Number of oldest messages, after the system prompt, that the model no longer reads.
+        messages: All messages so far, including dropped ones.
+        finish_reason: The reason why the last answer ended.
+        context_full: Whether the model's context truncated the last answer, rather than the limit
+            of the request.
+        dropped: Number of oldest messages, after the system prompt, that were dropped.
     """
 
     def __init__(self, model: ChatModel, system: str | None = None):
@@ -191,18 +191,18 @@ class ChatSession:
         self.set_system(system)
 
     def set_system(self, text: str | None) -> None:
-        """Sets the system prompt and forgets the conversation; None or an empty one is none."""
+        """Sets the system prompt and forgets the conversation; None or "" removes the prompt."""
         self.messages = [{"role": "system", "content": text}] if text else []
         self.dropped = 0
 
     def reset(self) -> None:
-        """Forgets the conversation, but the system prompt."""
+        """Forgets the conversation, except the system prompt."""
         self.messages = self.messages[: self._start]
         self.dropped = 0
 
     @property
     def context(self) -> int:
-        """The most tokens that the model reads at once."""
+        """The context length of the model in tokens."""
         return self._model.language.context
 
     @property
@@ -210,16 +210,17 @@ class ChatSession:
         return int(bool(self.messages) and self.messages[0]["role"] == "system")
 
     def ask(self, text: str, request: GenerationRequest) -> Generator[str, None, None]:
-        """The answer to a message of the user, in parts.
+        """Yields the answer to a user message, in parts.
 
-        What is written when the iteration ends early belongs to the conversation.
+        If the iteration stops early, the partial answer is added to the conversation.
 
         Args:
             text: The message.
-            request: Settings of the answer; its prompt is not read.
+            request: Settings of the answer; its prompt is ignored.
 
         Raises:
-            DataError: The message is too long, or the template refuses it; it is then left out.
+            DataError: The message is too long, or the template refuses it; the message is then
+                discarded.
         """
         start, said = self._start, {"role": "user", "content": text}
         seen: list[Any] = [*self.messages[:start], *self.messages[start + self.dropped :], said]

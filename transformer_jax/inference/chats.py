@@ -18,7 +18,7 @@ __all__ = ["answering", "encoder_of", "load_chat", "special_names", "template_of
 
 
 def special_names(tokenizer: "Tokenizer") -> dict[str, str]:
-    """The special tokens of a tokenizer by the names that chat templates use; no stand-ins.
+    """Returns a tokenizer's own special tokens, by their names in chat templates.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -30,15 +30,15 @@ def special_names(tokenizer: "Tokenizer") -> dict[str, str]:
 
 
 def encoder_of(path: Path, tokenizer: "Tokenizer", template: str | None = None) -> "ChatEncoder":
-    """The encoder of conversations of a model.
+    """Returns the encoder of conversations of a model.
 
     Args:
         path: A run directory or a Hugging Face folder.
         tokenizer: Tokenizer of the model.
-        template: A built-in chat template, a file or a folder; None is that of the model.
+        template: A built-in chat template, a file or a folder; None is the model's.
 
     Raises:
-        ConfigError: There is no chat template, or it does not go with the tokenizer.
+        ConfigError: There is no chat template, or it does not match the tokenizer.
     """
     from dataclasses import replace
 
@@ -62,17 +62,17 @@ def encoder_of(path: Path, tokenizer: "Tokenizer", template: str | None = None) 
 
 
 def template_of(path: Path, adapters: Sequence[str | os.PathLike[str] | None] = ()) -> str | None:
-    """The folder whose chat template conversations have: that of their adapters, else of the base.
+    """Returns the folder with the chat template of conversations: of their adapters, or None.
 
     Args:
         path: The base.
         adapters: The adapter of each conversation; None is the base alone.
 
     Returns:
-        None for the base's.
+        The folder, or None for the base's template.
 
     Raises:
-        ConfigError: They have different ones.
+        ConfigError: The adapters have different templates.
     """
     from transformer_jax.data.chat.template import find_template
     from transformer_jax.inference.adapters import check_adapter
@@ -90,7 +90,7 @@ def template_of(path: Path, adapters: Sequence[str | os.PathLike[str] | None] = 
     if len(texts) > 1:
         one, other, *_ = texts.values()
         raise ConfigError(
-            f"{one} and {other} have different chat templates: give conversations with one of them"
+            f"{one} and {other} have different chat templates: use one template per call"
         )
     return chosen
 
@@ -104,26 +104,26 @@ def load_chat(
     change: Callable[[Any], Any] = lambda config: config,
     **how: Any,
 ) -> "ChatModel":
-    """The language model of a run, which answers conversations.
+    """Loads the language model of a run, to answer conversations.
 
     Args:
         path: The run directory or Hugging Face folder.
         checkpoint: The checkpoint, see :func:`~.load_run.chosen_checkpoint`.
-        template: A built-in chat template, a file or a folder; None is that of the adapter, else of
-            the model.
+        template: A built-in chat template, a file or a folder; None is the adapter's, or else the
+            model's.
         adapter: A run with adapters on the model, or a folder in PEFT's format, merged into it.
         change: Function that changes the configuration; the parameters must still fit.
         **how: As for :func:`~.load_run.load_language`.
 
     Raises:
         ConfigError: The run is of another family, or has no chat template.
-        CheckpointError: The run does not exist, or its files are damaged or do not fit together.
+        CheckpointError: The run does not exist, or its files are damaged or do not match.
     """
     directory = open_directory(path)
     refuse_others(directory, ("decoder",))
     loaded = None
     if adapter is None:
-        # Refused before the parameters are loaded.
+        # Refuse it before loading the parameters.
         encoder_of(directory.path, directory.load_tokenizer(), template)
     else:
         from transformer_jax.data.chat.template import named_template
@@ -132,29 +132,30 @@ def load_chat(
         template = template_of(path, [adapter]) if template is None else template
         if template is not None:
             named_template(template)
-        # Before a template meets the tokenizer: it may need tokens that the base lacks.
+        # Check the adapter before the template, which may need tokens that the base lacks.
         loaded = load_merged(path, adapter, checkpoint, change=change)
     language = load_language(path, checkpoint, loaded=loaded, change=change, **how)
     return answering(path, language, template)
 
 
 def answering(path: Path, language: Any, template: str | None = None) -> "ChatModel":
-    """A language model as one that answers conversations; it shares the parameters.
+    """Wraps a language model to answer conversations; parameters are shared.
 
     Args:
-        path: Where it is from: a run directory or a Hugging Face folder.
+        path: Its run directory or Hugging Face folder.
         language: The language model.
-        template: As of :func:`load_chat`.
+        template: See :func:`load_chat`.
 
     Raises:
-        ConfigError: There is no chat template, or the language model is no decoder of this library.
+        ConfigError: There is no chat template, or the language model is not a decoder of this
+            library.
     """
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.inference.chat_session import ChatModel
 
     if not isinstance(language, DecoderLanguageModel):
-        raise ConfigError(f"{path}: n-gram models and CTranslate2 answer no conversations")
+        raise ConfigError(f"{path}: n-gram models and CTranslate2 cannot answer conversations")
     folder, tokenizer = open_directory(path).path, language.tokenizer
     assert isinstance(tokenizer, Tokenizer), tokenizer
     return ChatModel(language, encoder_of(folder, tokenizer, template))

@@ -1,4 +1,4 @@
-"""The directions of calls: the languages that they name, one of all texts or one for each."""
+"""The directions of calls: one for all texts, or one per text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,18 +10,18 @@ from transformer_jax.inference.runs import direction_of, open_directory
 
 __all__ = ["DirectedPredictor", "Languages"]
 
-Languages: TypeAlias = str | Sequence[str] | None  # of all texts, or one for each
+Languages: TypeAlias = str | Sequence[str] | None  # one for all texts, or one per text
 
 
 class DirectedPredictor:
-    """The languages of a predictor that translates."""
+    """Mixin: the languages of a translator."""
 
     tokenizer: Any
     _path: Path
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages of a translator of several; empty for any other."""
+        """The languages of a multilingual translator; empty otherwise."""
         tags = self.tokenizer.languages
         return () if tags is None else tags.languages
 
@@ -29,10 +29,10 @@ class DirectedPredictor:
         return direction_of(open_directory(self._path), self.tokenizer, Direction(from_, to))
 
     def _directions(self, from_: Languages, to: Languages, count: int) -> list[Direction]:
-        """Returns the direction of each of ``count`` texts.
+        """Returns the directions of ``count`` texts.
 
         Raises:
-            ConfigError: A list of languages has another length, or a language is unknown.
+            ConfigError: A list of languages has the wrong length, or a language is unknown.
         """
         sides: list[Sequence[str | None]] = []
         for name, side in (("from_", from_), ("to", to)):
@@ -40,7 +40,7 @@ class DirectedPredictor:
             if len(each) != count:
                 raise ConfigError(
                     f"{name} names {plural(len(each), 'language')} for {plural(count, 'text')}: "
-                    f"one, or one for each text"
+                    f"give one, or one per text"
                 )
             sides.append(each)
         pairs = list(zip(*sides, strict=True))

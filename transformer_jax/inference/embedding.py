@@ -22,9 +22,9 @@ class Embedding:
     """Sentence vectors by the encoder of a model.
 
     Args:
-        path: The run directory or Hugging Face checkpoint.
+        path: Run directory or Hugging Face checkpoint.
         loaded: Pair of graph and parameters, and the tokenizer.
-        direction: The languages, for the encoder of a translator of several.
+        direction: The languages, for the encoder of a multilingual translator.
     """
 
     def __init__(self, path: Path, loaded: Any, direction: Direction = DEFAULT_DIRECTION):
@@ -32,7 +32,7 @@ class Embedding:
             path, sentences=True, loaded=loaded, direction=direction
         )
         self._encoder = open_directory(path)
-        # Applied below, for some calls only.
+        # Applied below, for certain calls only.
         self._dense, self._vectors.dense = self._vectors.dense, None
         self._pool: Pools | ConfigError
         try:
@@ -49,22 +49,22 @@ class Embedding:
         prompt_name: str | None = None,
         prompt: str | None = None,
     ) -> Float[np.ndarray, "*B_and_layers D"]:
-        """The vector of a text, or an array with that of each text.
+        """Returns the vector of a text, or an array of the vectors of texts.
 
         Args:
-            texts: One text or many; longer ones than the model reads are truncated.
-            layers: ``last``, ``all``, ``sum4`` or ``concat4`` of the last four, or a layer's
-                number, 0 being the embeddings.
-            pooling: ``mean`` over tokens, ``cls`` or another; None is all that a sentence encoder
-                does, with its default prompt, and the mean otherwise.
-            prompt_name: The prompt of the sentence encoder that goes before each text.
-            prompt: The prompt itself.
+            texts: One text or many; texts longer than the model's length are truncated.
+            layers: ``last``, ``all``, ``sum4`` or ``concat4`` (the last four), or the number of a
+                layer, where 0 is the embedding layer.
+            pooling: ``mean`` over tokens, ``cls`` or another; None is the configuration of a
+                sentence encoder, with its default prompt, or else the mean.
+            prompt_name: Name of the sentence encoder's prompt to put before each text.
+            prompt: Text of the prompt.
 
         Raises:
-            ConfigError: There is no such layer, pooling or prompt.
+            ConfigError: A layer, pooling or prompt is unknown.
         """
         if pooling == "none":
-            raise ConfigError("pooling is none: mean or cls, one vector for each text")
+            raise ConfigError("pooling is none: choose mean or cls, for one vector per text")
         pool = pooling or self._pool
         if isinstance(pool, ConfigError):
             raise pool
@@ -82,15 +82,15 @@ class Embedding:
         return np.asarray(found[0] if isinstance(texts, str) else found)
 
     def attention(self, text: str, text_pair: str | None = None) -> TextAttention:
-        """Returns the attention weights of every layer and head over a text or a pair of texts.
+        """Returns the attention weights of every layer and head for a text or a pair of texts.
 
         Args:
             text: The text.
             text_pair: The second text of a pair.
 
         Raises:
-            ArgumentError: A text is no string, or empty.
-            DataError: The texts are longer than the model reads.
+            ArgumentError: A text is not a string, or empty.
+            DataError: The texts are longer than the model's length.
         """
         given = [one_text(text), *([] if text_pair is None else [one_text(text_pair)])]
         return encoder_attention(self._vectors, [self._line(each) for each in given])

@@ -1,4 +1,4 @@
-"""Mean encoder states of sentences to translate, in the frame of their direction."""
+"""Mean encoder states of sentences to translate, with the tags of their direction."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,10 +30,10 @@ class EncoderMeans:
     def __call__(self, sentences: Sequence[str], direction: Direction) -> Float[np.ndarray, "B D"]:
         """Returns the mean of the encoder states over the tokens of each sentence.
 
-        The encoder reads the tags of the direction and the end token, and the mean leaves them out.
+        The encoder reads the tags of the direction and the end token; the mean excludes them.
 
         Args:
-            sentences: Sentences in the source language of the direction; none is empty.
+            sentences: Nonempty sentences in the source language of the direction.
             direction: The languages.
 
         Raises:

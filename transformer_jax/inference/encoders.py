@@ -1,4 +1,4 @@
-"""Encoders and fine-tuned models of runs and Hugging Face folders, ready for lines of text."""
+"""Loads encoders and fine-tuned models of runs and Hugging Face folders, for lines of text."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _NO_END = 1 << 30  # tokens
-# What the head of each task predicts, for messages.
+# The predictions of each task's head, for messages.
 _HEADS = {
     "classify": "classes",
     "multi_label": "labels",
@@ -59,23 +59,23 @@ _HEADS = {
 
 
 def _transformer_config(run: "RunDirectory") -> TransformerConfig:
-    """The configuration of a run's model, which is a Transformer.
+    """Returns the configuration of a run's Transformer.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged or describes no model of this library.
+        CheckpointError: ``config.json`` is damaged or does not describe a model of this library.
         ConfigError: The model is a recurrent translator.
     """
     config = model_config(run)
     if isinstance(config, RecurrentConfig):
         raise ConfigError(
-            f"{run.path}: a recurrent translator, and this is for Transformers: try "
+            f"{run.path}: a recurrent translator, but a Transformer is needed: try "
             f"{command('translate', run.path)}, or the commands score and attention"
         )
     return config
 
 
 def read_length(run: "RunDirectory") -> int:
-    """The context length of a run's encoder: with learned positions, that of training."""
+    """Returns a run's encoder context length; with learned positions, the length in training."""
     config, fields = _transformer_config(run), run.read_config()
     most = config.positions.max_length
     if config.positions.kind != "learned" or config.decoder_layers:
@@ -99,18 +99,18 @@ def load_vectors(
     loaded: Any = None,
     direction: Direction = DEFAULT_DIRECTION,
 ) -> "tuple[Embedder, Callable[[str], str]]":
-    """The embedder of a run's encoder, and a function that preprocesses lines.
+    """Loads the embedder of a run's encoder, and a function that preprocesses lines.
 
-    A sentence encoder keeps the maximum length of its own configuration.
+    A sentence encoder keeps the maximum length in its configuration.
 
     Args:
         path: The run.
         checkpoint: The checkpoint, see :func:`chosen_checkpoint`.
         tokens: Maximum number of tokens in a batch.
-        sentences: Whether to apply what a sentence encoder does with pooled vectors.
-        prompt: A text that goes before each line.
-        loaded: The model and the tokenizer, if they were loaded already.
-        direction: The languages, for a translator of several, whose tags are read with texts.
+        sentences: Whether to apply a sentence encoder's layers after pooling.
+        prompt: Text to put before each line.
+        loaded: The model and the tokenizer, if already loaded.
+        direction: The languages, for a multilingual translator, whose tags are read with texts.
 
     Raises:
         ConfigError: The run has no encoder; a language is unknown or missing.
@@ -128,7 +128,7 @@ def load_vectors(
     length = min(read_length(run), sentence.get("length", _NO_END))
     template: Any = template_of(run, tokenizer)
     if tokenizer.languages is None:
-        direction_of(run, tokenizer, direction)  # refuses languages
+        direction_of(run, tokenizer, direction)  # refuses unknown languages
     else:
         before, after = tokenizer.languages.sides(direction)
         template = SpecialTokensTemplate(before, (tokenizer.eos,), after)
@@ -143,9 +143,9 @@ def load_vectors(
 def prompted(
     run: "RunDirectory", prepare: Callable[[str], str], prompt: str
 ) -> Callable[[str], str]:
-    """Returns a function that prepares a line of an encoder and puts a prompt before it.
+    """Returns a function that preprocesses a line for an encoder, with a prompt before it.
 
-    Both are read in small letters where the encoder's configuration says so.
+    Both are lower-cased if the encoder's configuration specifies so.
     """
     if "lowercase" in sentence_of(run):
         return lambda line: f"{prompt}{prepare(line)}".lower()
@@ -155,17 +155,17 @@ def prompted(
 def prompt_of(
     run: "RunDirectory", name: str | None = None, *, text: str | None = None, usual: bool = True
 ) -> str:
-    """Returns the text that goes before others, as sentence-transformers chooses it.
+    """Returns the text of the prompt, chosen as in sentence-transformers.
 
     Args:
         run: The run.
-        name: Of a prompt of the sentence encoder; ``query`` and ``document`` are empty where it
-            has no others.
-        text: The prompt itself, which goes before a name.
-        usual: Whether the encoder's default prompt is taken where neither is given.
+        name: Name of a prompt of the sentence encoder; ``query`` and ``document`` are empty if not
+            defined.
+        text: Text of the prompt, which takes precedence over ``name``.
+        usual: Whether to use the encoder's default prompt if neither is given.
 
     Raises:
-        ConfigError: There is no prompt of this name.
+        ConfigError: The name is unknown.
     """
     if text is not None:
         return text
@@ -175,12 +175,12 @@ def prompt_of(
     if name is None:
         return ""
     if name not in prompts:
-        raise ConfigError(f"{run.path}: no prompt {name!r}: there are {', '.join(prompts)}")
+        raise ConfigError(f"{run.path}: unknown prompt {name!r}: there are {', '.join(prompts)}")
     return str(prompts[name])
 
 
 def pool_of(path: Path, pooling: "Pool | None") -> "Pools":
-    """The pooling of a run: ``pooling``, else that of a sentence encoder, else mean.
+    """Returns ``pooling``, or else the sentence encoder's pooling, or else the mean.
 
     Raises:
         ConfigError: The pooling of the sentence encoder is not supported.
@@ -192,7 +192,7 @@ def pool_of(path: Path, pooling: "Pool | None") -> "Pools":
     pool = sentence.get("pool", "mean")
     from transformer_jax.inference.encoding.vectors import Pool
 
-    pools, others = tuple(pool.split(" and ")), "choose the pooling mean or cls, which give other"
+    pools, others = tuple(pool.split(" and ")), "choose the pooling mean or cls, for different"
     if not {*pools} <= {*get_args(Pool)} - {"none"}:
         raise ConfigError(
             f"{path}: sentence encoder with pooling {pool!r}, which is not supported: {others} "
@@ -204,7 +204,7 @@ def pool_of(path: Path, pooling: "Pool | None") -> "Pools":
 
 
 def skip_of(run: "RunDirectory", vectors: "Embedder", prompt: str) -> int:
-    """Returns how many tokens of a prompted text a sentence encoder does not pool."""
+    """Returns the number of prompt tokens that a sentence encoder excludes from pooling."""
     sentence = sentence_of(run)
     if not prompt or not sentence.get("excludes_prompt"):
         return 0
@@ -212,24 +212,24 @@ def skip_of(run: "RunDirectory", vectors: "Embedder", prompt: str) -> int:
 
 
 def similarity_of(run: "RunDirectory") -> tuple[str, Callable[[Any, Any], Any]]:
-    """Returns the name of the similarity of a sentence encoder's vectors, and the function.
+    """Returns the name of a sentence encoder's similarity, and the function.
 
     Raises:
-        ConfigError: It is neither the cosine nor the dot product.
+        ConfigError: The similarity is neither the cosine nor the dot product.
     """
     from transformer_jax.core.numerics import cosine
 
     name = sentence_of(run).get("similarity", "cosine")
     if name not in ("cosine", "dot"):
         raise ConfigError(
-            f"{run.path}: compares vectors by {name!r}, which is not supported: choose the "
-            f"pooling mean or cls, whose vectors are compared by their cosine"
+            f"{run.path}: the similarity {name!r} is not supported: choose the "
+            f"pooling mean or cls, for the cosine"
         )
     return name, cosine if name == "cosine" else lambda a, b: (a * b).sum(-1)
 
 
 def sentence_of(run: "RunDirectory") -> dict[str, Any]:
-    """The pooling settings of a sentence encoder; empty for other encoders.
+    """Returns the pooling settings of a sentence encoder; empty for other encoders.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
@@ -240,23 +240,23 @@ def sentence_of(run: "RunDirectory") -> dict[str, Any]:
     right = right and isinstance(found.get("prompts", {}), dict)
     length = found.get("length", 1) if right else 0
     if type(length) is not int or length < 1:
-        raise CheckpointError(f"{run.config}: sentence must hold a pooling and a length: damaged?")
+        raise CheckpointError(f"{run.config}: sentence must have a pooling and a length: damaged?")
     return found  # type: ignore[no-any-return]
 
 
 def load_task(
     path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096, loaded: Any = None
 ) -> "tuple[TaskRunner, dict[str, Any], Callable[[str], str]]":
-    """The predictor of a fine-tuned model, its task, and a function that preprocesses lines.
+    """Loads a fine-tuned model, its task, and a function that preprocesses lines.
 
     Raises:
-        ConfigError: The run has no head for any of ``tasks``; the message names its command.
+        ConfigError: The run has no head for any of ``tasks``; the message names the right command.
         CheckpointError: The run does not exist, or is damaged.
     """
     run = open_directory(path)
     if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
         raise ConfigError(
-            f"{path}: pre-trained encoder with no head for {_HEADS[tasks[0]]}: fine-tune it, see "
+            f"{path}: pre-trained encoder without a head for {_HEADS[tasks[0]]}: fine-tune it, see "
             f"{command('finetune', tasks[0], '--init-from', path, '--help')}"
         )
     task = task_of(run)
@@ -294,12 +294,12 @@ def _rewards(
     tokens: int,
     prepare: Callable[[str], str],
 ) -> "RewardRunner":
-    """The predictor of a reward model that was trained here."""
+    """Returns the runner of a reward model trained here."""
     from transformer_jax.data.chat.template import find_template
     from transformer_jax.inference.chats import encoder_of
     from transformer_jax.inference.encoding.rewards import RewardRunner
 
-    # Only what is trained on conversations has a template.
+    # Only runs on conversations have a template.
     has_chats = find_template(run.path) is not None
     return RewardRunner(
         model,
@@ -313,10 +313,10 @@ def _rewards(
 
 
 def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTemplate | None":
-    """The special-tokens template of a run; None is that of training here.
+    """Returns the special-tokens template of a run; None for the default of training here.
 
-    A Hugging Face encoder has the special-tokens template of its tokenizer, if there is one;
-    a Hugging Face decoder has that of its tokenizer or none.
+    A Hugging Face encoder has the template of its tokenizer, if any; a Hugging Face decoder has the
+    template of its tokenizer or no special tokens.
     """
     from transformer_jax.data.examples import decoder_template
     from transformer_jax.data.tokenizer import SpecialTokensTemplate
@@ -326,7 +326,8 @@ def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTe
         return decoder_template(tokenizer) if family(run) == "decoder-task" else None
     if family(run) == "decoder-task":
         before, between, after = tokenizer.template or SpecialTokensTemplate((), (), ())
-        # The class comes from the last token that is not padding, even if a text ends with one.
+        # The class is read from the last token that is not the padding token, even if a text ends
+        # with it.
         while after and after[-1] == published["fields"].get("pad_token_id"):
             after = after[:-1]
         return SpecialTokensTemplate(before, between, after)

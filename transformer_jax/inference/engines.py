@@ -1,4 +1,4 @@
-"""Runs in an engine other than JAX: exported once, then decoded there."""
+"""Runs on an engine other than JAX: exported once, then decoded there."""
 
 import hashlib
 import json
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineConfig", "load_engine_language", "load_engine_translator"]
 
-FOLDER = "ctranslate2"  # of a run, or of a cache, that holds exports
+FOLDER = "ctranslate2"  # folder of exports, in a run or a cache
 _TRIES = 5
 
 
 class EngineConfig(NamedTuple):
-    """Settings of computing a run with CTranslate2."""
+    """Settings for running a model on CTranslate2."""
 
-    compute: str = "float32"  # a data type that the processor has
-    cache: Path | None = None  # None is the run, or the user's cache where that is read-only
-    # Called with the folder of a new export and a line about it.
+    compute: str = "float32"  # a data type that the CPU supports
+    cache: Path | None = None  # None is the run, or the user's cache if the run is read-only
+    # Called with the folder of a new export and a summary line.
     wrote: Callable[[Path, str], None] = lambda folder, said: None
 
 
@@ -56,18 +56,19 @@ def load_engine_translator(
     search: GenerationConfig = TRANSLATION,
     batching: TranslationBatching | None = None,
 ) -> CTranslate2Translator:
-    """The translator of a run, computed by CTranslate2.
+    """Loads the translator of a run on CTranslate2.
 
     Args:
         path: The run directory or Hugging Face folder.
         checkpoint: The checkpoint, see :func:`~.load_run.chosen_checkpoint`.
-        engine: How it is computed.
+        engine: Settings of the engine.
         search: Settings of beam search.
-        batching: Lines of a batch.
+        batching: Batch sizes.
 
     Raises:
-        ConfigError: The run is of another family, or CTranslate2 cannot compute it.
-        CheckpointError: The run does not exist, its files are damaged, or nothing can be written.
+        ConfigError: The run is of another family, or CTranslate2 does not support it.
+        CheckpointError: The run does not exist, its files are damaged, or the export cannot be
+            written.
     """
     loaded = _load(path, checkpoint, engine or EngineConfig(), "encoder-decoder")
     return CTranslate2Translator(*loaded[:3], search=search, batching=batching)
@@ -80,17 +81,18 @@ def load_engine_language(
     *,
     shapes: BatchingConfig | None = None,
 ) -> CTranslate2LanguageModel:
-    """The language model of a run, a decoder, computed by CTranslate2.
+    """Loads the language model of a run, a decoder, on CTranslate2.
 
     Args:
         path: The run directory or Hugging Face folder.
         checkpoint: The checkpoint, see :func:`~.load_run.chosen_checkpoint`.
-        engine: How it is computed.
-        shapes: Rows of a batch, and what happens to long prompts and where a context is full.
+        engine: Settings of the engine.
+        shapes: Batch sizes, and the treatment of long prompts and of a full context.
 
     Raises:
-        ConfigError: The run is of another family, or CTranslate2 cannot compute it.
-        CheckpointError: The run does not exist, its files are damaged, or nothing can be written.
+        ConfigError: The run is of another family, or CTranslate2 does not support it.
+        CheckpointError: The run does not exist, its files are damaged, or the export cannot be
+            written.
     """
     loaded = _load(path, checkpoint, engine or EngineConfig(), "decoder")
     return CTranslate2LanguageModel(
@@ -105,7 +107,7 @@ def _load(path: Path, checkpoint: str, engine: EngineConfig, kind: str) -> _Load
     run = open_directory(path)
     which, average = chosen_checkpoint(checkpoint)
     if run.read_config().get("model", {}).get("kind") == "ngram":
-        raise ConfigError(f"{path}: an n-gram model, which CTranslate2 does not compute")
+        raise ConfigError(f"{path}: an n-gram model, which CTranslate2 does not support")
     refuse_others(run, (kind,))
     fields = run.read_config()
     model, tokenizer = model_of(fields, kind), run.load_tokenizer()
@@ -128,16 +130,16 @@ def _load(path: Path, checkpoint: str, engine: EngineConfig, kind: str) -> _Load
                 run,
             )
         except _Trained:
-            continue  # a new checkpoint was saved meanwhile
-    raise ConfigError(f"{path}: its checkpoints change while they are exported: name a step")
+            continue  # a new checkpoint was saved in the meantime
+    raise ConfigError(f"{path}: its checkpoints change during the export: name a step")
 
 
 class _Trained(Exception):  # noqa: N818  (the training of the run did what it should)
-    """Another checkpoint was saved between choosing and loading."""
+    """A new checkpoint was saved between selection and loading."""
 
 
 def _key(fields: dict[str, Any], tokenizer: "Tokenizer", weights: str) -> str:
-    """The name of an export: a checksum of all that it is made of."""
+    """Returns the name of an export: a checksum of all its inputs."""
     made = [transformer_jax.__version__, fields, tokenizer.sha256, weights]
     return hashlib.sha256(json.dumps(made, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
@@ -150,10 +152,10 @@ def _write(
     tokenizer: "Tokenizer",
     weights: str,
 ) -> str:
-    """Exports a run, whose weights still have the checksum ``weights``; a line about it.
+    """Exports a run whose weights have the checksum ``weights``; returns a summary line.
 
     Raises:
-        _Trained: They have another.
+        _Trained: The weights have a different checksum.
     """
     which, average = chosen_checkpoint(checkpoint)
     (_, params), _ = load(run.path, checkpoint, kind=model.kind)

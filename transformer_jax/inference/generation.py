@@ -58,8 +58,8 @@ __all__ = ["LanguageModelPredictor", "TranslationPredictor", "generated"]
 class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
     """A trained encoder-decoder as a function from sentences to translations.
 
-    With ``engine`` CTranslate2 computes it: ``model`` is None then, and it translates only. A
-    recurrent one translates and scores.
+    With ``engine``, it runs on CTranslate2: then ``model`` is None, and it can only translate. A
+        recurrent model can translate and score.
     """
 
     _translator: LineTranslator
@@ -111,23 +111,23 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         generation_config: ConfigChoice = None,
         **settings: Any,
     ) -> GeneratedText | list[GeneratedText]:
-        """The translation of a sentence, or a list with that of each sentence.
+        """Returns the translation of a sentence, or a list of translations.
 
-        An empty sentence stays empty. A translation does not depend on the other sentences of the
-        call. A warning counts translations that reach the length limit.
+        The translation of an empty sentence is empty. Translations do not depend on other sentences
+        of the call. A warning counts translations that reach the length limit.
 
         Args:
             texts: One sentence or many.
-            to: The language of the translations, for a translator of several languages; a list has
-                one for each sentence.
-            from_: The language of the sentences, likewise.
+            to: Language of the translations, for a multilingual translator; or a list of one per
+                sentence.
+            from_: Language of the sentences, or a list of one per sentence.
             generation_config: Settings of the search; None is beam search with 4 beams, scores
                 normalized for length (Wu et al. 2016), with the length limit and the length penalty
-                of the run. ``"hf"`` searches as Hugging Face ``transformers`` does, by the
+                of the run. ``"hf"`` searches as in Hugging Face ``transformers``, with the
                 checkpoint's generation config.
-            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+            **settings: Settings of :class:`.GenerationConfig` that override these, such as
                 ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
-                ``length_penalty``, ``max_len_a`` and ``max_len_b``; None leaves one as it is.
+                ``length_penalty``, ``max_len_a`` and ``max_len_b``; None is ignored.
 
         Raises:
             ConfigError: A setting is unknown or out of range, or a language is unknown or missing.
@@ -137,7 +137,9 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         directions = self._directions(from_, to, len(given))
         if is_hf(generation_config):
             if self._hf is None:
-                raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
+                raise ConfigError(
+                    f"{self._path}: CTranslate2 does not support generation_config hf"
+                )
             return _first(texts, [*map(generated, self._hf(given, changes, directions))])
         search = TRANSLATION.changed(**self._usual | changes)
         lines, translator = map(self._prepare, given), self._translator
@@ -156,13 +158,13 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         to: str | None = None,
         from_: str | None = None,
     ) -> Float[np.ndarray, "*B_and_layers D"]:
-        """The vectors of texts by the encoder, see :meth:`.Embedding.embed`.
+        """Returns the vectors of texts by the encoder, see :meth:`.Embedding.embed`.
 
-        A translator of several languages reads them as for a translation from ``from_`` to ``to``.
+        A multilingual translator encodes them as for translation from ``from_`` to ``to``.
 
         Raises:
-            ConfigError: CTranslate2 computes the model, or it is recurrent; or there is no such
-                layer, pooling or prompt; or a language is unknown or missing.
+            ConfigError: The model runs on CTranslate2 or is recurrent; a layer, pooling or prompt
+                is unknown; or a language is unknown or missing.
         """
         self._refuse_engine()
         return self._sentences(self._direction(from_, to)).embed(
@@ -171,7 +173,7 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
 
     @functools.cache  # noqa: B019  (one for each direction of one model)
     def _sentences(self, direction: Direction) -> "Embedding":
-        """The encoder as a function from texts to vectors."""
+        """Returns the encoder as a function from texts to vectors."""
         from transformer_jax.inference.embedding import Embedding
 
         if isinstance(model_config(open_directory(self._path)), RecurrentConfig):
@@ -189,18 +191,17 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         to: Languages = None,
         from_: Languages = None,
     ) -> float | list[float]:
-        """The log-probability of a target conditional on its source, in nats, or a list of them.
+        """Returns the log-probability of a target given its source in nats, or a list of them.
 
         Args:
             sources: One sentence or many.
             targets: Their translations.
-            to: The language of the targets, for a translator of several languages; a list has one
-                for each.
-            from_: The language of the sources, likewise.
+            to: Language of the targets, for a multilingual translator; or a list of one per target.
+            from_: Language of the sources, or a list of one per source.
 
         Raises:
             DataError: The numbers of sources and targets differ, or a target is too long.
-            ConfigError: CTranslate2 computes the model; a language is unknown or missing.
+            ConfigError: The model runs on CTranslate2, or a language is unknown or missing.
         """
         scorer = self._refuse_engine()
         read = list(map(self._prepare, listed(sources)))
@@ -210,10 +211,10 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
 
     def _refuse_engine(self) -> Translator:
-        """The translator, which JAX computes.
+        """Returns the translator, which must run on JAX.
 
         Raises:
-            ConfigError: CTranslate2 does.
+            ConfigError: The translator runs on CTranslate2.
         """
         if not isinstance(self._translator, Translator):
             raise ConfigError(f"{self._path}: CTranslate2 only translates: leave engine out")
@@ -223,7 +224,7 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
 class LanguageModelPredictor(DecoderAttention, Predictor):
     """A trained decoder, or an n-gram model, as a function from prompts to texts.
 
-    With ``engine`` CTranslate2 computes it, and ``model`` is None.
+    With ``engine``, it runs on CTranslate2, and ``model`` is None.
     """
 
     tokenizer: TextTokenizer
@@ -254,25 +255,24 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
     def with_adapters(
         self, adapters: Mapping[str, str | os.PathLike[str]]
     ) -> "LanguageModelPredictor":
-        """The same model with several adapters; this one does not change.
+        """Returns the same model with several adapters; this predictor is unchanged.
 
-        ``generate(prompts, adapter=name)`` chooses one of them, or one for each prompt, which are
-        computed together. Without it the model answers alone, and so it does for scores.
+        ``generate(prompts, adapter=name)`` selects an adapter, or one per prompt in a single batch.
+        Without ``adapter``, and for scores, the plain model is used.
 
         Args:
-            adapters: By name, runs that were trained with adapters on this model, or folders in
-                PEFT's format.
+            adapters: Runs that were trained with adapters on this model, or folders in PEFT's
+                format, by name.
 
         Raises:
-            CheckpointError: One holds no adapter, is damaged, or belongs to another base.
-            ConfigError: An n-gram model, or one that CTranslate2 computes.
+            CheckpointError: A path has no adapter, or an adapter is damaged or belongs to another
+                base.
+            ConfigError: The model is an n-gram model, or runs on CTranslate2.
         """
         from transformer_jax.inference.adapters import with_adapters_of
 
         if self._hf is None or self.model is None:
-            raise ConfigError(
-                f"{self._path}: adapters are for decoders of this library that JAX computes"
-            )
+            raise ConfigError(f"{self._path}: adapters need a decoder that runs on JAX")
         graph, state = nnx.split(self.model)
         model = with_adapters_of(self._path, (graph, nnx.to_pure_dict(state)), adapters)
         made, loaded = copy.copy(self), (model, self.tokenizer)
@@ -295,16 +295,16 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         generation_config: ConfigChoice = None,
         **settings: Any,
     ) -> GeneratedText | list[GeneratedText]:
-        """The continuation of a prompt, or a list with that of each prompt, without the prompts.
+        """Returns the continuation of a prompt, without the prompt, or a list of continuations.
 
         Args:
             prompts: One prompt or many.
             generation_config: Settings; None samples at most 128 tokens at temperature 1. ``"hf"``
-                searches as Hugging Face ``transformers`` does, by the checkpoint's generation
+                searches as in Hugging Face ``transformers``, with the checkpoint's generation
                 config.
-            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
-                ``max_new_tokens``, ``temperature`` and ``num_beams``. ``stop`` may be one text, and
-                ``adapter`` a name, or one for each prompt.
+            **settings: Settings of :class:`.GenerationConfig` that override these, such as
+                ``max_new_tokens``, ``temperature`` and ``num_beams``. ``stop`` may be a single
+                text; ``adapter`` is a name, or a list of one per prompt.
 
         Raises:
             ConfigError: A setting is unknown or out of range.
@@ -335,19 +335,19 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         generation_config: ConfigChoice = None,
         **settings: Any,
     ) -> GeneratedText:
-        """The answer to a conversation, by the chat template of the model.
+        """Returns the answer to a conversation, with the chat template of the model.
 
-        Of a conversation that begins like the last one, only what is new is computed. The oldest
-        turns are left out where the context is full; a system prompt stays.
+        For a conversation that begins like the previous one, only new tokens are computed. If the
+        context is full, the oldest turns are dropped, except a system prompt.
 
         Args:
-            messages: Each with a ``role`` (system, user, assistant) and a ``content``; the last one
-                is not of the assistant.
-            generation_config: As of :meth:`generate`, without ``"hf"``.
-            **settings: As of :meth:`generate`, without beams and several texts.
+            messages: Messages with ``role`` (system, user, assistant) and ``content``; the last one
+                is not from the assistant.
+            generation_config: See :meth:`generate`, except ``"hf"``.
+            **settings: See :meth:`generate`, except beams and several texts.
 
         Raises:
-            ConfigError: The model has no chat template, a message or a setting is invalid.
+            ConfigError: The model has no chat template, or a message or setting is invalid.
             DataError: The chat template refuses the conversation, or it is too long.
         """
         from transformer_jax.data.conversations import check_asked
@@ -356,9 +356,9 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         changes = changes_of(generation_config, settings)
         for name in ("num_beams", "num_return_sequences"):
             if changes.get(name, 1) != 1:
-                raise ConfigError(f"{name}: an answer is sampled or greedy, and one: leave it out")
+                raise ConfigError(f"{name}: an answer is one text, sampled or greedy: leave it out")
         if is_hf(generation_config):
-            raise ConfigError("generation_config: answers have none: leave it out")
+            raise ConfigError("generation_config hf is not available for answers: leave it out")
         request = request_of("", changes)
         if self._chat is None:
             from transformer_jax.inference.chats import answering
@@ -370,22 +370,22 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
     def stream(
         self, prompt: str, *, generation_config: GenerationConfig | None = None, **settings: Any
     ) -> Iterator[str]:
-        """The continuation of a prompt in parts, each as soon as it is generated.
+        """Yields the continuation of a prompt in parts, as they are generated.
 
         Args:
             prompt: The prompt.
-            generation_config: As of :meth:`generate`, without ``"hf"``.
-            **settings: As of :meth:`generate`, without beams.
+            generation_config: See :meth:`generate`, except ``"hf"``.
+            **settings: See :meth:`generate`, except beams.
         """
         changes = changes_of(generation_config, settings)
         return iter(self._language.stream(request_of(self._prepare(prompt), changes)))
 
     def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
-        """The log-probability of a text and of each of its tokens, in nats, or a list of them."""
+        """Returns the log-probability of a text and of its tokens in nats, or a list of them."""
         found = list(self._language.score([self._prepare(text) for text in listed(texts)]))
         return found[0] if isinstance(texts, str) else found
 
 
 def _first(texts: str | Iterable[str], found: list[GeneratedText]) -> Any:
-    """One result for a string, a list for many."""
+    """Returns one result for a string, or a list."""
     return found[0] if isinstance(texts, str) else found

@@ -1,4 +1,4 @@
-"""Settings of text generation: those of a call and of a run, requests, first tokens, limits."""
+"""Settings of text generation: of a call and of a run, requests, first tokens, limits."""
 
 import contextlib
 import dataclasses
@@ -27,16 +27,16 @@ __all__ = [
     "warn_if_limited",
 ]
 
-# "hf" decodes as generate(do_sample=False) of Hugging Face transformers does, with the
-# checkpoint's generation config for each setting that is None.
+# "hf" decodes like generate(do_sample=False) of Hugging Face transformers; settings that are None
+# come from the checkpoint's generation config.
 ConfigChoice = GenerationConfig | Literal["hf"] | None
 
 
 def is_hf(generation_config: object) -> bool:
-    """Returns whether texts are searched for as transformers does.
+    """Returns whether to search as in transformers.
 
     Raises:
-        ConfigError: The value is no configuration, neither None nor ``"hf"``.
+        ConfigError: The value is neither a configuration, None nor ``"hf"``.
     """
     if isinstance(generation_config, GenerationConfig):
         return generation_config.finishing == "hf"
@@ -48,11 +48,11 @@ def is_hf(generation_config: object) -> bool:
 
 
 def changes_of(generation_config: ConfigChoice, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a call that differ from the usual ones.
+    """Returns the settings of a call that override the defaults.
 
     Args:
-        generation_config: A configuration, of which those count that are not its defaults.
-        settings: Others by name; None leaves one out.
+        generation_config: A configuration, whose non-default settings count.
+        settings: Further settings by name; None is ignored.
 
     Raises:
         ConfigError: The generation config is neither a configuration, ``"hf"`` nor None.
@@ -76,7 +76,7 @@ def changes_of(generation_config: ConfigChoice, settings: Mapping[str, Any]) -> 
 
 
 def generated(texts: Sequence[Continuation]) -> GeneratedText:
-    """Returns the first of some texts, with the others as its alternatives."""
+    """Returns the first text, with the remaining ones as its alternatives."""
     return with_alternatives(
         [
             GeneratedText(
@@ -88,7 +88,7 @@ def generated(texts: Sequence[Continuation]) -> GeneratedText:
 
 
 def requests_of(prompts: list[str], changes: Mapping[str, Any]) -> list[GenerationRequest]:
-    """Returns prompts with their settings; each may have an adapter of its own.
+    """Returns prompts with their settings; each may have its own adapter.
 
     Raises:
         ConfigError: A setting is unknown or out of range.
@@ -99,7 +99,7 @@ def requests_of(prompts: list[str], changes: Mapping[str, Any]) -> list[Generati
     if len(adapter) != len(prompts):
         raise ConfigError(
             f"adapter names {plural(len(adapter), 'adapter')} for "
-            f"{plural(len(prompts), 'prompt')}: one name, or one for each prompt"
+            f"{plural(len(prompts), 'prompt')}: give one name, or one per prompt"
         )
     each = zip(prompts, adapter, strict=True)
     return [request_of(prompt, {**changes, "adapter": name}) for prompt, name in each]
@@ -120,22 +120,22 @@ def _is_listed(adapter: Any) -> TypeGuard[Sequence[str | None]]:
 
 
 def search_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings of search that a run brings along: its length limit and its length penalty.
+    """Returns the search settings of a run: length limit and length penalty.
 
-    The limit follows from the training data unless the settings of the run gave one. A run without
-    them, such as a Hugging Face folder or that of an earlier version, has those of
-    :class:`.LengthLimit` and the usual penalty.
+    The limit is derived from the training data unless set in the run. A run without these settings,
+    such as a Hugging Face folder or a run of an earlier version, has the defaults of
+    :class:`.LengthLimit` and of the penalty.
 
     Args:
         path: The run directory or Hugging Face folder.
 
     Raises:
-        CheckpointError: There is no such run, or its ``config.json`` is damaged.
+        CheckpointError: The run does not exist, or its ``config.json`` is damaged.
     """
     fields = open_directory(path).read_config().get("evaluation")
     evaluation = fields if isinstance(fields, dict) else {}
     limit = LengthLimit()
-    if isinstance(longest := evaluation.get("max_length"), int):  # of summaries, any source
+    if isinstance(longest := evaluation.get("max_length"), int):  # for summaries
         limit = LengthLimit(0.0, longest)
     limit = limit.changed(evaluation.get("max_len_a"), evaluation.get("max_len_b"))
     settings: dict[str, Any] = limit._asdict()
@@ -146,11 +146,11 @@ def search_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def warn_if_limited(translator: "LineTranslator", search: GenerationConfig) -> Iterator[None]:
-    """Warns afterwards if texts reached their length limit.
+    """Context manager: warns afterwards if texts reached their length limit.
 
     Args:
-        translator: Of the texts.
-        search: Of these texts.
+        translator: The translator of the texts.
+        search: Search settings of the texts.
     """
     before = translator.counts["limited"], translator.counts["lines"]
     yield

@@ -1,4 +1,4 @@
-"""Text generation by a checkpoint's generation config, as ``generate()`` of transformers does."""
+"""Text generation with a checkpoint's generation config, like ``generate()`` of transformers."""
 
 import collections
 import dataclasses
@@ -54,23 +54,23 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         batch: int,
         changes: Mapping[str, Any] | None = None,
     ):
-        """Takes what :func:`~.load_run.load` loaded of the run at ``path``.
+        """Initializes it with the results of :func:`~.load_run.load` for ``path``.
 
         Args:
             path: The run.
-            kind: Its family.
+            kind: The family of the run.
             loaded: Graph and parameters, and the tokenizer.
-            batch: Most texts at once.
-            changes: Settings that replace those of the generation config.
+            batch: Maximum number of texts per batch.
+            changes: Settings that override the generation config.
         """
         run = open_directory(path)
-        # The run is read now; weights are prepared and its generation config checked at first use.
+        # Read the run now; prepare weights and check the generation config at first use.
         self._fields, self._where, self._changes = run.read_config(), run.config, changes or {}
         self._model, self.tokenizer = loaded
         self._encodes, self._batch = kind == "encoder-decoder", batch
         self._prepare = source_as_trained(path) if self._encodes else as_trained(path, trim=False)
         self._first = first_token(run, self.tokenizer)
-        # A text of a model trained here begins with a token of its own.
+        # Texts of a model trained here begin with a start token.
         trained = "published" not in self._fields
         self._before = (self._first,) if trained else self.tokenizer.prefix_ids
 
@@ -79,7 +79,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         """The generation config.
 
         Raises:
-            ConfigError: A setting that cannot be, or that is not supported; a recurrent model.
+            ConfigError: A setting is invalid or not supported, or the model is recurrent.
             CheckpointError: The generation config is damaged.
         """
         published, changes = self._fields.get("published"), self._changes
@@ -102,7 +102,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
             return _changed(own, changes)
         if not isinstance(published, dict) or not isinstance(published.get("generation"), dict):
             raise CheckpointError(
-                f"{self._where}: published is no record of a checkpoint: damaged?"
+                f"{self._where}: published is not the record of a checkpoint: damaged?"
             )
         return _changed(from_generation_config(published["generation"]), changes)
 
@@ -123,16 +123,15 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         changes: Mapping[str, Any] | None = None,
         directions: Directions = DEFAULT_DIRECTION,
     ) -> Iterator[list[Continuation]]:
-        """The texts generated for each input, best first; an empty input to translate stays empty.
+        """Returns the texts for each input, best first; the translation of an empty input is empty.
 
         Args:
             texts: Prompts, or sentences to translate.
-            changes: Settings of this call that replace those of the generation config.
-            directions: The direction of all sentences to translate, or one for each.
+            changes: Settings of this call that override the generation config.
+            directions: The direction of all sentences to translate, or one per sentence.
 
         Raises:
-            ConfigError: A language of the directions is unknown or missing; or several tokens
-                begin each target.
+            ConfigError: A language is unknown or missing, or targets begin with several tokens.
         """
         config = self.generation_config
         config = _changed(config, changes) if changes else config
@@ -151,12 +150,12 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         config: GenerationConfig,
         kept: int | None = None,
     ) -> Iterator[Pending]:
-        """Starts the search of one batch after another, in the order of the sequences.
+        """Starts the search batch by batch, in the order of the sequences.
 
-        Rows of a batch are padded alike, and padding counts for n-grams and lengths.
+        Rows of a batch have equal padding, since padding counts for n-grams and lengths.
         """
-        del kept  # the texts are those of transformers, which may repeat one another
-        # The first token of a target is a setting here, which the rows of a batch share.
+        del kept  # texts are as in transformers, which may repeat
+        # Here the first token of a target is a setting, shared by the rows of a batch.
         by_first = collections.defaultdict(list)
         for sequence in sequences:
             by_first[sequence.begins].append(sequence)
@@ -199,7 +198,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         if self.tokenizer.languages and len(frame.begins) > 1:
             begins = " ".join(self.tokenizer.convert_ids_to_tokens(frame.begins))
             raise ConfigError(
-                f"generation_config hf begins a text with one token, and those of this model begin "
+                f"generation_config hf begins a text with one token, but texts of this model begin "
                 f"with {begins}: leave it out"
             )
         if self._encodes:
@@ -218,7 +217,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         )
 
 
-# Settings that search of transformers does not have.
+# Settings that search in transformers does not have.
 _OURS = {
     *("top_k", "top_p", "min_p", "stop", "seed", "at_limit", "normalization", "max_len_a"),
     *("max_len_b", "allow_unk", "adapter", "temperature"),
@@ -226,15 +225,15 @@ _OURS = {
 
 
 def _changed(config: GenerationConfig, changes: Mapping[str, Any]) -> GenerationConfig:
-    """Returns the generation config of a checkpoint with other settings.
+    """Returns the generation config of a checkpoint with changed settings.
 
     Raises:
-        ConfigError: A setting is unknown, out of range, or not of greedy and beam search.
+        ConfigError: A setting is unknown, out of range, or not for greedy or beam search.
     """
     changes = {"temperature": 1.0, **changes}
-    if changes["temperature"] == 0:  # greedy search, which this is
+    if changes["temperature"] == 0:  # means greedy search, as here
         changes["temperature"] = 1.0
-    # Sampling is refused, and a search is none whatever the file says.
+    # Sampling settings are refused in calls, and ignored in the file.
     changed = config.changed(**{**changes, "finishing": "hf", "do_sample": False})
     taken = {field.name for field in dataclasses.fields(config)} - _OURS
     reason = "generation_config hf is greedy or beam search, to a max_length: leave it out"
@@ -249,9 +248,10 @@ def _continuation(
     config: GenerationConfig,
     most: int,
 ) -> Continuation:
-    """One text of a sequence: ``ids`` up to an end token, without what fills the row.
+    """Returns one text of a sequence: ``ids`` up to an end token, without padding.
 
-    An end token in place ``most``, where the config forces one, does not tell that the text ended.
+    An end token at position ``most``, where the config forces one, does not mean that the text
+    ended.
     """
     ends = [i for i, token in enumerate(ids) if token in config.eos_token_id]
     written = ids[: ends[0] + 1] if ends else ids

@@ -28,10 +28,10 @@ _BATCH = 64  # texts at a time
 
 
 class ImageTextPredictor(Predictor):
-    """Two towers: vectors of pictures and of texts, and labels that were never trained.
+    """Two towers: vectors of pictures and of texts, and zero-shot labels.
 
     Attributes:
-        form: How pictures become the pixels that the model reads.
+        form: Preprocessing of pictures.
     """
 
     def __init__(self, path: Path, checkpoint: str = "best"):
@@ -46,17 +46,17 @@ class ImageTextPredictor(Predictor):
         self._texts = MeshProgram(lambda p, *x: nnx.merge(graph, p).embed_texts(*x))
 
     def embed_images(self, images: Any) -> Float[np.ndarray, "*B P"]:
-        """The vector of a picture, or an array with that of each picture; their length is 1.
+        """Returns the unit vector of a picture, or an array of unit vectors.
 
         Args:
             images: The path of a file or a list of paths, which are resized as in training; or
-                pixels ``[height, width, channels]`` or ``[B, height, width, channels]``. Integers
-                are pixels from 0 to 255; floating-point images are normalized already. Pixels are
-                not resized.
+                pixels ``[height, width, channels]`` or ``[B, height, width, channels]``, which are
+                not resized. Integers are pixels from 0 to 255; floating-point pixels must already
+                be normalized.
 
         Raises:
-            ConfigError: Images of another size.
-            ArgumentError: No picture.
+            ConfigError: Images have the wrong size.
+            ArgumentError: The value is not a picture.
             DataError: A file cannot be read as a picture.
             NumericsError: The model computed NaN or infinity.
         """
@@ -69,12 +69,12 @@ class ImageTextPredictor(Predictor):
         return np.asarray(found[0] if is_single(images) else found)
 
     def embed_texts(self, texts: str | Sequence[str]) -> Float[np.ndarray, "*B P"]:
-        """The vector of a text, or an array with that of each text; their length is 1.
+        """Returns the unit vector of a text, or an array of unit vectors.
 
-        Texts that are longer than the positions of the model are cut.
+        Texts longer than the model's positions are truncated.
 
         Raises:
-            ArgumentError: Neither a text nor a list of texts.
+            ArgumentError: The value is neither a text nor a list of texts.
             NumericsError: The model computed NaN or infinity.
         """
         one = isinstance(texts, str)
@@ -92,18 +92,18 @@ class ImageTextPredictor(Predictor):
         return np.asarray(found[0] if one else found)
 
     def __call__(self, images: Any, labels: Sequence[str], template: str = TEMPLATE) -> Any:
-        """The label of a picture and its probability, or a list with those of each picture.
+        """Returns the label of a picture with its probability, or a list of them.
 
-        Of a model with the loss of CLIP the probabilities of all labels add up to 1; with that of
-        SigLIP each is that of a match. Radford et al. 2021, section 3.1.
+        With the loss of CLIP, the probabilities of all labels sum to 1; with the loss of SigLIP,
+        each is the probability of a match. Radford et al. 2021, section 3.1.
 
         Args:
-            images: As in :meth:`embed_images`.
-            labels: Words for what a picture may show.
-            template: The text of a label, which stands in place of ``{}``.
+            images: See :meth:`embed_images`.
+            labels: Labels to choose from.
+            template: Template of the text of a label, with ``{}`` for the label.
 
         Raises:
-            ConfigError: There are no labels, one is empty or comes twice, or the template has no
+            ConfigError: There are no labels, a label is empty or repeated, or the template has no
                 ``{}``.
         """
         rows = self.probabilities(images, labels, template)
@@ -117,9 +117,9 @@ class ImageTextPredictor(Predictor):
         if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
             raise ConfigError("labels: at least one is needed, each once")
         if not all(label.strip() for label in labels):
-            raise ConfigError("labels: one is empty: leave it out")
+            raise ConfigError("labels: a label is empty: leave it out")
         if "{}" not in template:
-            raise ConfigError(f"template is {template!r}: it needs {{}}, where a label stands")
+            raise ConfigError(f"template is {template!r}: it needs {{}} in place of the label")
         vectors = jnp.asarray(np.atleast_2d(self.embed_images(images)))
         texts = self.embed_texts([template.replace("{}", label) for label in labels])
         each = np.asarray(self.model.similarities(vectors, jnp.asarray(texts)), np.float64)
@@ -129,7 +129,7 @@ class ImageTextPredictor(Predictor):
         return np.asarray(powers / powers.sum(1, keepdims=True))
 
     def recalls(self, part: ImageTable) -> dict[str, float]:
-        """Returns recall at 1, 5 and 10, both ways, among the pictures and texts of a table.
+        """Returns recall at 1, 5 and 10 in both directions among the pictures and texts of a table.
 
         Raises:
             DataError: A picture cannot be read.

@@ -31,11 +31,11 @@ _BATCH = 64  # pictures at a time
 
 
 class ImagePredictor(Predictor):
-    """An image encoder or classifier as a function of pictures: files, or arrays of pixels.
+    """An image encoder or classifier as a function of pictures (files or arrays of pixels).
 
     Attributes:
         labels: Names of the classes; empty for an encoder without a classification head.
-        form: How pictures become the pixels that the model reads.
+        form: Preprocessing of pictures.
     """
 
     tokenizer = None
@@ -43,7 +43,7 @@ class ImagePredictor(Predictor):
     def __init__(self, path: Path, checkpoint: str = "best"):
         run = open_directory(path)
         if not run.reads_images():
-            raise ConfigError(f"{path}: a text model, which does not read images")
+            raise ConfigError(f"{path}: a text model, which cannot read images")
         loaded, _ = load(path, checkpoint, kind="image")
         self.model = nnx.merge(*loaded)
         config = run.read_config()
@@ -55,17 +55,17 @@ class ImagePredictor(Predictor):
         self._probabilities = MeshProgram(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
 
     def __call__(self, images: Any) -> Any:
-        """The label of a picture and its probability, or a list with those of each picture.
+        """Returns the label of a picture with its probability, or a list of them.
 
         Args:
             images: The path of a file or a list of paths, which are resized as in training; or
                 pixels ``[height, width, channels]`` or ``[B, height, width, channels]``, an array
-                or nested lists. Integers are pixels from 0 to 255, normalized here as in training;
-                floating-point images are normalized already. Pixels are not resized.
+                or nested lists, which are not resized. Integers are pixels from 0 to 255,
+                normalized here as in training; floating-point pixels must already be normalized.
 
         Raises:
-            ConfigError: The model has no classification head; or images of another size.
-            ArgumentError: No picture, see :func:`pixels_of`.
+            ConfigError: The model has no classification head, or images have the wrong size.
+            ArgumentError: The value is not a picture, see :func:`pixels_of`.
             DataError: A file cannot be read as a picture.
             NumericsError: The model computed NaN or infinity.
         """
@@ -79,20 +79,20 @@ class ImagePredictor(Predictor):
         return self._run(self._probabilities, images)
 
     def scores(self, pixels: Any) -> Any:
-        """Returns a score of each label for normalized pictures ``[B height width channels]``."""
+        """Returns the score of each label for normalized pictures ``[B height width channels]``."""
         return self._probabilities(self._params, pixels)
 
     def embed(self, images: Any) -> Float[np.ndarray, "*B D"]:
-        """The vector of the whole of a picture, or an array with that of each picture.
+        """Returns the vector of a picture, or an array of vectors.
 
-        It is that of the class token, or of sequence pooling.
+        It is the vector of the class token or of sequence pooling.
 
         Args:
-            images: As in :meth:`__call__`.
+            images: See :meth:`__call__`.
 
         Raises:
-            ConfigError: Images of another size.
-            ArgumentError: No picture, see :func:`pixels_of`.
+            ConfigError: Images have the wrong size.
+            ArgumentError: The value is not a picture, see :func:`pixels_of`.
             DataError: A file cannot be read as a picture.
             NumericsError: The model computed NaN or infinity.
         """
@@ -114,12 +114,12 @@ def _vectors(model: Any, images: Any) -> Any:
 
 
 def pictures_of(fields: Any, image: Any) -> Pictures:
-    """Returns how the pictures of a stored model become pixels.
+    """Returns the image preprocessing of a stored model.
 
     Args:
-        fields: Its ``config.json``: settings ``preprocessing`` and the most pixels that it read, or
-            settings of the Hugging Face folder that it was converted from.
-        image: Sizes of images, as in its model.
+        fields: Its ``config.json``, with ``preprocessing`` and the maximum number of pixels, or
+            with the record of the original Hugging Face folder.
+        image: Image sizes of the model.
     """
     size, stored = image.image_size, fields.get("preprocessing")
     if stored is not None:
@@ -133,21 +133,21 @@ def pictures_of(fields: Any, image: Any) -> Pictures:
 
 
 def picture_batches(form: Pictures, images: Any) -> Iterator[tuple[Any, int]]:
-    """Pictures as a model reads them, some at a time, and how many of the rows are pictures.
+    """Yields batches of preprocessed pictures, with the number of pictures in each.
 
     Args:
-        form: How pictures become pixels.
+        form: Preprocessing of pictures.
         images: Paths of files, or pixels, see :meth:`ImagePredictor.__call__`.
 
     Raises:
-        ArgumentError: No picture, see :func:`pixels_of`.
+        ArgumentError: The value is not a picture, see :func:`pixels_of`.
         DataError: A file cannot be read as a picture.
     """
     if (paths := _paths_of(images)) is not None:
         store = ImageStore(PictureFiles(paths), form)
         for start in range(0, len(paths), _BATCH):
             rows = np.arange(start, start + _BATCH)
-            # One shape for all.
+            # One shape for all batches.
             yield store.batch(np.where(rows < len(paths), rows, -1)), len(paths) - start
         return
     given = pixels_of(images)
@@ -158,7 +158,7 @@ def picture_batches(form: Pictures, images: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _paths_of(images: Any) -> list[str] | None:
-    """The paths of pictures; None for pixels."""
+    """Returns the paths of pictures; None for pixels."""
     several = images if isinstance(images, list | tuple) else [images]
     if not several or not all(isinstance(one, str | os.PathLike) for one in several):
         return None
@@ -166,21 +166,21 @@ def _paths_of(images: Any) -> list[str] | None:
 
 
 def is_single(images: Any) -> bool:
-    """Returns whether images are one picture."""
+    """Returns whether images are a single picture."""
     if _paths_of(images) is not None:
         return not isinstance(images, list | tuple)
     return np.ndim(images) == 3
 
 
 def pixels_of(images: Any) -> np.ndarray:
-    """Returns images as an array: integers from 0 to 255, or finite floating-point numbers.
+    """Returns images as an array of integers from 0 to 255 or finite floating-point numbers.
 
     Args:
-        images: An array, or nested lists, of three or four axes.
+        images: An array or nested lists with three or four axes.
 
     Raises:
-        ArgumentError: Something else; or numbers that are no pixels.
-        ConfigError: Another number of axes.
+        ArgumentError: The value is something else, or has invalid pixels.
+        ConfigError: The number of axes is wrong.
 
     Example:
         >>> pixels_of(3)
@@ -209,7 +209,7 @@ def pixels_of(images: Any) -> np.ndarray:
         found, real = found.astype(np.float32), True
     if not whole and not real:
         raise ArgumentError(
-            f"images hold {found.dtype}: integers from 0 to 255 or floating-point numbers are "
+            f"images have type {found.dtype}: integers from 0 to 255 or floating-point numbers are "
             f"needed"
         )
     if found.ndim not in (3, 4) or not found.size:

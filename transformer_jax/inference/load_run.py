@@ -1,4 +1,4 @@
-"""Loads the models and tokenizers of stored runs."""
+"""Loads models and tokenizers of stored runs."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -29,10 +29,10 @@ __all__ = ["chosen_checkpoint", "load", "load_language"]
 
 
 def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
-    """The checkpoint that a name stands for, and the number of checkpoints to average.
+    """Parses the name of a checkpoint; returns it and the number of checkpoints to average.
 
     Raises:
-        ConfigError: The name is none of ``best``, ``last``, a step, ``average:N``.
+        ConfigError: The name is not ``best``, ``last``, a step or ``average:N``.
 
     Example:
         >>> chosen_checkpoint("best"), chosen_checkpoint("1200"), chosen_checkpoint("average:5")
@@ -59,9 +59,9 @@ def load(
     kind: str | tuple[str, ...] = "encoder-decoder",
     change: Callable[[Any], Any] = lambda config: config,
 ) -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
-    """The model of a run, as its graph and parameters, and its tokenizer.
+    """Loads the model of a run, as graph and parameters, and its tokenizer.
 
-    A model of images has none: None. The parameters are on the mesh of :func:`.loading_on`.
+    The tokenizer of an image model is None. The parameters are on the mesh of :func:`.loading_on`.
 
     Args:
         path: The run directory.
@@ -71,7 +71,7 @@ def load(
 
     Raises:
         ConfigError: The run is of another family; the message names the command for it.
-        CheckpointError: The run does not exist, or its files are damaged or do not fit together.
+        CheckpointError: The run does not exist, or its files are damaged or do not match.
     """
     run = open_directory(path)
     which, average = chosen_checkpoint(checkpoint)
@@ -88,7 +88,7 @@ def load(
     from transformer_jax.runs.checkpoint_reader import check_parameters
 
     loaded = run.load_params(which, average=average)
-    if found_kind in FAMILY_NAMES:  # a recipe with a family of its own makes any model of a config
+    if found_kind in FAMILY_NAMES:  # a recipe with a new family makes its own model
         _check_size(run, config, loaded.params)
     tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.manifest)
     if tokenizer is not None:
@@ -104,9 +104,10 @@ def load(
 
 
 def _check_size(run: "RunDirectory", config: ModelConfig, params: Any) -> None:
-    """Refuse a configuration of a much larger model than the checkpoint's.
+    """Refuses a configuration of a much larger model than the checkpoint's.
 
-    A model of thousands of layers takes minutes to create, before shapes can be compared.
+    Otherwise a model of thousands of layers would be created for minutes before shapes are
+    compared.
     """
     import jax
 
@@ -115,13 +116,13 @@ def _check_size(run: "RunDirectory", config: ModelConfig, params: Any) -> None:
     described, there = count_parameters(config), sum(leaf.size for leaf in jax.tree.leaves(params))
     if described > 2 * there:
         raise CheckpointError(
-            f"{run.path}: config.json describes a model of {plural(described, 'parameter')}, and "
+            f"{run.path}: config.json describes a model of {plural(described, 'parameter')}, but "
             f"the checkpoint has {there:,}: they belong to different runs"
         )
 
 
 def _tokenizer(run: "RunDirectory", said: Mapping[str, Any]) -> "Tokenizer":
-    """The tokenizer of a checkpoint, checked against its manifest."""
+    """Loads the tokenizer of a checkpoint, and checks it against the manifest."""
     try:
         return run.load_tokenizer(said.get("tokenizer"))
     except DataError as error:
@@ -139,22 +140,21 @@ def load_language(
     change: Callable[[Any], Any] = lambda config: config,
     adapters: Mapping[str, str | os.PathLike[str]] = {},
 ) -> "DecoderLanguageModel | NgramLanguageModel":
-    """The language model of a run, a decoder or an n-gram model.
+    """Loads the language model of a run, a decoder or an n-gram model.
 
     Args:
         path: The run directory.
         checkpoint: The checkpoint, see :func:`chosen_checkpoint`.
-        loaded: The result of :func:`load` for a decoder, if it was loaded already.
+        loaded: The result of :func:`load` for a decoder, if already loaded.
         shapes: Batch shapes to compile.
         dtype: Data type of weights and computation; None is that of the run.
         context: Context length in tokens; None is the number of the model's positions.
         change: Function that changes the configuration; the parameters must still fit.
-        adapters: Runs and folders of the adapters that ``loaded`` has for each row to choose from,
-            by name.
+        adapters: Runs and folders of the adapters in ``loaded``, by name.
 
     Raises:
         ConfigError: The run is of another family.
-        CheckpointError: The run does not exist, or its files are damaged or do not fit together.
+        CheckpointError: The run does not exist, or its files are damaged or do not match.
     """
     run = open_directory(path)
     if is_ngram_run(run):
@@ -163,7 +163,7 @@ def load_language(
         from transformer_jax.parallel.inference import loading_mesh
 
         if loading_mesh() is not None:
-            raise ConfigError(f"{path}: an n-gram model runs on no mesh: leave mesh out")
+            raise ConfigError(f"{path}: an n-gram model cannot run on a mesh: leave mesh out")
         try:
             tokenizer = run.load_tokenizer()
         except DataError as error:

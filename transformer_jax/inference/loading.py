@@ -39,7 +39,7 @@ __all__ = ["load"]
 
 TranslatorName = Literal["translation", "summarization", "denoising"]
 
-# The predictor of each task, as ``transformer_jax.recipes.tasks`` calls them.
+# The predictor of each task, by its name in ``transformer_jax.recipes.tasks``.
 _PREDICTORS = {
     **dict.fromkeys(("translation", "summarization", "denoising"), "generation.Translation"),
     "speech_recognition": "speech.Speech",
@@ -58,7 +58,7 @@ Place: TypeAlias = str | os.PathLike[str]
 
 
 class LoadOptions(TypedDict, total=False):
-    """The keywords of ``transformer_jax.load``."""
+    """The keyword arguments of ``transformer_jax.load``."""
 
     checkpoint: str | int
     allow_changed_config: bool
@@ -125,39 +125,39 @@ def load(
     compute: str | None = None,
     engine_cache: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """The predictor of a run directory or a Hugging Face checkpoint.
+    """Loads the predictor of a run directory or a Hugging Face checkpoint.
 
-    For your own task it is the result of ``task.predictor(model, tokenizer)``. Otherwise it is a
+    For your own task, this is the result of ``task.predictor(model, tokenizer)``. Otherwise it is a
     :class:`~transformer_jax.inference.generation.TranslationPredictor` for an encoder-decoder, a
-    ``SpeechPredictor`` for one of recordings, a ``LanguageModelPredictor`` for a decoder or an
+    ``SpeechPredictor`` for a speech recognizer, a ``LanguageModelPredictor`` for a decoder or an
     n-gram model, an ``EncoderPredictor`` for a pre-trained encoder, an ``ImagePredictor`` for an
-    image model, a ``CaptionPredictor`` for a captioner, an
-    ``ImageTextPredictor`` for one of images and texts, a ``ClassificationPredictor``,
-    ``RegressionPredictor``, ``TaggingPredictor`` or ``QuestionAnsweringPredictor`` for a fine-tuned
-    model, and a ``RewardPredictor`` for a reward model.
+    image model, a ``CaptionPredictor`` for a captioner, an ``ImageTextPredictor`` for a model of
+    images and texts, a ``ClassificationPredictor``, ``RegressionPredictor``, ``TaggingPredictor``
+    or ``QuestionAnsweringPredictor`` for a fine-tuned model, and a ``RewardPredictor`` for a reward
+    model.
 
     Args:
-        path: A run directory, or the folder of a Hugging Face checkpoint; local, or on an object
-            store: ``s3://bucket/run``.
-        task: Your own task that the run trained. Runs of the library's tasks need none: their
-            ``config.json`` describes the model. A name of ``tj.tasks``, such as ``"translation"``,
-            or ``"reward"`` or ``"images"``, refuses another model, and tells checkers of types
-            what is returned.
+        path: Run directory or Hugging Face checkpoint, local or on an object store
+            (``s3://bucket/run``).
+        task: The task of the run, if it is your own. Runs of the library's tasks do not need it:
+            their ``config.json`` describes the model. A name of ``tj.tasks``, such as
+            ``"translation"``, or ``"reward"`` or ``"images"``, makes other models an error, and
+            lets type checkers infer the result.
         checkpoint: Checkpoint of a run: ``best``, ``last``, a step, or ``average:N``, the mean of
             the last N.
         allow_changed_config: Use a run whose ``config.json`` was changed after training.
-        mesh: The devices that share the model and the rows of each batch, made by
+        mesh: Devices for the model and the rows of each batch, from
             :func:`transformer_jax.parallel.mesh.make_mesh`; None is one device.
-        engine: ``ctranslate2`` computes translators and decoders with CTranslate2 on the CPU; the
-            model is exported once, beside the run.
+        engine: ``ctranslate2`` runs translators and decoders on the CPU with CTranslate2; the model
+            is exported once, next to the run.
         compute: Data type of CTranslate2: ``float32`` (None), ``int8``, ``int16`` ...
         engine_cache: Folder of exported models; None is the run directory, or the user's cache if
             that is read-only.
 
     Raises:
-        ConfigError: The checkpoint has no valid name, the task has no predictor or is another than
-            the model's, or the engine cannot compute the model.
-        CheckpointError: The path holds no trained model, its files are damaged, its family is
+        ConfigError: The name of the checkpoint is invalid, the task has no predictor or is not the
+            model's, or the engine does not support the model.
+        CheckpointError: The path has no trained model, its files are damaged, its family is
             unknown, or the run trained another task.
     """
     if isinstance(task, str):
@@ -166,12 +166,12 @@ def load(
     if engine not in ("jax", "ctranslate2"):
         raise ConfigError(f"engine is {engine!r}: must be 'jax' or 'ctranslate2'")
     if engine == "jax" and (compute is not None or engine_cache is not None):
-        raise ConfigError("compute and engine_cache are for engine='ctranslate2': add that")
+        raise ConfigError("compute and engine_cache need engine='ctranslate2': add it")
     changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
     with changed, loading_on(mesh):
         if task is not None and not isinstance(task, str):
             if engine != "jax":
-                raise ConfigError("engine: your own tasks compute with JAX: leave it out")
+                raise ConfigError("engine: your own tasks run on JAX: leave it out")
             return _of_task(folder, task, str(checkpoint))
         run = open_directory(folder)
         kind = family(run)
@@ -179,7 +179,7 @@ def load(
             raise ConfigError(f"{path}: has no steps: leave checkpoint out")
         if engine == "ctranslate2":
             if mesh is not None:
-                raise ConfigError("mesh: CTranslate2 computes on one CPU: leave it out")
+                raise ConfigError("mesh: CTranslate2 runs on one CPU: leave it out")
             predictor = _in_engine(folder, kind, str(checkpoint), compute, engine_cache)
         else:
             predictor = recipe_of(run).predictor(folder, str(checkpoint))
@@ -195,7 +195,7 @@ def _in_engine(
     compute: str | None,
     cache: str | os.PathLike[str] | None,
 ) -> Predictor:
-    """The predictor of a translator or decoder that CTranslate2 computes."""
+    """Returns the predictor of a translator or decoder on CTranslate2."""
     from transformer_jax.inference.engines import EngineConfig
     from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
 
@@ -212,14 +212,14 @@ def _in_engine(
 
 
 def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
-    """The predictor of a task."""
+    """Returns the predictor of a task."""
     from transformer_jax.training.task import Task
 
     if not isinstance(task, Task):
-        raise ConfigError(f"task is {task!r}: give a Task, or the name of one of tj.tasks")
+        raise ConfigError(f"task is {task!r}: give a Task, or a name from tj.tasks")
     if task.predictor is None:
         raise ConfigError(
-            f"{path}: the task has no predictor: give Task(predictor=) a function of model and "
+            f"{path}: the task has no predictor: set Task(predictor=) to a function of model and "
             f"tokenizer; runs of the library's tasks need no task: transformer_jax.load(path)"
         )
     from transformer_jax.runs.run_directory import RunDirectory
@@ -227,18 +227,18 @@ def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
 
     which, average = chosen_checkpoint(checkpoint)
     found = load_model(task, path, which, average=average, mesh=loading_mesh())
-    RunDirectory(path).read_config()  # refuses one that was changed
+    RunDirectory(path).read_config()  # refuses a changed configuration
     tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
     if found.manifest.get("tokenizer") != tokenizer:
-        raise CheckpointError(f"{path}: was trained with another tokenizer than the task's")
+        raise CheckpointError(f"{path}: was trained with a tokenizer different from the task's")
     return task.predictor(found.model, task.tokenizer)
 
 
 def _check_task_name(name: str) -> None:
-    """Refuses a name that no task has.
+    """Refuses an unknown name of a task.
 
     Raises:
-        ConfigError: It names the nearest.
+        ConfigError: The message suggests the nearest.
 
     Example:
         >>> _check_task_name("translaton")
@@ -253,15 +253,15 @@ def _check_task_name(name: str) -> None:
 
 
 def _check_task(path: str | os.PathLike[str], name: str, predictor: Predictor) -> None:
-    """Refuses a model that has another task than its caller names.
+    """Refuses a model whose task is not the named one.
 
     Args:
-        path: Where it is.
-        name: The task that was named.
-        predictor: What was loaded.
+        path: Path of the model.
+        name: The name of the task.
+        predictor: The loaded predictor.
 
     Raises:
-        ConfigError: It names the tasks of the model.
+        ConfigError: The message names the tasks of the model.
     """
     if isinstance(predictor, _class_of(name)):
         return

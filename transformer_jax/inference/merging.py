@@ -1,4 +1,4 @@
-"""Adapters and their bases as folders: merged, apart again, and in PEFT's format."""
+"""Writes adapters and their bases to folders: merged, unmerged, and in PEFT's format."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ __all__ = [
     "write_with_adapter",
 ]
 
-# Settings of what training starts from, which no longer says where all of the weights are from.
+# Settings of the start, which are no longer true for merged weights.
 _START = (
     *("init_from", "freeze", "reinit_last", "reinit_head", "trainable_tokens"),
     "tokens_like",
@@ -62,32 +62,32 @@ def write_merged(
     unmerge: bool = False,
     overwrite: bool = False,
 ) -> int:
-    """Writes a run with adapters as a run of plain weights; returns how many adapters it has.
+    """Writes a run with adapters as a run of plain weights; returns the number of adapters.
 
     Args:
         path: The run.
         output: The run to create.
-        checkpoint: Which checkpoint's adapters.
-        unmerge: Whether the base is written instead, bit for bit.
-        overwrite: Whether a run that is there gives way.
+        checkpoint: The checkpoint of the adapters.
+        unmerge: Whether to write the base instead, bit for bit.
+        overwrite: Whether to replace an existing run.
 
     Raises:
-        CheckpointError: The run has no adapters, is damaged, or the new one cannot be written.
-        ConfigError: There is something at ``output`` already, or the base is no whole model.
+        CheckpointError: The run has no adapters, is damaged, or the new run cannot be written.
+        ConfigError: ``output`` exists, or the base is not a complete model.
     """
     run = open_directory(path)
-    run.read_config()  # refuses one that was changed
+    run.read_config()  # refuses a changed configuration
     if not is_adapter_run(run.path):
         raise CheckpointError(
-            f"{path}: has no adapters: there is nothing to merge; --adapter names one to merge "
-            f"into it"
+            f"{path}: has no adapters: there is nothing to merge; --adapter names an adapter to "
+            f"merge into it"
         )
     RunDirectory.check_free(output, overwrite=overwrite)
     which, average = chosen_checkpoint(checkpoint)
     adapter, frozen = of_run(run.path, which, average)
     if unmerge and adapter.itself:
         raise ConfigError(
-            f"{path}: its head was trained beside its adapters ({sorted(adapter.itself)[0]}), and "
+            f"{path}: its head ({sorted(adapter.itself)[0]}) was trained with its adapters, and "
             f"the base has none: use the run that it started from"
         )
     params = frozen if unmerge else run.load_params(which, average=average).params
@@ -104,28 +104,28 @@ def write_with_adapter(
     *,
     overwrite: bool = False,
 ) -> int:
-    """Writes a model with an adapter merged into it as a run; returns how many maps that changes.
+    """Writes a model with a merged adapter as a run; returns the number of changed maps.
 
     Args:
         base: A run or a Hugging Face folder.
         adapter: A run that was trained with adapters on it, or a folder in PEFT's format.
-        output: The run to create. With a run's adapter it is that of :func:`write_merged`, so that
-            its texts begin and end as those that the adapter was trained on.
-        checkpoint: Of the base.
-        overwrite: Whether a run that is there gives way.
+        output: The run to create. For the adapter of a run, it equals the output of
+            :func:`write_merged`, so that texts begin and end as in the adapter's training.
+        checkpoint: The checkpoint of the base.
+        overwrite: Whether to replace an existing run.
 
     Raises:
         CheckpointError: There is no adapter, it belongs to another base, a folder is damaged, or
             the run cannot be written.
-        ConfigError: There is something at ``output`` already, or the base lacks parameters that
-            were trained beside the adapter.
+        ConfigError: ``output`` exists, or the base lacks parameters that were trained with the
+            adapter.
     """
     folder, run = check_adapter(adapter), open_directory(base)
     if is_ngram_run(run):
         raise ConfigError(f"{base}: an n-gram model, which has no linear maps")
     which, average = chosen_checkpoint(checkpoint)
     RunDirectory.check_free(output, overwrite=overwrite)
-    if not is_peft_folder(folder):  # it holds its base, which has to be this one
+    if not is_peft_folder(folder):  # a run stores its base, which must be the same
         open_adapter(adapter, run, run.load_params(which, average=average).params)
         return write_merged(folder, output, overwrite=overwrite)
     changed = 0
@@ -149,7 +149,7 @@ def write_with_adapter(
 
 
 def _fields_of(run: RunDirectory) -> dict[str, Any]:
-    """The ``config.json`` of a run without what its training began with."""
+    """Returns the ``config.json`` of a run without the settings of its start."""
     fields: dict[str, Any] = json.loads(json.dumps(run.read_config()))
     fields.pop("lora", None)
     for own in (fields, fields.get("task") or {}):
@@ -159,14 +159,14 @@ def _fields_of(run: RunDirectory) -> dict[str, Any]:
 
 
 def _untied(run: RunDirectory, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``config.json`` of the same model with an output layer that has a table of its own."""
+    """Returns the ``config.json`` of the same model with an untied output layer."""
     model = json.loads(json.dumps(fields["model"]))
     model["head"]["tie_word_embeddings"] = False
     changed = {**fields, "model": model}
     if (published := changed.get("published")) is not None:
         config = from_dict(TransformerConfig, model)
         record = republished(published, family(run), config)
-        # A family whose output layer is always its table has no configuration for this model.
+        # A family with a tied output layer has no configuration for this model.
         changed = {name: value for name, value in changed.items() if name != "published"}
         changed |= {} if record is None else {"published": record}
     return changed
@@ -181,7 +181,7 @@ def _write_run(
     *,
     overwrite: bool,
 ) -> None:
-    """Writes weights as a run with the model and the data of another."""
+    """Writes weights as a run with the model and the data settings of another."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
     tokenizer = run.load_tokenizer()
     with RunDirectory.whole(output, overwrite=overwrite) as made:
@@ -194,41 +194,39 @@ def _write_run(
 
 
 def _write_template(run: RunDirectory, template: ChatTemplate | None) -> None:
-    """Gives a run the chat template of what was trained on conversations."""
+    """Copies the chat template of a run that was trained on conversations."""
     if template is not None:
         chat = {"chat_template": template.text, **(template.special or {})}
         run.write(run.path / "tokenizer_config.json", chat)
 
 
 def check_peft(path: str | os.PathLike[str]) -> tuple[ModelFamily, Model]:
-    """The Hugging Face family of a run with adapters, and its model as one of it.
+    """Returns the Hugging Face family of a run with adapters, and its model as one of the family.
 
     Raises:
         CheckpointError: The run has no adapters.
-        ConfigError: No family has its architecture.
+        ConfigError: No family has the architecture.
     """
     run = open_directory(path)
     if not is_adapter_run(run.path):
-        raise CheckpointError(
-            f"{path}: has no adapters, and so nothing that PEFT would load: use --format hf"
-        )
+        raise CheckpointError(f"{path}: has no adapters for PEFT: use --format hf")
     return named_family(run)
 
 
 def export_peft(path: str | os.PathLike[str], output: Path, checkpoint: str = "best") -> str:
-    """Writes the adapters of a run as a folder in PEFT's format; returns a line about it.
+    """Writes the adapters of a run as a folder in PEFT's format; returns a summary line.
 
-    The head of a fine-tuned model is written too, as PEFT's ``modules_to_save``; the head of
-    values, which only training uses, is not.
+    The head of a fine-tuned model is included, as PEFT's ``modules_to_save``; a value head, which
+    only training uses, is not.
 
     Args:
         path: The run.
-        output: The folder, which is made.
-        checkpoint: Which checkpoint's adapters.
+        output: The folder to create.
+        checkpoint: The checkpoint of the adapters.
 
     Raises:
         CheckpointError: The run has no adapters, is damaged, or the folder cannot be written.
-        ConfigError: No family that PEFT has names for has its architecture, or its head.
+        ConfigError: No family with names in PEFT has the architecture or the head.
     """
     named, model = check_peft(path)
     run = open_directory(path)
@@ -252,25 +250,25 @@ def export_peft(path: str | os.PathLike[str], output: Path, checkpoint: str = "b
     return f"{plural(len(adapter.params), 'adapter')} of {named.types[0]}"
 
 
-# What PEFT calls the task of a model without a head of its own.
+# PEFT's name of the task of a model without its own head.
 _TASK_TYPES = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
 
 
 def kernel_changes(
     path: str | os.PathLike[str], checkpoint: str = "best"
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Returns the changes of kernels by the adapters of a run, by path of the map, and their rank.
+    """Returns the kernel changes by a run's adapters, by path of the map, and their rank.
 
-    Layers of a scanned stack have their number behind the path. With DoRA a change has more than
-    that rank: it is of all columns' lengths too.
+    Layers of a scanned stack have their number after the path. With DoRA, the rank of a change is
+    higher, since the norms of all columns also change.
 
     Raises:
         CheckpointError: The run has no adapters, or is damaged.
     """
     run = open_directory(path)
-    run.read_config()  # refuses one that was changed
+    run.read_config()  # refuses a changed configuration
     if not is_adapter_run(run.path):
-        raise CheckpointError(f"{path}: has no adapters, and so no spectrum of what they add")
+        raise CheckpointError(f"{path}: has no adapters, so there is no spectrum")
     which, average = chosen_checkpoint(checkpoint)
     adapter, frozen = of_run(run.path, which, average)
     before, after = flatten_dict(frozen), flatten_dict(merge_adapter(adapter, frozen))

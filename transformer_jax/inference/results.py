@@ -1,4 +1,4 @@
-"""Results of predictors: plain values."""
+"""Results of predictors, as plain values."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,10 +17,10 @@ class GeneratedText(str):
     """A generated text: a string with its score.
 
     Attributes:
-        score: Log-probability in nats; that of translations is normalized for length.
-        tokens: Token ids, the end token included if it was generated.
-        finish_reason: Why it ended, where that is known: ``end``, ``stop`` or ``length``.
-        alternatives: The next best texts, or further samples, if more than one is returned.
+        score: Log-probability in nats; for translations, normalized for length.
+        tokens: Token ids, including the end token if it was generated.
+        finish_reason: Reason why the text ended, if known: ``end``, ``stop`` or ``length``.
+        alternatives: The next best texts or further samples, if several are returned.
 
     Example:
         >>> text = GeneratedText("The book.", score=-0.5, tokens=(7, 2))
@@ -41,7 +41,7 @@ class GeneratedText(str):
         tokens: tuple[int, ...] = (),
         finish_reason: str | None = None,
     ) -> "GeneratedText":
-        """A string that has these as attributes, without alternatives."""
+        """Creates a string with attributes, without alternatives."""
         made = super().__new__(cls, text)
         made.score, made.tokens = score, tokens
         made.finish_reason, made.alternatives = finish_reason, ()
@@ -49,7 +49,7 @@ class GeneratedText(str):
 
 
 def with_alternatives(texts: Sequence[GeneratedText]) -> GeneratedText:
-    """The first of some texts, with the others as its alternatives.
+    """Returns the first text, with the remaining ones as its alternatives.
 
     Example:
         >>> with_alternatives([GeneratedText("a"), GeneratedText("b")]).alternatives
@@ -69,7 +69,7 @@ class Classification(NamedTuple):
 
 
 def classification(labels: Sequence[str], probabilities: Sequence[float]) -> Classification:
-    """The result of a classifier.
+    """Returns the result of a classifier.
 
     Example:
         >>> classification(["bad", "good"], [0.25, 0.75])

@@ -1,4 +1,4 @@
-"""Texts as two towers read them, and recall among pictures and texts."""
+"""Tokenization for two towers, and recall among pictures and texts."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,28 +17,28 @@ from transformer_jax.evaluation.retrieval import matches, recalls
 
 __all__ = ["TextReader", "retrieval_scores"]
 
-_AT_ONCE = 64  # images or texts, where vectors are made
+_AT_ONCE = 64  # images or texts per batch
 
 
 @dataclasses.dataclass(frozen=True)
 class TextReader:
-    """Texts as the tokens that a tower reads.
+    """Tokenizes texts for a tower.
 
     Attributes:
-        tokenizer: Its template, if it has one, stands around texts; else bos and eos do.
-        length: Positions of the tower: texts are cut to as many tokens, and filled up with padding.
+        tokenizer: The tokenizer; its template, or else bos and eos, is added around texts.
+        length: Number of positions of the tower, to which texts are truncated and padded.
     """
 
     tokenizer: Tokenizer
     length: int
 
     def encode(self, texts: Sequence[str]) -> tuple[EncodedExamples, int]:
-        """Returns the tokens of texts, and how many were cut."""
+        """Returns the tokens of texts, and the number of truncated texts."""
         template = self.tokenizer.template or default_template(self.tokenizer)
         return encode(texts, None, self.tokenizer, self.length, template)
 
     def batch(self, examples: EncodedExamples, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns ``tokens`` and ``lengths`` of some texts; row -1 has length 0."""
+        """Returns ``tokens`` and ``lengths`` of a batch; row -1 has length 0."""
         made = collate(examples, rows, self.length, self.tokenizer.pad)
         return {name: made[name] for name in ("tokens", "lengths")}
 
@@ -50,14 +50,14 @@ def retrieval_scores(
     part: ImageTable,
     reader: TextReader,
 ) -> dict[str, float]:
-    """Recall at 1, 5 and 10, both ways, among the pictures of a table and its different texts.
+    """Returns recall at 1, 5 and 10, both ways, among the pictures and distinct texts of a table.
 
     Args:
         embed_images: Function of normalized pictures.
         embed_texts: Function of tokens and lengths.
-        store: Of the pictures.
+        store: The preprocessed pictures.
         part: Pictures and texts.
-        reader: Of the texts.
+        reader: The tokenization of the texts.
 
     Raises:
         DataError: A picture cannot be read.
@@ -72,7 +72,7 @@ def retrieval_scores(
 
 
 def _vectors(embed: Callable[[np.ndarray], Any], rows: np.ndarray) -> np.ndarray:
-    """The vectors of rows, so many at a time; the last ones are filled up with -1."""
+    """Computes the vectors of rows in batches; the last batch is padded with -1."""
     filled = np.append(rows, np.full(-len(rows) % _AT_ONCE, -1))
     parts = [np.asarray(embed(these)) for these in filled.reshape(-1, _AT_ONCE)]
     return np.concatenate(parts)[: len(rows)]

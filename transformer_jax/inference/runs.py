@@ -1,4 +1,4 @@
-"""A stored run or Hugging Face folder: its family, configuration, task and form of texts."""
+"""A stored run or Hugging Face folder: its family, configuration, task and text format."""
 
 import dataclasses
 import os
@@ -59,8 +59,8 @@ TASKS = {
     "qa": "answer",
 }
 
-# The name of each family of models, and the commands for it. A recipe may have a family of its own:
-# `evaluate` and `transformer_jax.load` use its runs.
+# The name of each family of models, and its commands. A recipe may have a new family, whose runs
+# `evaluate` and `transformer_jax.load` accept.
 _USE = {
     "encoder-decoder": ("a translator", "translate"),
     "speech": ("a speech recognizer", "transcribe"),
@@ -77,13 +77,13 @@ FAMILY_NAMES = {found: name for found, (name, _) in _USE.items()}  # for message
 
 
 def of_training(name: str) -> bool:
-    """Returns whether a file of a run is needed to resume it, and not to use it."""
+    """Returns whether a file of a run is needed only to resume it."""
     parts = name.split("/")
     return len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "optimizer"
 
 
 def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
-    """The run directory at ``path``, or a Hugging Face checkpoint as one; a URL is downloaded.
+    """Opens the run directory or Hugging Face checkpoint at ``path``; a URL is downloaded.
 
     Raises:
         CheckpointError: The path is neither.
@@ -101,10 +101,10 @@ def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
 
 
 def model_config(run: "RunDirectory") -> ModelConfig:
-    """The configuration of a run's model, without the word vectors that its training began with.
+    """Returns the configuration of a run's model, without the word vectors of its start.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged or describes no model of this library.
+        CheckpointError: ``config.json`` is damaged or does not describe a model of this library.
     """
     fields = run.read_config()
     if not isinstance(fields.get("model"), dict):
@@ -124,7 +124,7 @@ def model_config(run: "RunDirectory") -> ModelConfig:
 
 
 def preparation(run: "RunDirectory") -> Preparation:
-    """Returns the preparation that the texts of a run had in training.
+    """Returns the preprocessing of texts in a run's training.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
@@ -135,30 +135,30 @@ def preparation(run: "RunDirectory") -> Preparation:
 
 
 def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
-    """Returns the function that prepares a line as in training, or a text if ``trim`` is False."""
+    """Returns the function that preprocesses a line as in training (a text if not ``trim``)."""
     prepare = preparation(open_directory(path))
     return prepare.line if trim else prepare.text
 
 
 def source_as_trained(path: Path) -> Callable[[str], str]:
-    """Returns the function that prepares a source line of an encoder, behind its prefix."""
+    """Returns the function that preprocesses a source line, with its prefix."""
     return preparation(open_directory(path)).source
 
 
 def direction_of(
     run: "RunDirectory", tokenizer: "TextTokenizer", direction: Direction
 ) -> Direction:
-    """Returns the direction that a call names, with the languages that follow from the run.
+    """Returns the direction named by a call, completed with defaults of the run.
 
-    A note says that a direction was not trained.
+    Prints a note if the direction was not trained.
 
     Args:
         run: The run of a translator.
-        tokenizer: Its tokenizer.
-        direction: The languages that are named.
+        tokenizer: The tokenizer of the run.
+        direction: The named languages.
 
     Raises:
-        ConfigError: A language is unknown, or missing where the translator needs it.
+        ConfigError: A language is unknown, or a required one is missing.
     """
     if tokenizer.languages is not None:
         complete = tokenizer.languages.complete(direction)
@@ -180,18 +180,18 @@ def direction_of(
 
 
 def family(run: "RunDirectory") -> str:
-    """The family of a run's model.
+    """Returns the family of a run's model.
 
     One of ``encoder-decoder``, ``speech`` (an encoder-decoder of features), ``decoder``,
     ``ngram``, ``image``, ``encoder`` (pre-trained), ``encoder-task`` or ``decoder-task``
     (fine-tuned).
 
     Raises:
-        CheckpointError: ``config.json`` is damaged or describes no model of this library.
+        CheckpointError: ``config.json`` is damaged or does not describe a model of this library.
     """
     recipe = recipe_of(run)
     if recipe.family != "ngram":
-        model_config(run)  # refuses one that is damaged
+        model_config(run)  # refuses damaged settings
     return recipe.family_of(run.read_config())
 
 
@@ -204,12 +204,12 @@ def task_of(run: "RunDirectory") -> dict[str, Any]:
     task = recipe_of(run).task_fields(run.read_config())
     task = task if isinstance(task, dict) else {}
     if task.get("kind") not in TASKS or not isinstance(task.get("labels", []), list):
-        raise CheckpointError(f"{run.config}: its task is none of {', '.join(TASKS)}: damaged?")
+        raise CheckpointError(f"{run.config}: its task is not one of {', '.join(TASKS)}: damaged?")
     return task
 
 
 def text_format(run: "RunDirectory") -> "TextFormat":
-    """Returns how the texts of a decoder begin and end.
+    """Returns the first and last tokens of a decoder's texts.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
@@ -218,19 +218,19 @@ def text_format(run: "RunDirectory") -> "TextFormat":
 
 
 def run_title(run: "RunDirectory") -> str:
-    """Returns the name of a run's family, or the title of a recipe with a family of its own.
+    """Returns the name of a run's family, or the title of a recipe with a new family.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged or describes no model of this library.
+        CheckpointError: ``config.json`` is damaged or does not describe a model of this library.
     """
     return FAMILY_NAMES.get(family(run)) or recipe_of(run).title
 
 
 def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
-    """The family of a run, which is one of ``kinds``.
+    """Returns the family of a run, which must be one of ``kinds``.
 
     Raises:
-        ConfigError: The family is another; the message names the command for it.
+        ConfigError: The family is different; the message names the command for it.
     """
     found = family(run)
     if found in kinds:
@@ -238,8 +238,8 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
     loaded = f'transformer_jax.load("{run.path}")'
     if found not in _USE:
         raise ConfigError(
-            f"{run.path}: the run of {run_title(run)}, which this command does not use: in "
-            f"Python {loaded} uses it"
+            f"{run.path}: the run of {run_title(run)}, which this command does not support: use "
+            f"{loaded} in Python"
         )
     name, name_of_command = _USE[found]
     if found == "image" and run.read_config().get("task"):
@@ -253,7 +253,7 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
             f"{command('train', 'small', '--init-from', run.path, '--help')}"
         )
     raise ConfigError(
-        f"{run.path}: the run of {name}, which this command does not use: "
+        f"{run.path}: the run of {name}, which this command does not support: "
         f"try {command(name_of_command, run.path)}"
     )
 
@@ -268,19 +268,19 @@ def is_ngram_run(run: "RunDirectory") -> bool:
 
 
 def abstract_model(run: "RunDirectory", config: ModelConfig) -> Any:
-    """The model of a run with shapes instead of parameters, with the head of its training."""
+    """Returns the model of a run, including its heads, with shapes instead of parameters."""
     from flax import nnx
 
     recipe, fields = recipe_of(run), run.read_config()
     if recipe.family_of(fields) in FINE_TUNED:
-        task_of(run)  # refuses one that is damaged
+        task_of(run)  # refuses damaged settings
     return nnx.eval_shape(lambda: recipe.model(config, fields, nnx.Rngs(0)))
 
 
 def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
-    """The start token of the texts of a decoder.
+    """Returns the start token of a decoder's texts.
 
-    A model that was published without one has the token that ends texts.
+    A published model without a start token uses the end token.
     """
     published = _reads_as_published(run)
     first = text_format(run).first
@@ -294,8 +294,8 @@ def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
 def text_start(run: "RunDirectory", tokenizer: "Tokenizer") -> "TextStart":
     """Returns the tokens that a decoder reads before a text.
 
-    A model that was published reads what its tokenizer puts there, as in transformers, and a start
-    token only where it would read nothing; a model trained here has a start token.
+    A published model reads the tokens that its tokenizer adds, as in transformers, or a start token
+    if there are none; a model trained here has a start token.
     """
     from transformer_jax.decoding.context import TextStart
 

@@ -40,14 +40,14 @@ def load_transcriber(
     batching: TranslationBatching | None = None,
     loaded: Any = None,
 ) -> tuple[Transcriber, AudioConfig]:
-    """The transcriber of a run, and how it makes frames of waveforms.
+    """Loads the transcriber of a run, and its settings of computing features.
 
     Args:
         path: The run directory.
         checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
-        search: Beam search.
+        search: Settings of beam search.
         batching: Shapes of batches.
-        loaded: The result of :func:`.load`, if it was loaded already.
+        loaded: The result of :func:`.load`, if already loaded.
 
     Raises:
         ConfigError: The run is of another family.
@@ -65,7 +65,7 @@ def load_transcriber(
     width = nnx.merge(*loaded[0]).config.features.num_features
     if not len(normalization.mean) == len(normalization.std) == width:
         raise CheckpointError(
-            f"{run.config}: data.normalization has {len(normalization.mean)} means, and the model "
+            f"{run.config}: data.normalization has {len(normalization.mean)} means, but the model "
             f"reads {width} features: damaged?"
         )
     model, tokenizer = loaded
@@ -76,7 +76,7 @@ class SpeechPredictor(Predictor):
     """A trained encoder-decoder of features as a function from recordings to texts.
 
     Attributes:
-        audio: How frames are made of waveforms.
+        audio: Settings of computing features of waveforms.
     """
 
     def __init__(self, path: Path, checkpoint: str = "best"):
@@ -93,22 +93,22 @@ class SpeechPredictor(Predictor):
         generation_config: GenerationConfig | None = None,
         **settings: Any,
     ) -> Any:
-        """The text of a recording, or a list with that of each recording.
+        """Returns the text of a recording, or a list of texts.
 
         Args:
-            speech: The path of a ``.wav``, ``.npy`` or ``.npz`` file, features ``[T, F]`` as they
-                are in such files, or a list of them.
+            speech: The path of a ``.wav``, ``.npy`` or ``.npz`` file, features ``[T, F]`` as in
+                such files, or a list of these.
             generation_config: Settings of the search; None is beam search with 4 beams, scores
                 normalized for length (Wu et al. 2016) and the length limit of the run.
-            **settings: Settings of :class:`.GenerationConfig` that replace those, such as
+            **settings: Settings of :class:`.GenerationConfig` that override these, such as
                 ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
                 ``length_penalty``, ``max_len_a`` (tokens per position of stacked frames) and
-                ``max_len_b``; None leaves one as it is.
+                ``max_len_b``; None is ignored.
 
         Raises:
             ConfigError: A setting is unknown or out of range.
-            DataError: A file is missing, damaged, of another sample rate, holds NaN, or is longer
-                than the model reads; features have another width.
+            DataError: A file is missing or damaged, has another sample rate, contains NaN, or is
+                too long for the model; or features have the wrong size.
             NumericsError: The model computed NaN or infinity.
         """
         one = isinstance(speech, str | os.PathLike | np.ndarray)
@@ -124,16 +124,16 @@ class SpeechPredictor(Predictor):
     def attention(
         self, speech: Speech, target: str | None = None, **settings: Any
     ) -> TextAttention:
-        """Returns the attention weights of every layer and head over a recording.
+        """Returns the attention weights of every layer and head for a recording.
 
         Args:
-            speech: A recording, as of a call.
-            target: Its text; None is that of beam search.
-            **settings: Settings of the search, as of a call.
+            speech: A recording, as in a call.
+            target: The text; None is the result of beam search.
+            **settings: Settings of the search, as in a call.
 
         Raises:
             ConfigError: The model has no attention.
-            DataError: The recording cannot be read, or it or the target is too long.
+            DataError: The recording cannot be read, or the recording or target is too long.
         """
         recording = self._recording(speech, 1)
         given = None if target is None else self._prepare_target(one_text(target, "target"))

@@ -66,7 +66,7 @@ class EncoderPredictor(Embedding, Predictor):
         self, texts: Iterable[str], *, top_k: int = ...
     ) -> list[list[list[TokenPrediction]]]: ...
     def fill_mask(self, texts: str | Iterable[str], *, top_k: int = 5) -> Any:
-        """The most probable tokens of each ``[MASK]`` of a text or of each text, best first.
+        """Returns the most probable tokens at each ``[MASK]`` of a text or of texts, best first.
 
         Raises:
             ConfigError: The encoder has no masked-LM head, or ``top_k`` is out of range.
@@ -93,7 +93,7 @@ class _Task(Embedding, Predictor):
         self.labels: tuple[str, ...] = tuple(self._task.get("labels", ()))
         run = open_directory(path)
         config = run.read_config()
-        # Hugging Face models do not say whether they read pairs.
+        # Hugging Face models do not specify whether they read pairs.
         read = config.get("data", {}).get("read", {})
         pairs = self._task["kind"] == "pair" or bool(read.get("pair", False))
         self._pairs = None if "published" in config else pairs
@@ -102,13 +102,13 @@ class _Task(Embedding, Predictor):
             super().__init__(path, loaded)
 
     def embed(self, texts: str | Iterable[str], **how: Any) -> Float[np.ndarray, "*B_and_layers D"]:
-        """The vectors of texts by the encoder below the head, see :meth:`Embedding.embed`.
+        """Returns vectors of texts by the encoder below the head, see :meth:`Embedding.embed`.
 
         Raises:
-            ConfigError: The model is a fine-tuned decoder; or there is no such layer or pooling.
+            ConfigError: The model is a fine-tuned decoder, or a layer or pooling is unknown.
         """
         if self._decodes:
-            raise ConfigError("a fine-tuned decoder has no encoder: there are no vectors of texts")
+            raise ConfigError("a fine-tuned decoder has no encoder: no vectors of texts")
         return super().embed(texts, **how)
 
     def attention(self, text: str, text_pair: str | None = None) -> TextAttention:
@@ -118,13 +118,13 @@ class _Task(Embedding, Predictor):
             ConfigError: The model is a fine-tuned decoder.
         """
         if self._decodes:
-            raise ConfigError("a fine-tuned decoder has no encoder: attention is shown of those")
+            raise ConfigError("a fine-tuned decoder has no encoder: no attention to show")
         return super().attention(text, text_pair)
 
     def _sides(
         self, texts: str | Iterable[str], pairs: str | Iterable[str] | None
     ) -> tuple[list[str], list[str] | None]:
-        """The texts, and the second texts of pairs, as lists."""
+        """Returns the texts, and the second texts of pairs, as lists."""
         first = [self._prepare(text) for text in listed(texts)]
         if pairs is None:
             if self._pairs:
@@ -168,15 +168,15 @@ class ClassificationPredictor(_Task):
         *,
         threshold: float = 0.5,
     ) -> Any:
-        """The label of a text and its probability, or a list with those of each text.
+        """Returns the label of a text with its probability, or a list of them.
 
         Args:
             texts: One text or many.
-            text_pairs: The second text of each pair, of a model of pairs.
+            text_pairs: The second text of each pair, for a model of pairs.
             threshold: Minimum probability of a label, for multi-label models.
 
         Raises:
-            DataError: A text has no tokens, or there are more texts than second texts.
+            DataError: A text has no tokens, or the numbers of texts and second texts differ.
         """
         sides = self._sides(texts, text_pairs)
         with truncation(lambda: self._predictor.cut):
@@ -203,10 +203,10 @@ class RegressionPredictor(_Task):
     def __call__(
         self, texts: str | Sequence[str], text_pairs: str | Sequence[str] | None = None
     ) -> Float[np.ndarray, " B"]:
-        """The number of each text; always an array.
+        """Returns the number for each text, always as an array.
 
         Raises:
-            DataError: A text has no tokens, or there are more texts than second texts.
+            DataError: A text has no tokens, or the numbers of texts and second texts differ.
         """
         sides = self._sides(texts, text_pairs)
         with truncation(lambda: self._predictor.cut):
@@ -223,18 +223,18 @@ class RewardPredictor(RegressionPredictor):
         texts: Rewarded | Sequence[Rewarded],
         text_pairs: str | Sequence[str] | None = None,
     ) -> Float[np.ndarray, " B"]:
-        """The reward of each text or conversation; always an array.
+        """Returns the reward of each text or conversation, always as an array.
 
         Args:
             texts: One or many texts, objects with ``prompt`` and ``completion``, or conversations:
-                lists of messages with ``role`` and ``content`` whose last one is the answer, or
+                lists of messages with ``role`` and ``content``, of which the last is the answer, or
                 objects with such ``messages``.
-            text_pairs: None: a reward model reads no pairs.
+            text_pairs: Must be None: a reward model does not read pairs.
 
         Raises:
-            ConfigError: A conversation, of a model that was trained on texts.
-            DataError: A conversation does not end with an answer, or the chat template refuses it;
-                or prompt or completion is no text.
+            ConfigError: A conversation is given, but the model was trained on texts.
+            DataError: A conversation does not end with an answer, the chat template refuses it, or
+                prompt or completion is not text.
         """
         if text_pairs is not None:
             raise DataError("a reward model was trained on single texts: leave text_pairs out")
@@ -248,7 +248,7 @@ class RewardPredictor(RegressionPredictor):
 
 
 def _conversation(i: int, part: Any) -> Any:
-    """The messages of an object that has them; anything else as it is."""
+    """Returns the messages of an object with ``messages``; other values are unchanged."""
     if not isinstance(part, Mapping) or "messages" not in part:
         return part
     try:
@@ -258,7 +258,7 @@ def _conversation(i: int, part: Any) -> Any:
 
 
 class TaggingPredictor(_Task):
-    """A token classifier: a tag for each word of a sentence.
+    """A token classifier: tags the words of a sentence.
 
     Attributes:
         labels: Names of the tags.
@@ -271,7 +271,7 @@ class TaggingPredictor(_Task):
     @overload
     def __call__(self, sentences: Iterable[str | Sequence[str]]) -> list[list[TaggedWord]]: ...
     def __call__(self, sentences: str | Iterable[str | Sequence[str]]) -> Any:
-        """The words of a sentence, or of each sentence, with their tags.
+        """Returns the words of a sentence with their tags, or a list of these.
 
         Args:
             sentences: One sentence or many, or lists of their words; a string is split at blanks.
@@ -297,19 +297,19 @@ class QuestionAnsweringPredictor(_Task):
     def __call__(
         self, question: str, context: str, *, top_k: int = 1, max_answer_len: int = 30
     ) -> list[AnswerSpan]:
-        """The most probable answers to a question, best first; an empty one means there is none.
+        """Returns the most probable answers to a question, best first; "" means no answer.
 
         Args:
             question: The question.
-            context: The text that may hold the answer.
+            context: The text that may contain the answer.
             top_k: Number of answers.
-            max_answer_len: Maximum number of tokens of an answer.
+            max_answer_len: Maximum length of an answer in tokens.
         """
         listed([question, context])
         read = lowered(context) if self._prepare("A") == "a" else context
         [found] = self._predictor.answers(
             [self._prepare(question)], [read], best=top_k, longest=max_answer_len
         )
-        # The spelling of the text, even if the model reads lower case.
+        # Return the spelling of the text, even if the model lower-cases its input.
         written = lambda one: context[one.start : one.start + len(one.text)] if one.text else ""
         return [one._replace(text=written(one)) for one in found]

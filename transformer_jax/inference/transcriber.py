@@ -1,4 +1,4 @@
-"""Recordings in, texts out: a trained model of features, its normalization and its tokenizer."""
+"""A function from recordings to texts: a trained model, with normalization and tokenizer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,17 +32,17 @@ class Recording(str):
     features: Float32[np.ndarray, "T F"]
 
     def __new__(cls, name: str, features: Float32[np.ndarray, "T F"]) -> "Recording":
-        """A name that has these features."""
+        """Creates a name with features."""
         made = super().__new__(cls, name)
         made.features = features
         return made
 
 
 class Transcriber(Translator):
-    """A :class:`.Translator` of recordings: each is a :class:`Recording` in place of a line.
+    """A :class:`.Translator` of recordings: its lines are :class:`Recording` objects.
 
-    Batches, search, scores and order are those of lines. A recording that is longer than the model
-    reads is refused, never cut.
+    Batches, search, scores and order are the same as for lines. A recording that is too long for
+    the model is refused, not truncated.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Transcriber(Translator):
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
     ):
-        """Takes a model of features, whole or as the pair ``(graph, params)``.
+        """Initializes it with a model of features, a module or a pair ``(graph, params)``.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -64,7 +64,7 @@ class Transcriber(Translator):
             doubled = [16 << i for i in range(1 + config.max_length.bit_length())]
             batching = TranslationBatching(source_lengths=tuple(doubled))
         super().__init__(model, tokenizer, search=search, batching=batching)
-        self.room = self.longest  # nothing frames a recording
+        self.room = self.longest  # a recording has no special tokens
         self.normalization = normalization
         self.reads = config.features
 
@@ -76,10 +76,10 @@ class Transcriber(Translator):
     def encode(
         self, lines: Sequence[str], frames: Sequence[Frame] | None = None, earlier: int = 0
     ) -> tuple[list[Any], list[bool]]:
-        """The normalized and stacked frames of each recording; none is cut.
+        """Returns the normalized and stacked frames of each recording.
 
         Raises:
-            DataError: A recording has frames of another width than the model reads, or is too long.
+            DataError: A recording has frames of the wrong size, or is too long.
         """
         stacked = []
         for line in lines:
@@ -92,11 +92,11 @@ class Transcriber(Translator):
         wanted, together = self.reads.num_features, self.reads.stacked_frames
         if width != wanted:
             raise DataError(
-                f"{recording}: frames of {plural(width, 'number')}, and this model reads {wanted}"
+                f"{recording}: frames of {plural(width, 'feature')}, but this model reads {wanted}"
             )
         if count > self.longest * together:
             raise DataError(
-                f"{recording}: {plural(count, 'frame')}, and this model reads at most "
+                f"{recording}: {plural(count, 'frame')}, but this model reads at most "
                 f"{self.longest * together:,}: split the recording"
             )
         normal = self.normalization(recording.features)
@@ -105,5 +105,5 @@ class Transcriber(Translator):
     def fill_sources(
         self, sources: Sequence[Any], rows: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Positions of recordings as rows of one array, and their numbers, 0 for padding."""
+        """Returns recordings as rows of one array, and their lengths, 0 for padding."""
         return fill_positions(sources, rows, size, 1)

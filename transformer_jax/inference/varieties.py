@@ -1,4 +1,4 @@
-"""Several texts for each line in several ways, by a language model or a translator."""
+"""Several texts per line by several decoding methods, from a language model or a translator."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,19 +33,20 @@ def write_varieties(
     seed: int = 0,
     direction: Direction = DEFAULT_DIRECTION,
 ) -> dict[str, list[list[str]]]:
-    """The texts of each line, by the name of the way.
+    """Returns the texts of each line, by the name of the decoding method.
 
     Args:
-        run: A run directory or Hugging Face folder of a language model or a translator.
+        run: Run directory or Hugging Face folder of a language model or a translator.
         lines: Prompts, or sentences to translate.
-        ways: Settings of :class:`GenerationRequest` by name; more than one beam is beam search.
-        checkpoint: As in :func:`.chosen_checkpoint`.
-        max_new_tokens: Most tokens of a text.
-        seed: Of samples.
-        direction: The languages, for a translator of several.
+        ways: Settings of :class:`GenerationRequest` by name of the method; more than one beam is
+            beam search.
+        checkpoint: See :func:`.chosen_checkpoint`.
+        max_new_tokens: Maximum number of tokens per text.
+        seed: Random seed for sampling.
+        direction: The languages, for a multilingual translator.
 
     Raises:
-        ConfigError: The run is of another family, or a setting is out of its range; a language is
+        ConfigError: The run is of another family, a setting is out of range, or a language is
             unknown or missing.
     """
     found = {}
@@ -57,7 +58,7 @@ def write_varieties(
         placed = list(zip(lines, each, strict=True))
         write = lambda way: _translations(translator, placed, way, max_new_tokens, seed)
     elif direction != DEFAULT_DIRECTION:
-        raise ConfigError(f"--from and --to are for translators: {run} is none: leave them out")
+        raise ConfigError(f"--from and --to are for translators: leave them out for {run}")
     else:
         model = load_language(run, checkpoint)
         write = lambda way: _continuations(model, lines, way, max_new_tokens, seed)
@@ -94,7 +95,7 @@ def _translations(
     search = TRANSLATION.changed(do_sample=drawn, **settings)
     if not drawn:
         return [list(done.hypotheses) for done in translator.stream(lines, search, directions)]
-    # Each sample of a line is a line of its own, whose number its tokens are drawn from.
+    # Each sample is a separate line, whose number seeds its tokens.
     samples = search.num_return_sequences
     search = search.changed(num_return_sequences=1)
     repeated = [line for line in lines for _ in range(samples)]

@@ -1,1 +1,1 @@
-"""Kinds of training, one file each: see :mod:`transformer_jax.recipes.recipe`."""
+"""Kinds of training, one file each; see :mod:`transformer_jax.recipes.recipe`."""

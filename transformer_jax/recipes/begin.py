@@ -1,4 +1,4 @@
-"""The start of a run: its tokenizer, its directory, and settings that follow from both."""
+"""The start of a run: its tokenizer, its directory, and settings derived from both."""
 
 import dataclasses
 import time
@@ -30,14 +30,14 @@ __all__ = [
 def learn_tokenizer(
     run: Any, texts: Iterable[str], special: tuple[str, ...] = SPECIAL
 ) -> Tokenizer:
-    """Returns a tokenizer trained on texts by the settings of a run; logs a line about it."""
+    """Returns a tokenizer trained on texts with the settings of a run; logs a summary line."""
     settings = run.tokenizer
     began, size, why = time.monotonic(), settings.vocab_size, ""
-    with show_progress("learning the tokenizer"):
+    with show_progress("training the tokenizer"):
         if size is None:
             texts = list(texts)
             size = vocabulary_for(texts, settings.kind)
-            why = f" (tokenizer.vocab_size {size} follows from the size of the text)"
+            why = f" (tokenizer.vocab_size {size} chosen by the size of the text)"
         tokenizer = train_tokenizer(
             settings.kind,
             texts,
@@ -47,7 +47,7 @@ def learn_tokenizer(
         )
     took = time.monotonic() - began
     log(
-        f"tokenizer: {settings.kind}, {plural(tokenizer.vocab_size, 'token')}{why}, learned in "
+        f"tokenizer: {settings.kind}, {plural(tokenizer.vocab_size, 'token')}{why}, trained in "
         f"{took:.1f} s"
     )
     return tokenizer
@@ -66,23 +66,23 @@ def begin(
     complete: Callable[[Any, Tokenizer], Tokenizer],
     published: Callable[[Any], dict[str, Any] | None] = no_record,
 ) -> RunDirectory:
-    """Creates a run directory with everything but the training state.
+    """Creates a run directory with everything except the training state.
 
-    ``config.json`` holds the run with all settings.
+    ``config.json`` stores the run with all settings.
 
     Args:
         run: The settings.
-        learn: Function that trains the tokenizer, unless the run names one; it returns None for a
-            run without texts.
-        resolve: Function that fills in settings that follow from the tokenizer and the texts, such
-            as the vocabulary size of the model.
-        vocab_given: Whether the user set the vocabulary size of the model too.
-        complete: Function that adds to the tokenizer what the recipe needs.
-        published: What the run keeps of the published model that it starts from; None is nothing.
+        learn: Function that trains the tokenizer, unless the run names one; returns None for a run
+            without texts.
+        resolve: Function that fills in settings derived from the tokenizer and the texts, such as
+            the vocabulary size of the model.
+        vocab_given: Whether the user set the vocabulary size of the model.
+        complete: Function that adds the recipe's tokens to the tokenizer.
+        published: The record of the published model that the run starts from, or None.
 
     Raises:
-        ConfigError: The tokenizer and the vocabulary size of the model do not fit together, or no
-            token is a word of ``model.embedding.init``.
+        ConfigError: The tokenizer does not match the vocabulary size of the model, or no token is a
+            word of ``model.embedding.init``.
     """
     output = run.output
     assert output is not None
@@ -103,9 +103,9 @@ def begin(
                 size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
                 run = dataclasses.replace(run, tokenizer=size)
             if isinstance(run.model, ModelConfig) and run.model.embedding.init is not None:
-                vectors_of_tokens(run.model.embedding.init, tokenizer)  # refused before work starts
+                vectors_of_tokens(run.model.embedding.init, tokenizer)  # refuses bad files early
         directory = RunDirectory.create(output, overwrite=run.overwrite)
-        # In this order: a run that is killed in between counts as empty.
+        # In this order, so that a run that is killed in between counts as empty.
         special = None if tokenizer is None else tokenizer.special or None
         kept = {"special": special, "published": published(run)}
         known = {name: value for name, value in kept.items() if value is not None}
@@ -117,41 +117,41 @@ def begin(
 
 
 def _with_tokenizer(run: Any, start: Tokenizer, tokenizer: Tokenizer, vocab_given: bool) -> Any:
-    """The run with its tokenizer, which has tokens that ``start`` lacks.
+    """Returns the run with its tokenizer, which may have tokens that ``start`` lacks.
 
     Raises:
-        ConfigError: The user set another vocabulary size of the model.
+        ConfigError: The user set a different vocabulary size of the model.
     """
     run = with_new_tokens(run, start, tokenizer)
     wanted = run.model.vocab_size if isinstance(run.model, ModelConfig) else None
     if vocab_given and wanted != tokenizer.vocab_size:
         raise ConfigError(
             f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but "
-            f"model.vocab_size is {wanted}: leave model.vocab_size out, and it "
-            f"follows the tokenizer"
+            f"model.vocab_size is {wanted}: leave model.vocab_size out, to take "
+            f"the size of the tokenizer"
         )
     return run
 
 
 def _grown(tokenizer: Tokenizer, settings: Any) -> Tokenizer:
-    """The tokenizer with the tokens that settings add, and a line about them."""
+    """Returns the tokenizer with the tokens that settings add, and a summary line."""
     grown = add_tokens(tokenizer, settings.add_tokens, settings.add_special_tokens)
     if asked := len(settings.add_tokens) + len(settings.add_special_tokens):
         new = grown.vocab_size - tokenizer.vocab_size
-        there = f", {asked - new} were there already" if new < asked else ""
+        there = f", {asked - new} already known" if new < asked else ""
         log(f"tokenizer: {plural(new, 'token')} added to {tokenizer.vocab_size:,}{there}")
     return grown
 
 
 def for_device(run: Any, device: Any) -> Any:
-    """The run with the settings that follow from the kind of a device, where they are not given.
+    """Returns the run with unset settings chosen by the kind of device.
 
-    The compute dtype (:func:`with_dtype`), and ``training.pad_to_multiple_of``: fused kernels of
-    TPUs take multiples of 128, those of GPUs are best at multiples of 64.
+    These are the compute dtype (:func:`with_dtype`), and ``training.pad_to_multiple_of``: fused
+    kernels need multiples of 128 on TPUs, and are fastest at multiples of 64 on GPUs.
 
     Args:
-        run: Of any family.
-        device: One of the devices that it runs on.
+        run: A run of any family.
+        device: One of the devices of the run.
     """
     made: Any = with_dtype(run, device)
     training: Any = getattr(made, "training", None)
@@ -164,11 +164,11 @@ def for_device(run: Any, device: Any) -> Any:
 
 
 def with_dtype(run: Any, device: Any) -> Any:
-    """The run with the compute dtype of a device (:func:`dtype_of`), if its own is ``auto``.
+    """Returns the run with the compute dtype of a device (:func:`dtype_of`) in place of ``auto``.
 
     Args:
-        run: Of any family.
-        device: One of the devices that it runs on.
+        run: A run of any family.
+        device: One of the devices of the run.
     """
     model: Any = run.model
     if not isinstance(model, ModelConfig) or model.compute.dtype != "auto":
@@ -179,10 +179,10 @@ def with_dtype(run: Any, device: Any) -> Any:
 
 
 def dtype_of(device: Any) -> Literal["float32", "bfloat16"]:
-    """The dtype that a device computes in where none is asked for.
+    """Returns the default compute dtype of a device.
 
-    bfloat16 on TPUs and on GPUs from compute capability 8.0 (Ampere) on, whose matrix units are
-    several times as fast in it; float32 on CPUs and on earlier GPUs, which emulate it.
+    bfloat16 on TPUs and on GPUs of compute capability 8.0 (Ampere) or later, whose matrix units are
+    several times faster in it; float32 on CPUs and on earlier GPUs, which emulate bfloat16.
 
     Example:
         >>> import jax
@@ -190,6 +190,6 @@ def dtype_of(device: Any) -> Literal["float32", "bfloat16"]:
         'float32'
     """
     capability = getattr(device, "compute_capability", None) or "8.0"
-    # AMD's names, such as gfx90a, are no numbers.
+    # AMD's names, such as gfx90a, are not numbers.
     early = capability.replace(".", "").isdecimal() and float(capability) < 8.0
     return "float32" if device.platform == "cpu" or early else "bfloat16"

@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptionRun", "Captions"]
 
-_ENCODERS = ("image", "captioner")  # families that an encoder comes from
-_POINTED = 200  # pictures of the built-in corpus whose heat maps are compared with the truth
+_ENCODERS = ("image", "captioner")  # families that provide an encoder
+_POINTED = 200  # pictures of the built-in corpus whose heat maps are checked
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptionTraining(RowBatches):
-    """Training settings: duration, batches of so many captions, smoothing, seed."""
+    """Training settings: duration, number of captions per batch, smoothing, seed."""
 
-    sequence_length: int = 64  # most tokens of a caption; longer ones are dropped, and counted
+    sequence_length: int = 64  # maximum length of a caption in tokens; longer ones are dropped
     label_smoothing: Rate = 0.0  # probability spread over the vocabulary
 
 
@@ -63,8 +63,8 @@ class CaptionRun(Adapted, RunConfig):
 
     model: TransformerConfig = TransformerConfig()  # the decoder
     encoder: TransformerConfig = vit(192, 12)  # the Vision Transformer
-    # An image model or a captioner, run or Hugging Face folder, whose encoder the run starts from:
-    # its parameters, sizes and preprocessing; None is that of init_from, or none.
+    # Run or Hugging Face folder of an image model or a captioner, to start the encoder from, with
+    # its parameters, sizes and preprocessing; None is the encoder of init_from, if any.
     init_encoder: Annotated[str | None, Flag("init-encoder")] = None
     data: CaptionData = CaptionData()
     preprocessing: Preprocessing = Preprocessing()
@@ -85,14 +85,14 @@ class EvaluateCaptions(SearchFlags):
     """Print exact matches, sacreBLEU, CIDEr-D and ROUGE-L of the captions of pictures."""
 
     images: Annotated[str | None, Flag("data.images")] = None
-    """Table, folder or array of pictures and captions, read as the run reads its pictures; None is
-    the tests of the run, or else its validation pictures."""
+    """Table, folder or array of pictures and captions, read like the pictures of the run; None is
+    the test (or else validation) pictures of the run."""
     tokenize: Tokenize | None = None
-    """Words of sacreBLEU, which the signature states. None is that of the run."""
+    """Tokenizer of sacreBLEU, part of its signature; None is the run's setting."""
 
 
 class Captions(Recipe):
-    """Pictures and their captions, a Vision Transformer and a decoder."""
+    """A Vision Transformer and a decoder, trained on pictures with captions."""
 
     name = "captions"
     title = "a captioner"
@@ -112,14 +112,14 @@ class Captions(Recipe):
         return with_defaults(_NAMED)
 
     def start_model(self, run: Any, start: Any) -> Any:
-        """Says what a start gives; the model is that of the start."""
+        """Returns the model of the start; logs the parts that are loaded."""
         new = "all of it is loaded"
         if start.family == "decoder":
             new = "it becomes the decoder, with new cross-attention"
         log(f"{run.init_from} is {start.name}: {new}")
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the encoder and the preprocessing of what it starts from."""
+        """Returns the run with the encoder and the preprocessing of its start."""
         if run.init_encoder is None and start is not None and start.family == "captioner":
             run = dataclasses.replace(run, init_encoder=run.init_from)
         if (path := run.init_encoder) is None:
@@ -138,12 +138,12 @@ class Captions(Recipe):
         return dataclasses.replace(run, encoder=encoder, preprocessing=preprocessing)
 
     def in_layers(self, run: Any) -> Any:
-        """Returns the run without a frozen part, as the other part and what connects them learn."""
+        """Returns the run without its setting of a frozen part; the rest is trained."""
         whole = run.freeze in ("encoder", "decoder") and not run.trainable_tokens
         return dataclasses.replace(run, freeze="none") if whole else run
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses what can be frozen in no captioner, and mixtures of pictures."""
+        """Refuses parts that a captioner cannot freeze, and mixtures of pictures."""
         _check_freeze(run)
         refuse_mixtures(run.augmentation)
         if run.evaluation.tokenize is not None:
@@ -190,7 +190,7 @@ class Captions(Recipe):
         return dataclasses.replace(task, partition=_partition(run, tokenizer))
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
-        """Returns what training and evaluation are made of."""
+        """Returns the parts of the programs of training and evaluation."""
         from flax import nnx
 
         from transformer_jax.models.captioner import Captioner
@@ -213,7 +213,7 @@ class Captions(Recipe):
         )  # fmt: skip
 
     def with_starts(self, run: Any, initial: Any) -> Any:
-        """Returns a function to the parameters of step 0; None where a run starts from nothing."""
+        """Returns a function to the parameters of step 0; None if the run starts from scratch."""
         return initial if run.init_encoder is None else functools.partial(_initial, run, initial)
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
@@ -262,7 +262,7 @@ class Captions(Recipe):
 
 
 def _initial(run: Any, decoder: Any, params: Any) -> Any:
-    """The parameters of step 0, with those of the start of the encoder."""
+    """Returns the parameters of step 0, including the encoder's start."""
     from transformer_jax.inference.captions import encoder_of
     from transformer_jax.recipes.initial import load_pretrained
 
@@ -278,7 +278,7 @@ def _initial(run: Any, decoder: Any, params: Any) -> Any:
 
 
 def _pointing(predictor: Any, split: Any, texts: list[str]) -> str:
-    """The share of words for a shape whose heat map is largest on it, of the first pictures."""
+    """Returns how many words for shapes have a heat map with its maximum on the shape."""
     from transformer_jax.data.corpora import scenes
     from transformer_jax.evaluation.captions import points_inside
 
@@ -292,30 +292,30 @@ def _pointing(predictor: Any, split: Any, texts: list[str]) -> str:
                 maps.append(found.of_word(place))
                 boxes.append(meant)
     if not maps:
-        return "no caption is right, so that no heat map is compared"
+        return "no caption is right, so no heat map is checked"
     share = points_inside(maps, boxes, scenes.SIDE)
     return f"heat maps on the named shape {share:.1f} % of {plural(len(maps), 'word')}"
 
 
 def _check_freeze(run: Any) -> None:
-    """Refuses to freeze what is not there or not learnt yet.
+    """Refuses to freeze parts that do not exist or are not trained yet.
 
     Raises:
-        ConfigError: It names the setting and what is allowed.
+        ConfigError: The message names the setting and the allowed values.
     """
     allowed = {"none": "", "encoder": "init_encoder", "decoder": "init_from"}
     if run.freeze not in allowed:
-        raise ConfigError(f"freeze is {run.freeze}: a captioner has none, encoder and decoder")
+        raise ConfigError(f"freeze is {run.freeze}: allowed are none, encoder and decoder")
     needed = allowed[run.freeze]
     if needed and getattr(run, needed) is None:
-        raise ConfigError(f"freeze is {run.freeze} without {needed}: nothing of it is learnt yet")
+        raise ConfigError(f"freeze is {run.freeze} without {needed}: it is not trained yet")
 
 
 def _partition(run: Any, tokenizer: "Tokenizer") -> "Partition":
-    """The partition of a run: what it starts from is trained, frozen or adapted.
+    """Returns the partition of a run: the loaded parts are trained, frozen or adapted.
 
-    What connects the two parts is always trained: cross-attention, and the map between widths. An
-    encoder that comes from nowhere is trained too.
+    Cross-attention and the map between widths, which connect the two parts, are always trained. So
+    is an encoder that starts from scratch.
     """
     from transformer_jax.models.lora import lora
     from transformer_jax.models.partition import EVERYTHING, where
@@ -339,7 +339,7 @@ def _partition(run: Any, tokenizer: "Tokenizer") -> "Partition":
 
 
 def _decoder(width: int, layers: int, heads: int, dropout: float, length: int) -> TransformerConfig:
-    """A decoder of GPT-2's layout."""
+    """Returns a decoder with GPT-2's layout."""
     return TransformerConfig(
         d_model=width,
         encoder_layers=0,
@@ -356,16 +356,16 @@ _NAMED: dict[str, tuple[str, CaptionRun]] = {
     "scenes": (
         "The built-in pictures of shapes: minutes on a laptop.",
         CaptionRun(
-            # Sinusoids tell rows and columns apart from the first step on: a table of this size
-            # learns it later, and relations with it.
+            # Sinusoids distinguish rows and columns from the first step on. A learned table of this
+            # size needs longer, and so do relations.
             encoder=dataclasses.replace(
                 vit(96, 3, image_size=48, patch_size=8),
                 positions=PositionConfig("sinusoidal_2d"),
                 attention=AttentionConfig(num_heads=4),
                 feed_forward=FeedForwardConfig(d_ff=192, activation="gelu"),
             ),
-            # No dropout: pictures are drawn in any number. With a third as many, fewer relations of
-            # test pictures are right.
+            # No dropout, since the number of pictures is unlimited. With a third as many, fewer
+            # relations of test pictures are right.
             model=_decoder(96, 2, 4, 0.0, 16),
             data=CaptionData(corpus="scenes", corpus_size=120_000),
             tokenizer=TokenizerConfig("wordpiece", vocab_size=None),

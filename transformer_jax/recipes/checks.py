@@ -1,4 +1,4 @@
-"""Checks of the settings of a run: by its devices, memory, tokenizer, metrics and each other."""
+"""Checks of settings against devices, memory, tokenizer, metrics and each other."""
 
 import dataclasses
 import math
@@ -37,13 +37,13 @@ __all__ = [
 
 
 def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
-    """Returns the run with a model of the tokenizer's vocabulary."""
+    """Returns the run with the tokenizer's vocabulary size in its model."""
     model = dataclasses.replace(run.model, vocab_size=tokenizer.vocab_size)
     return dataclasses.replace(run, model=model)
 
 
 def with_rows_for(run: Any, tokenizer: Tokenizer) -> Any:
-    """Returns the run with a model that has a row for each token; further rows stay."""
+    """Returns the run with a model that has a row for each token; further rows are kept."""
     model, needed = run.model, tokenizer.vocab_size
     decoder_size = model.decoder_vocab_size
     model = dataclasses.replace(
@@ -60,12 +60,12 @@ def mesh_of(run: Any) -> Mesh:
 
 
 def _parts(run: Any) -> int:
-    """Returns the number that has to divide the rows of a batch."""
+    """Returns the number that must divide the rows of a batch."""
     return num_batch_shards(mesh_of(run)) * int(run.training.gradient_accumulation_steps)
 
 
 def with_batch_multiple(run: Any) -> Any:
-    """Returns the run with batches whose rows divide over this mesh and over later ones."""
+    """Returns the run with batches whose rows can be divided over this mesh and later ones."""
     training = run.training
     if not isinstance(training, TokenBatches):
         return run
@@ -76,20 +76,20 @@ def with_batch_multiple(run: Any) -> Any:
 
 
 def checked(run: Any, named: Any, start: Any = None) -> Any:
-    """Checks the settings that need no text; returns the run with a warmup that fits.
+    """Checks settings before any text is read; returns the run with a suitable warmup.
 
-    A loaded tokenizer decides whether text is composed.
+    A loaded tokenizer determines the normalization of text.
 
     Args:
         run: The settings.
         named: The settings before flags changed them.
-        start: What the run starts from, or None.
+        start: The start of the run, or None.
 
     Raises:
-        ConfigError: A model of features for text, a metric of checkpoints that the run does not
-            have, word vectors of another size or in addition to another run to start from, texts
-            that exceed the model's positions or that the devices along ``context`` cannot share, a
-            warmup that is too long, or what the recipe refuses.
+        ConfigError: The model reads features, but the run has text; the metric of checkpoints is
+            unknown; word vectors have another size, or are given in addition to a start; texts
+            exceed the model's positions, or cannot be divided over the devices along ``context``;
+            the warmup is too long; or the recipe refuses a setting.
         DataError: The file of word vectors cannot be read.
     """
     recipe, features = get_recipe(run.recipe), run.model.features.num_features
@@ -111,7 +111,7 @@ def checked(run: Any, named: Any, start: Any = None) -> Any:
 
 
 def with_loaded_tokenizer(run: Any) -> Any:
-    """Returns the run with the normalization of a tokenizer that it names.
+    """Returns the run with the normalization of the tokenizer file that it names.
 
     Raises:
         DataError: The tokenizer cannot be loaded.
@@ -131,7 +131,7 @@ def _check_word_vectors(run: Any) -> None:
     if start.init_from is not None:
         raise ConfigError(
             f"model.embedding.init {path} and {start.prefix}init_from {start.init_from}: "
-            f"embeddings start from word vectors or from another run: leave one out"
+            f"both initialize the embeddings: leave one out"
         )
     check_size(run.model)
 
@@ -140,7 +140,7 @@ def with_warmup(run: Any, named: Any) -> Any:
     """Returns the run with a tenth of its steps as warmup, if the preset's warmup is too long.
 
     Raises:
-        ConfigError: The user set a warmup that is too long; the message has both numbers.
+        ConfigError: The user set a warmup that is too long.
     """
     steps, schedule = run.training.steps, run.optimizer.schedule
     if steps is None:
@@ -152,7 +152,7 @@ def with_warmup(run: Any, named: Any) -> Any:
             raise
         schedule = dataclasses.replace(schedule, warmup_steps=None)
         check_warmup(schedule, steps)
-        log(f"warmup: a tenth of {plural(steps, 'step')}, since that of the named run is longer")
+        log(f"warmup: a tenth of {plural(steps, 'step')}, since the named run's is longer")
     optimizer = dataclasses.replace(run.optimizer, schedule=schedule)
     return dataclasses.replace(run, optimizer=optimizer)
 
@@ -163,21 +163,19 @@ def _check_adapters(run: Any) -> None:
         return
     if not adapters.rank:
         if adapters != type(adapters)():
-            raise ConfigError(
-                "lora: settings of adapters are given without lora.rank: add --lora.rank 8"
-            )
+            raise ConfigError("lora: settings of adapters need lora.rank: add --lora.rank 8")
         return
     if start.init_from is None:
         raise ConfigError(
-            f"lora.rank is given without {start.prefix}init_from: adapters change a trained model"
+            f"lora.rank is given without {start.prefix}init_from: adapters need a trained model"
         )
     defaults = {"freeze": "none", "reinit_last": 0, "reinit_head": False}
     for name, default in defaults.items():
         value = getattr(start, name)
         if value != default:
             raise ConfigError(
-                f"{start.prefix}{name} is {value} and lora.rank {adapters.rank}: with adapters "
-                f"the whole model stays as it is: leave one of them out"
+                f"{start.prefix}{name} is {value} and lora.rank {adapters.rank}: with adapters, "
+                f"the model itself is frozen: leave one of them out"
             )
 
 
@@ -190,7 +188,7 @@ def _check_length(recipe: Recipe, run: Any) -> None:
             f"lower the one "
             f"or raise model.{'positions.' * hasattr(run.model, 'positions')}max_length"
         )
-    # The batches of other runs are padded to lengths that divide.
+    # Batches of other runs are padded to divisible lengths.
     if isinstance(run.training, RowBatches) and length % run.mesh.context:
         raise ConfigError(
             f"{setting} is {length}: with mesh.context {run.mesh.context} it must be a multiple of "
@@ -199,17 +197,17 @@ def _check_length(recipe: Recipe, run: Any) -> None:
 
 
 def check_rows(run: Any) -> None:
-    """Refuses batches whose rows do not divide over devices and micro-batches.
+    """Refuses batches whose rows cannot be divided over devices and micro-batches.
 
     Raises:
-        ConfigError: The rows do not divide; the message has the divisor.
+        ConfigError: The rows cannot be divided; the message has the divisor.
     """
     needed, unit = _parts(run), run.training.row_unit
     if unit % needed:
         raise ConfigError(
-            f"this run has batches of a multiple of {plural(unit, 'row')}, which do not divide by "
+            f"the batches of this run have a multiple of {plural(unit, 'row')}, not divisible by "
             f"{needed} (mesh data x fsdp x gradient_accumulation_steps): choose another mesh, or "
-            f"other batches for a new run"
+            f"start a new run with other batches"
         )
 
 
@@ -217,9 +215,9 @@ _FLOAT_BYTES = 4
 
 
 def memory(devices: list[Any]) -> int | None:
-    """The bytes of all devices together; None if they do not report them.
+    """Returns the total memory of all devices in bytes; None if they do not report it.
 
-    Those of a CPU share the memory of their machine.
+    CPU devices share the memory of their machine.
     """
     if any(device.platform == "cpu" for device in devices):
         try:
@@ -227,7 +225,7 @@ def memory(devices: list[Any]) -> int | None:
         except (ValueError, OSError, AttributeError):
             return None
         return pages * len({device.process_index for device in devices})
-    # A process knows its own devices only; remote devices count as equal.
+    # A process knows only its own devices; remote devices are assumed to be equal.
     here = jax.process_index()
     own = next((device for device in devices if device.process_index == here), None)
     limit = None if own is None else (own.memory_stats() or {}).get("bytes_limit")
@@ -235,10 +233,10 @@ def memory(devices: list[Any]) -> int | None:
 
 
 def check_room(run: Any) -> None:
-    """Refuses a run whose parameters and gradients, or whose batches, exceed all memory.
+    """Refuses a run whose parameters and gradients, or whose batches, exceed the total memory.
 
-    A run that passes may still be too large: this is a lower bound. Frozen parameters have no
-    gradients.
+    This is a lower bound: a run that passes may still be too large. Frozen parameters have no
+        gradients.
 
     Raises:
         ConfigError: The memory is too small; the message has both sizes.
@@ -262,7 +260,7 @@ def check_room(run: Any) -> None:
     _refuse_memory(
         limit,
         2 * tokens * run.model.d_model * _FLOAT_BYTES // training.gradient_accumulation_steps,
-        f"a batch of {plural(tokens, 'token')} takes, in one layer alone,",
+        f"a batch of {plural(tokens, 'token')} takes, for a single layer,",
         "lower training.max_tokens (batch_size, sequence_length), or raise "
         "training.gradient_accumulation_steps",
     )
@@ -271,5 +269,5 @@ def check_room(run: Any) -> None:
 def _refuse_memory(limit: int, needed: int, what: str, advice: str) -> None:
     if needed > limit:
         raise ConfigError(
-            f"{what} {needed / 2**30:,.0f} GiB, and the devices have {limit / 2**30:,.0f}: {advice}"
+            f"{what} {needed / 2**30:,.0f} GiB, but the devices have {limit / 2**30:,.0f}: {advice}"
         )

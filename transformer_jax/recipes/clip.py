@@ -1,4 +1,4 @@
-"""Images and words for retrieval, by two towers: ``train clip-scenes``."""
+"""Retrieval of images and texts with two towers: ``train clip-scenes``."""
 
 import dataclasses
 import functools
@@ -46,9 +46,9 @@ __all__ = ["Clip", "ClipRun"]
 
 @dataclasses.dataclass(frozen=True)
 class PairBatches(ExampleBatches):
-    """Training settings: duration, batches of so many pairs, seed."""
+    """Training settings: duration, number of pairs per batch, seed."""
 
-    batch_size: Count = 256  # pairs of a batch, over all devices; all of them are compared
+    batch_size: Count = 256  # pairs per batch, over all devices; all are compared with each other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +68,15 @@ class ClipRun(Cached, RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluatePairs(Configuration, group="--"):
-    """Print recall at 1, 5 and 10 of texts for a picture and of pictures for a text."""
+    """Print recall at 1, 5 and 10 of texts by pictures and of pictures by texts."""
 
     images: Annotated[str | None, Flag("data.images")] = None
-    """Table, folder or array of pictures and texts, read as the run reads its pictures; None is
-    the tests of the run, or else its validation pictures."""
+    """Table, folder or array of pictures and texts, read like the pictures of the run; None is the
+    test (or else validation) pictures of the run."""
 
 
 class Clip(Recipe):
-    """Pictures and their texts, a Vision Transformer and a Transformer of texts."""
+    """A Vision Transformer and a Transformer for texts, trained on pictures with texts."""
 
     name = "clip"
     title = "a model of images and texts"
@@ -94,7 +94,7 @@ class Clip(Recipe):
         return with_defaults(_NAMED)
 
     def start_model(self, run: Any, start: Any) -> Any:
-        """Says what a start gives; the tower of texts is that of the start."""
+        """Returns the start's tower of texts; logs that both towers are loaded."""
         log(f"{run.init_from} is {start.name}: all of it is loaded")
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
@@ -117,21 +117,21 @@ class Clip(Recipe):
         return dataclasses.replace(run, **changed)
 
     def in_layers(self, run: Any) -> Any:
-        """Returns the run without a frozen tower of images, as that of texts learns."""
+        """Returns the run without the setting that freezes the tower of images."""
         return dataclasses.replace(run, freeze="none") if run.freeze == "encoder" else run
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses settings that two towers do not have."""
+        """Refuses settings that do not apply to two towers."""
         if run.freeze not in ("none", "encoder") or run.reinit_last or run.reinit_head:
             raise ConfigError(
-                "freeze: of two towers that of images may be frozen, freeze encoder; leave "
-                "others, reinit_last and reinit_head out"
+                "freeze: only the tower of images can be frozen (freeze encoder); leave "
+                "reinit_last and reinit_head out"
             )
         refuse_mixtures(run.augmentation)
         check_pictures(run, "encoder")
         if run.training.mode == "pmap":
             raise ConfigError(
-                "training.mode is pmap: all pairs of a batch are compared with each other: use jit"
+                "training.mode is pmap, but all pairs of a batch are compared: use jit"
             )
 
     def open_data(self, run: Any) -> Any:
@@ -166,7 +166,7 @@ class Clip(Recipe):
         return dataclasses.replace(task, partition=texts)
 
     def batch_tokens(self, run: Any) -> int:
-        """Returns the tokens and patches of a batch."""
+        """Returns the number of tokens and patches of a batch."""
         return int(run.training.batch_size * (run.model.max_length + run.encoder.max_length))
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
@@ -211,13 +211,13 @@ class Clip(Recipe):
         return 0
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
-        """Returns a function of pictures and texts."""
+        """Returns a function from pictures and texts to vectors and similarities."""
         from transformer_jax.inference.image_texts import ImageTextPredictor
 
         return ImageTextPredictor(path, checkpoint)
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
-        """Returns two towers."""
+        """Returns a model of two towers."""
         from transformer_jax.models.two_towers import TwoTowers
 
         encoder, contrast = towers_of(fields)
@@ -225,7 +225,7 @@ class Clip(Recipe):
 
 
 def towers_of(fields: Mapping[str, Any]) -> tuple[TransformerConfig, ContrastConfig]:
-    """The tower of images of a stored run, and what it has in common with that of texts.
+    """Returns a stored run's tower of images, and the settings shared by both towers.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
@@ -238,7 +238,7 @@ def towers_of(fields: Mapping[str, Any]) -> tuple[TransformerConfig, ContrastCon
 
 
 def _texts(width: int, layers: int, heads: int, length: int, dropout: float) -> TransformerConfig:
-    """A tower of texts of CLIP's layout."""
+    """Returns a tower of texts with CLIP's layout."""
     return TransformerConfig(
         d_model=width,
         encoder_layers=0,
@@ -252,7 +252,7 @@ def _texts(width: int, layers: int, heads: int, length: int, dropout: float) -> 
 
 
 def _images(width: int, layers: int, heads: int, **sizes: Any) -> TransformerConfig:
-    """A tower of images of CLIP's layout: a norm before the first block, patches without bias."""
+    """Returns a tower of images with CLIP's layout: pre-block norm, patches without bias."""
     usual = vit(width, layers, patch_bias=False, **sizes)
     return dataclasses.replace(
         usual,
@@ -264,7 +264,7 @@ def _images(width: int, layers: int, heads: int, **sizes: Any) -> TransformerCon
 
 
 def _with_sinusoids(config: TransformerConfig) -> TransformerConfig:
-    """The same with positions that tell patches apart from the first step on."""
+    """Returns the configuration with sinusoids, which distinguish patches from the start."""
     positions = dataclasses.replace(config.positions, kind="sinusoidal")
     return dataclasses.replace(config, positions=positions)
 
@@ -287,7 +287,7 @@ _OWN = ClipRun(
 _NAMED: dict[str, tuple[str, ClipRun]] = {
     "clip": ("Your own pictures and texts: CLIP with a ViT-Ti/16 at 224 x 224 pixels.", _OWN),
     "siglip": (
-        "Your own pictures and texts: as clip, with the loss of SigLIP.",
+        "Your own pictures and texts: like clip, with the loss of SigLIP.",
         dataclasses.replace(_OWN, contrast=ContrastConfig("sigmoid", projection_dim=256)),
     ),
     "clip-scenes": (

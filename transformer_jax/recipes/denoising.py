@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Denoising", "DenoisingRun"]
 
-_COUNTED = 1_000_000  # target tokens that the trivial baseline is counted on
+_COUNTED = 1_000_000  # target tokens to count for the trivial baseline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DenoisingRun(Cached, RunConfig):
 
 
 class Denoising(Recipe):
-    """Texts restored from noise."""
+    """An encoder-decoder that restores noised texts."""
 
     name = "denoising"
     title = "a denoising encoder-decoder"
@@ -77,7 +77,7 @@ class Denoising(Recipe):
         return with_defaults(_NAMED)
 
     def open_data(self, run: Any) -> "TextSplits":
-        """Returns the texts; those to evaluate on are truncated as settings say."""
+        """Returns the texts; evaluation texts are truncated as settings specify."""
         return open_texts_of(run)
 
     def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
@@ -95,14 +95,14 @@ class Denoising(Recipe):
         return (*SPECIAL, *masks, *map(SENTINEL.format, range(sentinels)))
 
     def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Refuses a tokenizer without mask or sentinels before training does."""
+        """Refuses a tokenizer without the mask or the sentinels that the noise needs."""
         check_tokenizer(tokenizer, run.noise, run.training.sequence_length)
         return run
 
     def make_task(
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
-        """Returns the denoising task; at the end its loss is compared with a trivial baseline."""
+        """Returns the denoising task, which ends with a comparison with a trivial baseline."""
         from transformer_jax.recipes.tasks.denoising_task import denoising
 
         task = denoising(
@@ -139,8 +139,8 @@ def score(
 ) -> dict[str, dict[str, float]]:
     """Prints and returns the loss of a model on the test texts, or else on validation texts.
 
-    Next to it is ``unigram_loss``, the loss of the frequencies of tokens in targets of training,
-    which needs no source.
+    The baseline ``unigram_loss`` is the loss under the token frequencies in training targets,
+    without the source.
     """
     from transformer_jax.models.partition import merging
     from transformer_jax.parallel.inference import MeshProgram
@@ -174,7 +174,7 @@ def score(
 
 
 def _unigram(plan: DenoisingPlan, vocab: int) -> Float64[np.ndarray, " V"]:
-    """Returns log-probabilities of tokens by their counts in targets, each plus one."""
+    """Returns log-probabilities of tokens by their counts in targets, with add-one smoothing."""
     counts = np.zeros(vocab, np.int64)
     for step in range(plan.steps_per_epoch):
         counts += np.bincount(_targets(plan.make(plan.batch(step))), minlength=vocab)
@@ -191,7 +191,7 @@ def _targets(batch: "Batch") -> Int[np.ndarray, " tokens"]:
 
 
 def _table(scores: dict[str, dict[str, float]]) -> str:
-    """Returns a table with a row for each text: the model next to a trivial baseline."""
+    """Returns a table with a row per text: the model and a trivial baseline."""
     from transformer_jax.recipes.tasks.scores import aligned
 
     rows = [["text", "loss", "perplexity", "unigram loss", "unigram perplexity"]]
@@ -216,7 +216,7 @@ def _adamw(peak: float, warmup: int | None) -> OptimizerConfig:
 
 
 def _mini(model: TransformerConfig, noise: NoiseConfig) -> DenoisingRun:
-    """A run of a small model whose length follows from the size of the text."""
+    """Returns a run of a small model whose duration depends on the size of the text."""
     return DenoisingRun(
         model=model,
         tokenizer=TokenizerConfig(vocab_size=None),
@@ -227,7 +227,7 @@ def _mini(model: TransformerConfig, noise: NoiseConfig) -> DenoisingRun:
     )
 
 
-# Pre-norm needs no long warmup, which a run of minutes has no time for.
+# Pre-norm does not need a long warmup, for which a run of minutes has no time.
 _BART_MINI = TransformerConfig(
     d_model=256,
     encoder_layers=3,
@@ -247,7 +247,7 @@ _T5_MINI = TransformerConfig(
     scores=ScoreConfig(scale=1.0),
     feed_forward=FeedForwardConfig(d_ff=1024, bias=False),
     norm=NormConfig(kind="rms", placement="pre", eps=1e-6),
-    # An untied head, as in T5 1.1: with a tied table a small model learns late.
+    # An untied head, as in T5 1.1: with a tied table, a small model learns more slowly.
     head=HeadConfig(tie_word_embeddings=False),
 )
 

@@ -1,4 +1,4 @@
-"""Texts of directions to evaluate: named files, or the test pairs of a run."""
+"""Texts to evaluate directions on: named files, or the test pairs of a run."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ class DirectionTexts:
     """The texts of an evaluation.
 
     Attributes:
-        pairs: Test texts of directions, which serve the opposite directions too.
-        parallel: Test sentences by language, line by line translations of each other, for further
+        pairs: Test texts by direction, also used for the opposite directions.
+        parallel: Test sentences by language, translations of each other line by line, for further
             directions.
         training: Training texts by language.
     """
@@ -31,7 +31,7 @@ class DirectionTexts:
     training: Mapping[str, list[str]]
 
     def find(self, direction: Direction) -> Sides | None:
-        """Returns the sources and references of a direction, or None if there are none."""
+        """Returns the sources and references of a direction, or None."""
         if direction in self.pairs:
             return self.pairs[direction]
         opposite = Direction(direction.target, direction.source)
@@ -49,8 +49,7 @@ class DirectionTexts:
         found = self.find(direction)
         if found is None:
             raise DataError(
-                f"--directions {direction}: there is no test text of this direction: give it, "
-                f"--data.pairs {direction}=FILE"
+                f"--directions {direction}: no test text: give --data.pairs {direction}=FILE"
             )
         return found
 
@@ -59,9 +58,9 @@ def open_direction_texts(run: Any, given: Mapping[str, Pairs]) -> DirectionTexts
     """Returns the texts of an evaluation.
 
     Args:
-        run: The settings of a run, whose data are read.
-        given: Pairs to evaluate on. Without them, the test pairs of the run are used; with them,
-            its data need not be there.
+        run: The settings of the run whose data are read.
+        given: Pairs to evaluate on, for which the run's data need not exist; None is the test pairs
+            of the run.
 
     Raises:
         DataError: The run's data cannot be read.
@@ -71,9 +70,9 @@ def open_direction_texts(run: Any, given: Mapping[str, Pairs]) -> DirectionTexts
     except (ConfigError, DataError) as error:
         if isinstance(error, DataError) and not given:
             raise
-        # A ConfigError is that of a model whose training text is unknown, such as a published one.
+        # ConfigError: the training text is unknown, as for a published model.
         why = f": {error}" if isinstance(error, DataError) else ""
-        log(f"no off-target rate, since the training text is not there{why}")
+        log(f"no off-target rate, since the training text is missing{why}")
         return DirectionTexts(_sides(given), {}, {})
     tests, parallel = (given, {}) if given else (splits.tests, parallel_texts(run.data))
     training: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Evaluation of translators of several languages by direction, trained or zero-shot."""
+"""Evaluation of multilingual translators by direction, trained or zero-shot."""
 
 import dataclasses
 import itertools
@@ -24,43 +24,43 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectionFlags", "evaluate_directions"]
 
-# Sentences of two languages, by the target and these languages.
+# Sentences of two languages, by the target language and the two.
 Comparisons = dict[tuple[str, str, str], Sides]
 
-_MOST_COMPARED = 1_000  # sentences of a pair of languages for the similarity of encoder states
+_MOST_COMPARED = 1_000  # sentences per pair of languages for the similarity of encoder states
 
 
 @dataclasses.dataclass(frozen=True)
 class DirectionFlags(Configuration, group="--"):
-    """Flags of the evaluation by direction."""
+    """Flags for the evaluation by direction."""
 
     directions: tuple[str, ...] = ()
-    """Directions such as de-cs en-de, trained or not, on the test pairs of the run or on
+    """Directions such as de-cs en-de, trained or not, evaluated on the test pairs of the run or on
     --data.pairs de-cs=FILE. Each is translated directly and through a pivot language. Scores are
-    sacreBLEU, chrF, exact match, and the off-target rate: the share of translations in another
-    language, as an identifier learned from the training text finds."""
+    sacreBLEU, chrF, exact match, and the off-target rate: the fraction of translations in a wrong
+    language, by an identifier trained on the training text."""
     pivot: str | None = None
     """Pivot language of --directions. None is the first language with training text from the source
     and to the target."""
     supervised: str | None = None
-    """Another run directory, which was trained on --directions, to compare with."""
+    """Run directory of a translator trained on --directions, to compare with."""
     similarity: OutputPath | None = None
-    """Picture file (.png, .svg or .html): similarity of encoder states across the languages of
-    --directions."""
+    """Output file of a picture (.png, .svg or .html): similarity of encoder states across the
+    languages of --directions."""
 
 
 def evaluate_directions(request: Any, directory: "RunDirectory", given: Mapping[str, Pairs]) -> int:
-    """Prints a table of the scores of each direction, and writes the files that are asked for.
+    """Prints a table of the scores of each direction, and writes the requested files.
 
     Args:
-        request: The flags of :class:`DirectionFlags`, and those of the evaluation of a translator.
+        request: The flags of :class:`DirectionFlags` and of the evaluation of a translator.
         directory: Of the run.
-        given: Pairs to evaluate on, instead of the run's test pairs.
+        given: Pairs to evaluate on instead of the run's test pairs.
 
     Raises:
-        ConfigError: The run does not know a language, or cannot go through the pivot; no two
-            languages can be compared.
-        DataError: There is no text of a direction.
+        ConfigError: The run does not know a language or cannot use the pivot, or no two languages
+            can be compared.
+        DataError: A direction has no text.
     """
     from transformer_jax.evaluation.language_identification import train_identifier
     from transformer_jax.recipes.driver import read
@@ -106,7 +106,7 @@ def _read_supervised(path: str, run: Any) -> Any:
     """Returns the settings of the run to compare with.
 
     Raises:
-        ConfigError: Only one of the two runs lower-cases its texts.
+        ConfigError: Only one of the runs lower-cases its texts.
     """
     from transformer_jax.inference.runs import open_directory
     from transformer_jax.recipes.driver import read
@@ -114,8 +114,8 @@ def _read_supervised(path: str, run: Any) -> Any:
     other = read(open_directory(path))
     if other.data.read.lowercase != run.data.read.lowercase:
         raise ConfigError(
-            f"--supervised {path}: its data.read.lowercase is {other.data.read.lowercase}, and "
-            f"that of the run to evaluate {run.data.read.lowercase}: their scores cannot be "
+            f"--supervised {path}: its data.read.lowercase is {other.data.read.lowercase}, but "
+            f"the run to evaluate has {run.data.read.lowercase}: their scores cannot be "
             f"compared"
         )
     return other
@@ -125,14 +125,14 @@ def _languages_of(directory: "RunDirectory") -> LanguageTags:
     languages = directory.load_tokenizer().languages
     if languages is None:
         raise ConfigError(
-            f"--directions: {directory.path} translates in one direction and has no tags of "
-            f"languages: give --source and --target"
+            f"--directions: {directory.path} translates in one direction, without language "
+            f"tags: give --source and --target"
         )
     return languages
 
 
 def _ways(request: Any, languages: LanguageTags, direction: Direction) -> "list[Way]":
-    """Returns the ways to translate a direction: direct, through the pivot, by another run."""
+    """Returns the ways to translate a direction: directly, through the pivot, by another run."""
     from transformer_jax.evaluation.directions import Way, choose_pivot
     from transformer_jax.inference.runs import open_directory
 
@@ -141,12 +141,12 @@ def _ways(request: Any, languages: LanguageTags, direction: Direction) -> "list[
     if (pivot := choose_pivot(languages, direction, request.pivot)) is not None:
         ways.append(pivot)
     elif trained is False:
-        log(f"{direction}: no language is known to have training text of both legs: see --pivot")
+        log(f"{direction}: no pivot with training text for both steps is known: give --pivot")
     if request.supervised is not None:
         others = _languages_of(open_directory(request.supervised))
         if direction not in (others.directions or {direction}):
             raise ConfigError(
-                f"--supervised {request.supervised}: it was not trained on {direction}: it was on "
+                f"--supervised {request.supervised}: was not trained on {direction}, but on "
                 f"{listed(map(str, sorted(others.directions or ())))}"
             )
         ways.append(Way("supervised", request.supervised, True))
@@ -169,7 +169,7 @@ def _score(
     translator: "Translator",
     identify: "LanguageIdentifier | None",
 ) -> "list[DirectionScores]":
-    """Returns the scores of each direction by each way."""
+    """Returns the scores of each direction and way."""
     from transformer_jax.evaluation.directions import score_direction
 
     own = _texts_of(translator, run.data.read.source_prefix)
@@ -211,16 +211,16 @@ def _print(rows: "Sequence[DirectionScores]", identify: "LanguageIdentifier | No
         print("sacreBLEU {}, chrF {}".format(*signatures))
     if identify is not None:
         held_out = plural(identify.held_out, "held-out training text")
-        print(f"identifier: its accuracy on the target language, of {held_out} in all languages")
+        print(f"identifier: accuracy on the target language, of {held_out} in all languages")
 
 
 def _compared(texts: DirectionTexts, tags: LanguageTags, languages: Sequence[str]) -> Comparisons:
-    """Returns the target language, if the encoder reads its tag, and pairs of languages with text.
+    """Returns pairs of languages with text, with the target language if the encoder reads its tag.
 
-    An encoder that reads the tag of the target language is compared for each target.
+    An encoder that reads the tag of the target language is evaluated once per target.
 
     Raises:
-        ConfigError: There is no such pair.
+        ConfigError: There is no pair of languages.
     """
     reads_target = "to" in (*tags.before, *tags.after)
     found: Comparisons = {}
@@ -242,7 +242,7 @@ def _compare(
     translator: "Translator",
     compared: Comparisons,
 ) -> "list[dict[str, Any]]":
-    """Writes the picture of the similarity of encoder states, and returns its figures."""
+    """Writes the picture of the similarity of encoder states, and returns the values."""
     from transformer_jax.evaluation.similarity import parallel_similarity
     from transformer_jax.inference.encoder_means import EncoderMeans
     from transformer_jax.visual.language_similarity import plot_similarity
@@ -266,6 +266,6 @@ def _compare(
 
 
 def _without_empty(sides: Sides) -> Sides:
-    """Returns the sentences of two languages without pairs that have an empty one."""
+    """Returns the sentences of two languages without pairs with an empty sentence."""
     kept = [pair for pair in zip(*sides, strict=True) if all(pair)]
     return [first for first, _ in kept], [second for _, second in kept]

@@ -1,4 +1,4 @@
-"""The common work of recipes: a run is created, read and trained."""
+"""The common work of recipes: creates, reads and trains runs."""
 
 import dataclasses
 import functools
@@ -55,7 +55,7 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
         named: The settings before flags changed them.
 
     Raises:
-        ConfigError: Settings do not fit each other, the start, the devices or the data.
+        ConfigError: Settings do not match each other, the start, the devices or the data.
     """
     recipe = get_recipe(run.recipe)
     start, vocab_given = None, False
@@ -101,16 +101,15 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
 
 
 def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
-    """Returns the run with the settings that follow from its start, and the start."""
-    if isinstance(
-        run.training, ExampleBatches
-    ):  # the number of rows is the user's, and is not rounded
+    """Returns the run with the settings derived from its start, and the start."""
+    if isinstance(run.training, ExampleBatches):  # the user's number of rows is not rounded
         checks.check_rows(run)
     group, start = start_config(run), None
     if group.init_from is not None:
         if not recipe.starts:
             raise ConfigError(
-                f"{group.prefix}init_from: {recipe.title} starts from no other model: leave it out"
+                f"{group.prefix}init_from: {recipe.title} cannot start from another model: "
+                f"leave it out"
             )
         start = load_pretrained(group.init_from, recipe.starts)
         run = start.settings(run, named, recipe.start_model(run, start))
@@ -120,7 +119,7 @@ def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
             f"model to start from"
         )
     run = recipe.prepare(run, named, start)
-    if start is not None:  # it counts tokens that the recipe has added
+    if start is not None:  # counts tokens added by the recipe
         check_layers(recipe.in_layers(run), start)
     return checks.checked(run, named, start), start
 
@@ -132,7 +131,7 @@ def read(directory: RunDirectory) -> Any:
     """Returns the settings of the run of a directory.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged, or of no recipe.
+        CheckpointError: ``config.json`` is damaged, or belongs to no recipe.
     """
     recipe = recipe_of(directory)
     try:
@@ -155,10 +154,10 @@ def reset_derived(run: Any) -> Any:
 
 
 def load_tokenizer(run: Any, directory: RunDirectory) -> Any:
-    """Returns the tokenizer of a run; None if its recipe reads no text.
+    """Returns the tokenizer of a run; None if the recipe reads no text.
 
     Raises:
-        CheckpointError: It has more tokens than the model's vocabulary.
+        CheckpointError: The tokenizer has more tokens than the model.
     """
     if not get_recipe(run.recipe).reads_text:
         return None
@@ -166,7 +165,7 @@ def load_tokenizer(run: Any, directory: RunDirectory) -> Any:
     if tokenizer.vocab_size > run.model.vocab_size:
         raise CheckpointError(
             f"{directory.tokenizer}: has {plural(tokenizer.vocab_size, 'token')}, but the model "
-            f"{run.model.vocab_size}: it belongs to another run"
+            f"has {run.model.vocab_size}: it belongs to another run"
         )
     return tokenizer
 
@@ -175,19 +174,19 @@ def load_tokenizer(run: Any, directory: RunDirectory) -> Any:
 
 
 def train(run: Any, directory: RunDirectory, data: Any) -> int:
-    """Trains a run to its end, and writes its results."""
+    """Trains a run to the end, and writes its results."""
     recipe = get_recipe(run.recipe)
     return recipe.train(run, directory, data, functools.partial(fit, recipe))
 
 
 def make_task(run: Any, directory: RunDirectory, tokenizer: Any, data: Any) -> Task:
-    """Returns the task of a run, with its start, its trained parameters and its settings."""
+    """Returns the task of a run, with its start, trained parameters and settings."""
     recipe = get_recipe(run.recipe)
     return with_start(recipe.make_task(run, directory, tokenizer, data), run, tokenizer)
 
 
 def with_start(task: Task, run: Any, tokenizer: Any) -> Task:
-    """Returns a task with the start of a run, its trained parameters and its settings."""
+    """Adds the start of a run, its trained parameters and settings to a task."""
     recipe = get_recipe(run.recipe)
     initial = initial_of(run, recipe.starts, tokenizer)
     has_partition = task.partition is not EVERYTHING  # such as with a frozen reference
@@ -200,7 +199,7 @@ def with_start(task: Task, run: Any, tokenizer: Any) -> Task:
 
 
 def make_trainer(run: Any, directory: RunDirectory, task: Task) -> Trainer:
-    """Returns the trainer of a run whose settings all have values."""
+    """Returns the trainer of a run with complete settings."""
     training = run.training
     return Trainer(
         task,
@@ -216,13 +215,13 @@ def make_trainer(run: Any, directory: RunDirectory, task: Task) -> Trainer:
 
 
 def evaluate(request: Any, directory: RunDirectory) -> int:
-    """Prints what ``evaluate`` reports of a run, and returns the exit code."""
-    with allowing(unknown=True):  # texts of scores that have unknown words are scored
+    """Evaluates a run, prints the results, and returns the exit code."""
+    with allowing(unknown=True):  # score texts even if they have unknown words
         return recipe_of(directory).evaluate(request, directory)
 
 
 def fit(recipe: Recipe, run: Any, directory: RunDirectory, data: Any) -> int:
-    """Trains a run with steps from its newest checkpoint, or from step 0, and writes results.
+    """Trains a run from its newest checkpoint, or from step 0, and writes results.
 
     Args:
         recipe: The kind of training.
@@ -242,13 +241,13 @@ def fit(recipe: Recipe, run: Any, directory: RunDirectory, data: Any) -> int:
     if run != unsized:
         log(f"from the data: {changed_settings(unsized, run)}")
     steps = run.training.steps or run.training.epochs * per_epoch
-    if latest_manifest(directory.path) is None:  # earlier code began runs whose warmup is longer
+    if latest_manifest(directory.path) is None:  # earlier versions allowed a longer warmup
         check_warmup(run.optimizer.schedule, steps)
     trainer = make_trainer(run, directory, task)
     _log_summary(recipe, trainer, run, steps)
     advise(run.model.compute, trainer.on.devices.flat[0].platform, multiplies_bfloat16())
     keep_learned(directory, task)
-    # The texts of scores at the end are no reason to lose the model.
+    # Bad test texts at the end must not lose the trained model.
     with allowing(unknown=True):
         trainer.fit(steps=steps)
     if is_main_process():
@@ -257,7 +256,7 @@ def fit(recipe: Recipe, run: Any, directory: RunDirectory, data: Any) -> int:
 
 
 def _log_summary(recipe: Recipe, trainer: Trainer, run: Any, steps: int) -> None:
-    """Logs a line about the model and the batches of a run."""
+    """Logs a summary line about the model and the batches of a run."""
     plan = trainer.task.train.plan
     log(
         f"model: {trainer.num_parameters / 1e6:.2f} M parameters{_trained(trainer)}; "
@@ -267,7 +266,7 @@ def _log_summary(recipe: Recipe, trainer: Trainer, run: Any, steps: int) -> None
 
 
 def _trained(trainer: Trainer) -> str:
-    """Returns the number of trained parameters, if some are frozen."""
+    """Returns the number of trained parameters as text; empty if all are trained."""
     if trainer.task.partition is EVERYTHING:
         return ""
     count = trainer.num_trained
@@ -275,9 +274,9 @@ def _trained(trainer: Trainer) -> str:
 
 
 def keep_learned(directory: RunDirectory, task: Task) -> None:
-    """Writes the settings that follow from the data to ``config.json``.
+    """Writes the settings derived from the data to ``config.json``.
 
-    This comes before any checkpoint. Flags of a resumed run are not written.
+    Called before any checkpoint is saved. Flags of a resumed run are not written.
     """
     if is_main_process() and latest_manifest(directory.path) is None:
         recipe = recipe_of(directory)
@@ -294,10 +293,10 @@ def advise(compute: ComputeConfig, platform: str, fast: bool | None) -> None:
     Args:
         compute: Computation settings of the model.
         platform: Platform of the devices.
-        fast: Whether the CPU has units for bfloat16 matrices; None if unknown.
+        fast: Whether the CPU has bfloat16 matrix units; None if unknown.
     """
     if compute.dtype == "bfloat16" and platform == "cpu" and fast is False:
         log(
             "warning: this CPU has no amx_bf16, so bfloat16 (model.compute.dtype in config.json) "
-            "trains more slowly than float32: begin a run with --model.compute.dtype float32"
+            "is slower than float32: start a run with --model.compute.dtype float32"
         )

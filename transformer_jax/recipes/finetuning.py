@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ExampleTokens", "FinetuneRun", "Finetuning", "TaskConfig"]
 
-_LABELS = 2  # of a plan, as labels are in the data: they hardly change the size of a program
+_LABELS = 2  # for plans, which read no data; the number hardly matters
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig(StartConfig, group="task"):
-    """The task of labeled examples, and the initialization."""
+    """The task of labeled examples, and the start."""
 
-    kind: LabeledTask = "classify"  # what labels are of
-    max_length: Annotated[int, Range(8)] = 128  # most tokens of an example, with [CLS] and [SEP]
-    doc_stride: Count = 64  # qa: tokens that windows over a long context share
-    labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
-    # For decoders: weight of the language-modelling loss, added to the task's loss; None is 0.5
-    # (Radford et al. 2018), or 0 if the output layer is not the embedding table.
+    kind: LabeledTask = "classify"  # kind of labels
+    max_length: Annotated[int, Range(8)] = 128  # maximum tokens of an example, with [CLS] and [SEP]
+    doc_stride: Count = 64  # qa: overlap of windows over a long context, in tokens
+    labels: tuple[str, ...] = ()  # names of the labels, in order; read from the training file
+    # For decoders: weight of the language-modelling loss, added to the loss of the task; None is
+    # 0.5 (Radford et al. 2018), or 0 if the output layer is not the embedding table.
     lm_loss_weight: NotNegative | None = None
 
     prefix: ClassVar[str] = "task."
@@ -63,15 +63,15 @@ class TaskConfig(StartConfig, group="task"):
 
 @dataclasses.dataclass(frozen=True)
 class ExampleTokens(TokenBatches):
-    """Training settings: duration, batches of examples of so many tokens, seed."""
+    """Training settings: duration, tokens per batch, seed."""
 
     epochs: Count | None = 3  # passes over the examples
-    max_tokens: Count = 1024  # most tokens of a batch, padding included, over all devices
+    max_tokens: Count = 1024  # maximum number of tokens per batch, with padding, over all devices
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneRun(Adapted, Trained):
-    """One run of an encoder or a decoder on labeled examples."""
+    """One fine-tuning run of an encoder or a decoder on labeled examples."""
 
     task: TaskConfig = TaskConfig()
     model: TransformerConfig = bert(128, 2, vocab_size=8000, max_length=512)
@@ -82,14 +82,14 @@ class FinetuneRun(Adapted, Trained):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateTask(Configuration, group="--"):
-    """Print the scores of a task on labeled examples."""
+    """Print the metrics of a task on labeled examples."""
 
     data: Annotated[str | None, Flag(also=("data.test",))] = None
-    """A labeled file; None is the test (or else validation) data of the run."""
+    """File of labeled examples; None is the test (or else validation) data of the run."""
 
 
 class Finetuning(Recipe):
-    """Labeled examples, an encoder or a decoder with a head."""
+    """An encoder or a decoder with a head, trained on labeled examples."""
 
     name = "finetuning"
     title = "a fine-tuned model"
@@ -105,14 +105,14 @@ class Finetuning(Recipe):
         return with_defaults(_NAMED)
 
     def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start; a decoder loses its language-modelling head."""
+        """Returns the model of the start; for a decoder, without the language-modelling head."""
         if not start.model.decoder_layers:
             return None
         head = dataclasses.replace(start.model.head, tie_word_embeddings=True, bias=False)
         return dataclasses.replace(start.model, head=head)
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the tokens and the loss of a decoder, if its start is one."""
+        """Returns the run with a decoder's special tokens and loss, if it starts from one."""
         if run.task.labels:
             raise ConfigError("task.labels are read from the training file: leave them out")
         if start is not None and start.model.decoder_layers:
@@ -124,7 +124,7 @@ class Finetuning(Recipe):
             )
         if run.task.lm_loss_weight is not None:
             raise ConfigError(
-                "task.lm_loss_weight is for decoders, and this is an encoder: leave it out"
+                "task.lm_loss_weight is for decoders, but this is an encoder: leave it out"
             )
         return run
 
@@ -135,7 +135,7 @@ class Finetuning(Recipe):
         return tuple(f"valid_{name}" for name in MEASURES[run.task.kind])
 
     def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the limit of an example."""
+        """Returns the maximum length of an example."""
         return "task.max_length", run.task.max_length
 
     def open_data(self, run: Any) -> Any:
@@ -143,7 +143,7 @@ class Finetuning(Recipe):
         return open_labeled(run.data, run.task.kind)
 
     def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the labels of its examples, which fit the head of its start."""
+        """Returns the run with the labels of its examples, which must match the start's head."""
         labels = label_names(data, run.task.kind)
         if isinstance(data.train, Questions):
             labels = ("answer",) if all(data.train.answers) else ("answer", "none")
@@ -152,7 +152,7 @@ class Finetuning(Recipe):
         return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
 
     def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns all text of the training examples."""
+        """Returns all texts of the training examples."""
         return _all_texts(data.train)
 
     def special_tokens(self, run: Any) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ class Finetuning(Recipe):
         return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints the scores of a labeled file, or of the data of the run."""
+        """Prints the metrics on a labeled file, or on the data of the run."""
         from transformer_jax.inference.load_run import load
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.labeled import log_texts
@@ -206,7 +206,7 @@ class Finetuning(Recipe):
             splits = self.open_data(run)
             parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
         if not parts:
-            raise ConfigError(f"{request.run}: has no test or validation examples: give --data")
+            raise ConfigError(f"{request.run}: no test or validation examples: give --data")
         model, tokenizer = load(directory.path, request.checkpoint, kind=FINE_TUNED)
         for part in parts.values():
             log_texts(part, tokenizer)
@@ -217,7 +217,7 @@ class Finetuning(Recipe):
         return 0
 
     def family_of(self, fields: Mapping[str, Any]) -> str:
-        """Returns the family by the stack of the model."""
+        """Returns the family: encoder or decoder."""
         return "encoder-task" if fields["model"].get("encoder_layers") else "decoder-task"
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
@@ -240,7 +240,7 @@ class Finetuning(Recipe):
         return Parts(model, objective, objective, shapes, partition, scored=0.0)
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
-        """Returns a function of the task."""
+        """Returns a function from texts to results of the task."""
         from transformer_jax.inference import texts
         from transformer_jax.inference.runs import open_directory
 
@@ -263,21 +263,21 @@ class Finetuning(Recipe):
 
 
 def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:
-    """The run with the special tokens and the loss of a decoder (Radford et al. 2018)."""
+    """Returns the run with the special tokens and the loss of a decoder (Radford et al. 2018)."""
     task = run.task
     if task.kind not in ("classify", "pair", "regress"):
         raise ConfigError(
-            f"task.kind is {task.kind}: a decoder sees nothing behind a word: start from an encoder"
+            f"task.kind is {task.kind}: a decoder sees no words to the right: start from an encoder"
         )
     tied = start.model.head.tie_word_embeddings and not start.model.head.bias
     weight = task.lm_loss_weight
     if weight and not tied:
         raise ConfigError(
-            f"task.lm_loss_weight is {weight}: a classifier keeps no output layer, and that of "
-            f"{task.init_from} is not its embedding table: leave it out"
+            f"task.lm_loss_weight is {weight}: a classifier has no output layer, and the output "
+            f"layer of {task.init_from} is not its embedding table: leave it out"
         )
     if weight is None:
-        # A classifier has no output layer that shows it; its run checked it.
+        # A classifier has no output layer to check; its own run checked it.
         before = task_of(start.directory) if start.family in FINE_TUNED else {}
         weight = before.get("lm_loss_weight", 0.5) if tied else 0.0
     from transformer_jax.data.examples import DECODER_TOKENS
@@ -291,7 +291,7 @@ def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:
 
 
 def _check_labels(run: FinetuneRun, start: "Initial", labels: int) -> None:
-    """Refuses the head of a fine-tuned start for another number of labels."""
+    """Refuses a start whose head has a different number of labels."""
 
     def outputs(kind: str, labels: int) -> int:
         return {"regress": 1, "qa": 2}.get(kind, labels)
@@ -309,7 +309,7 @@ def _check_labels(run: FinetuneRun, start: "Initial", labels: int) -> None:
 
 
 def _all_texts(part: "Labeled") -> list[str]:
-    """All text of the examples, to train a tokenizer."""
+    """Yields all texts of the examples, to train a tokenizer."""
     if isinstance(part, Tagged):
         return [" ".join(words) for words in part.words]
     if isinstance(part, Questions):
@@ -318,7 +318,7 @@ def _all_texts(part: "Labeled") -> list[str]:
 
 
 def _predictor(model: tuple[Any, Any], tokenizer: "Tokenizer", run: FinetuneRun) -> "TaskRunner":
-    """Returns a function from texts to labels, by a model of the run."""
+    """Returns a function from texts to labels with a model of the run."""
     from transformer_jax.data.examples import decoder_template
     from transformer_jax.inference.encoding.task_runner import TaskRunner
 

@@ -24,10 +24,10 @@ from transformer_jax.training.state import abstract_parts
 
 __all__ = ["check_layers", "initial_of", "partition_for", "partition_of", "with_new_tokens"]
 
-# What comes before the first block of a stack, and is frozen with the embeddings.
+# Parameters before the first block of a stack, frozen with the embeddings.
 _ENTRANCE = ("positions", "segments", "embedding_norm", "projection")
-# What comes after the last block: of language models and translators, of labels, of masked tokens.
-# The last is that of recurrent translators.
+# Parameters after the last block: heads of language models and translators, of labels, of masked
+# tokens; the last is for recurrent translators.
 _HEADS = [
     "head/", "labels/", "distilled_labels/", "transform/", "transform_norm/", "next_sentence/",
     "decoder/table/",
@@ -36,23 +36,23 @@ _HEADS = [
 # Parameters that are trained in addition to adapters.
 _NEW_HEADS = ("labels/", "pooler/", "value/")
 
-# What stands before the first block of an encoder, beside the entrance of the stack.
+# Parameters before the first block of an encoder, outside the stack.
 _TABLES = (
     "embedding/", "class_embedding/", "distillation_embedding/", "convolutions/",
 )  # fmt: skip
 
 
 def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
-    """The partition of a run: all parameters, or those that are not frozen, are trainable.
+    """Returns the partition of a run: all parameters that are not frozen are trainable.
 
     - ``embeddings``: the tables of tokens, positions and segments are frozen, with their norms.
-    - ``encoder``, ``decoder``: the stack and its embeddings are frozen, a table that it shares
-      with the other stack or with the output too. What the head has of its own is trained.
-    - a number N: the embeddings and the first N layers, of encoder and decoder alike.
+    - ``encoder``, ``decoder``: the stack and its embeddings are frozen, including a table shared
+      with the other stack or the output. Parameters of the head alone are trained.
+    - a number N: the embeddings and the first N layers, of both encoder and decoder.
 
     Args:
         freeze: One of these, or ``none``.
-        model: The model; needed for ``decoder``, and of recurrent translators.
+        model: The model; needed for ``decoder`` and for recurrent translators.
 
     Example:
         >>> from flax import nnx
@@ -80,7 +80,7 @@ def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
     def trained(path: str) -> bool:
         parts = path.split("/")
         if parts[0] in stacks and parts[1] == "blocks":
-            # Layers of a scanned stack have no numbers; they are frozen by no number above 0.
+            # Layers of a scanned stack have no numbers, so a number above 0 cannot freeze them.
             return not parts[2].isdecimal() or int(parts[2]) >= layers
         return not path.startswith(tables)
 
@@ -88,9 +88,9 @@ def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
 
 
 def _recurrent_parts(freeze: str, model: RecurrentConfig) -> tuple[str, ...]:
-    """Returns the prefixes of the paths of frozen parameters of a recurrent translator."""
+    """Returns the path prefixes of frozen parameters of a recurrent translator."""
     shared = model.embedding.share_encoder_decoder_embeddings
-    table = "decoder/embedding/"  # of both sides, where they share it
+    table = "decoder/embedding/"  # shared by both sides, if they share one
     if freeze in ("encoder", "decoder"):
         return (f"{freeze}/", *(table,) * shared)
     layers = range(0 if freeze == "embeddings" else int(freeze))
@@ -98,16 +98,16 @@ def _recurrent_parts(freeze: str, model: RecurrentConfig) -> tuple[str, ...]:
 
 
 def _layer_names(i: int) -> tuple[str, ...]:
-    """Returns the prefixes of the paths of layer ``i`` of a recurrent translator."""
+    """Returns the path prefixes of layer ``i`` of a recurrent translator."""
     ways = ("encoder/layers/forward", "encoder/layers/backward", "decoder/layers/forward")
     return tuple(f"{way}/{i}/" for way in ways)
 
 
 def partition_for(run: Any, tokenizer: Any) -> Partition:
-    """The partition of a run, by its settings: adapters, or the parameters that are not frozen.
+    """Returns the partition of a run: adapters, or the parameters that are not frozen.
 
-    A new head, of labels with its pooler or of values, is trained in addition to adapters, and so
-    are the rows of ``trainable_tokens`` in frozen tables.
+    With adapters, a new head (of labels with its pooler, or of values) and the rows of
+    ``trainable_tokens`` in frozen tables are also trained.
     """
     tokens = start_config(run).trainable_tokens
     return trainable_tokens(_without_tokens(run), [tokenizer.token_id(token) for token in tokens])
@@ -121,7 +121,7 @@ def _without_tokens(run: Any) -> Partition:
 
 
 def _freezes_table(run: Any) -> bool:
-    """Returns whether some table of tokens is frozen as a whole."""
+    """Returns whether a table of tokens is frozen completely."""
     adapters = getattr(run, "lora", None)
     if adapters is not None and adapters.rank:
         return True
@@ -133,11 +133,11 @@ def _freezes_table(run: Any) -> bool:
 
 
 def with_new_tokens(run: Any, before: Tokenizer, grown: Tokenizer) -> Any:
-    """The run with the tokens that it adds among its ``trainable_tokens``, if a table is frozen.
+    """Adds a run's new tokens to its ``trainable_tokens``, if a table is frozen.
 
     Args:
         run: The settings of a run of any family.
-        before: The tokenizer of what it starts from.
+        before: The tokenizer of the start.
         grown: The tokenizer of the run.
     """
     own = start_config(run)
@@ -150,7 +150,7 @@ def with_new_tokens(run: Any, before: Tokenizer, grown: Tokenizer) -> Any:
 
 
 def _check_adapters(run: Any, stack: str, own: StartConfig) -> None:
-    """Refuses adapters that fit nothing of the model, or that would leave parts untrained."""
+    """Refuses adapters that match no part of the model, or that would leave parts untrained."""
     if isinstance(run.model, RecurrentConfig):
         raise ConfigError(
             f"lora.rank is {run.lora.rank}: adapters are for Transformers, and {own.init_from} is "
@@ -163,7 +163,7 @@ def _check_adapters(run: Any, stack: str, own: StartConfig) -> None:
         )
     both = run.model.encoder_layers, run.model.decoder_layers
     kind: Any = "encoder-decoder" if all(both) else "decoder" if both[1] else "encoder"
-    compute = dataclasses.replace(run.model.compute, dtype="float32")  # it may not be known yet
+    compute = dataclasses.replace(run.model.compute, dtype="float32")  # may be unknown yet
     config = dataclasses.replace(run.model, compute=compute)
     abstract_parts(lambda: make_model(kind, config, rngs=nnx.Rngs(0)), _without_tokens(run))
 
@@ -173,11 +173,11 @@ def _shares_tables(model: ModelConfig) -> bool:
 
 
 def check_layers(run: Any, start: Initial) -> None:
-    """Refuses settings about layers that the model of a run does not have, or never trains.
+    """Refuses settings about layers that the model of a run does not have or would never train.
 
     Args:
         run: The settings, with the model of the start.
-        start: What it starts from.
+        start: The start of the run.
 
     Raises:
         ConfigError: It names the setting and what is allowed.
@@ -190,7 +190,7 @@ def check_layers(run: Any, start: Initial) -> None:
             f"{prefix}reinit_last is {own.reinit_last}: there are {plural(layers, 'layer')}"
         )
     if freeze in ("encoder", "decoder") and not getattr(model, f"{freeze}_layers"):
-        raise ConfigError(f"{prefix}freeze is {freeze}: the model of {own.init_from} has none")
+        raise ConfigError(f"{prefix}freeze is {freeze}: {own.init_from} has no such part")
     both = min(model.encoder_layers or layers, model.decoder_layers or layers)
     if freeze.isdecimal() and int(freeze) > both:
         raise ConfigError(f"{prefix}freeze is {freeze}: there are {plural(both, 'layer')}")
@@ -207,8 +207,8 @@ def check_layers(run: Any, start: Initial) -> None:
     kept = layers if freeze == stack else int(freeze) if freeze.isdecimal() else 0
     if kept + own.reinit_last > layers:
         raise ConfigError(
-            f"{prefix}freeze is {freeze} and {prefix}reinit_last {own.reinit_last}: layers drawn "
-            f"anew would never be trained"
+            f"{prefix}freeze is {freeze} and {prefix}reinit_last {own.reinit_last}: reinitialized "
+            f"layers would never be trained"
         )
     adapters = getattr(run, "lora", None)
     if adapters is not None and adapters.rank:
@@ -218,15 +218,15 @@ def check_layers(run: Any, start: Initial) -> None:
         _check_tokens_like(run, start)
     elif own.trainable_tokens or own.tokens_like:
         given = "trainable_tokens" if own.trainable_tokens else "tokens_like"
-        raise ConfigError(f"{prefix}{given} is given, and this run reads no text: leave it out")
+        raise ConfigError(f"{prefix}{given} is given, but this run reads no text: leave it out")
     if own.reinit_head:
         _check_head(run, start)
-    if stack == "encoder" or _has_labels(run):  # whose head is new, or beside it
+    if stack == "encoder" or _has_labels(run):  # the head is new, or separate
         return
     if own.reinit_head and model.head.tie_word_embeddings:
         raise ConfigError(
             "reinit_head: the output layer of this model is its embedding table: add "
-            "--model.head.no-tie-word-embeddings, which gives it a new table, or leave it out"
+            "--model.head.no-tie-word-embeddings, for a new table, or leave it out"
         )
     added = (*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens)
     if not own.trainable_tokens and all(has_token(start.tokenizer, one) for one in added):
@@ -234,7 +234,7 @@ def check_layers(run: Any, start: Initial) -> None:
 
 
 def _check_trainable_tokens(run: Any, start: Initial) -> None:
-    """Refuses tokens that do not exist, or whose whole table is trained."""
+    """Refuses tokens that do not exist, or whose table is trained completely."""
     own, tokenizer = start_config(run), run.tokenizer
     setting = f"{own.prefix}trainable_tokens"
     for token in own.trainable_tokens:
@@ -246,20 +246,20 @@ def _check_trainable_tokens(run: Any, start: Initial) -> None:
             )
     if own.trainable_tokens and not _freezes_table(run):
         raise ConfigError(
-            f"{setting} is {', '.join(own.trainable_tokens)}: the rows of all tokens are trained: "
+            f"{setting} is {', '.join(own.trainable_tokens)}: all token rows are trained anyway: "
             f"leave it out, or add --lora.rank 8 or --{own.prefix}freeze embeddings"
         )
 
 
 def _check_tokens_like(run: Any, start: Initial) -> None:
-    """Refuses rows that start as those of a token that does not exist, or of no new token."""
+    """Refuses pairs of ``tokens_like`` with an unknown old token or a known new token."""
     own, languages = start_config(run), start.tokenizer.languages
     setting = f"{own.prefix}tokens_like"
     added = {*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens}
     pairs = _pairs(own)
     for pair, (new, old) in zip(own.tokens_like, pairs, strict=True):
         if not new or not old:
-            raise ConfigError(f"{setting}: {pair!r} is no NEW=OLD, such as xxx_Latn=deu_Latn")
+            raise ConfigError(f"{setting}: {pair!r} is not NEW=OLD, such as xxx_Latn=deu_Latn")
         if not has_token(start.tokenizer, _token(start.tokenizer, old)):
             raise ConfigError(f"{setting}: {own.init_from} has no token {old!r}")
         tag = languages.token(new) if languages else new
@@ -268,7 +268,7 @@ def _check_tokens_like(run: Any, start: Initial) -> None:
             raise ConfigError(f"{setting}: {own.init_from} has {new!r} already: leave it out")
         if token not in added:
             raise ConfigError(
-                f"{setting}: {new!r} is no new token of this run: add it with "
+                f"{setting}: {new!r} is not a new token of this run: add it with "
                 f"--tokenizer.add-tokens, or as a language of --data.pairs"
             )
         if [name for name, _ in pairs].count(new) > 1:
@@ -281,16 +281,16 @@ def _has_labels(run: Any) -> bool:
 
 
 def _check_head(run: Any, start: Initial) -> None:
-    """Refuses to draw a head anew that is new anyway, as the start has none of its kind."""
+    """Refuses to reinitialize a head that is new anyway, since the start has none of its kind."""
     own = start_config(run)
     labels = _has_labels(run)
     if not labels and _top_stack(start) == "decoder":
-        return  # that of the tokens
+        return  # the table of the tokens
     parts = ("labels/",) if labels else tuple(_HEADS)
     state = nnx.to_pure_dict(nnx.state(abstract_model(start.directory, start.model)))
     if not any(name.startswith(parts) for name in flatten_dict(state)):
         raise ConfigError(
-            f"{own.prefix}reinit_head: {own.init_from} has no head for this run, so that it is new "
+            f"{own.prefix}reinit_head: {own.init_from} has no head for this run, so it is new "
             f"anyway: leave it out"
         )
 
@@ -301,25 +301,26 @@ def _check_anything_is_trained(model: ModelConfig, own: StartConfig) -> None:
     tree = {name: {"": name} for name in names}
     if not partition_of(own.freeze, model).split(tree, nnx.Rngs(0))[0]:
         raise ConfigError(
-            f"freeze is {own.freeze}: nothing is left to train, as the output of this model is its "
-            f"embedding table: freeze less"
+            f"freeze is {own.freeze}: nothing is left to train, since the output of this model is "
+            f"its embedding table: freeze less"
         )
 
 
 def _top_stack(start: Initial) -> str:
-    """The stack whose last layers are those next to the output, of what a run starts from."""
+    """Returns the stack of a start that is followed by the output."""
     return "encoder" if start.family in (*ENCODERS, "image") else "decoder"
 
 
 def initial_of(
     run: Any, families: tuple[str, ...], tokenizer: Tokenizer | None
 ) -> Callable[[Any], Any] | None:
-    """The parameters of step 0 from newly initialized ones; None where a run starts from nothing.
+    """Returns a function from new parameters to those of step 0; None if a run starts from scratch.
 
     Args:
         run: The settings.
-        families: Those that it can start from.
-        tokenizer: Of the run; it may have more tokens than that of the start. None reads no text.
+        families: The families that the run can start from.
+        tokenizer: The tokenizer of the run, which may have more tokens than the start's; None if
+            the run reads no text.
     """
     if start_config(run).init_from is None:
         return None
@@ -333,8 +334,7 @@ def _initial(run: Any, families: tuple[str, ...], tokenizer: Tokenizer | None, p
         start = load_pretrained(own.init_from, families)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{own.prefix}init_from: {error}: a run needs what it starts from until its first "
-            f"checkpoint"
+            f"{own.prefix}init_from: {error}: a run needs its start until its first checkpoint"
         ) from None
     stack = _top_stack(start)
     layers = getattr(run.model, f"{stack}_layers")
@@ -353,12 +353,12 @@ def _initial(run: Any, families: tuple[str, ...], tokenizer: Tokenizer | None, p
 
 
 def _pairs(own: StartConfig) -> list[tuple[str, str]]:
-    """Returns the names of ``tokens_like``: a new token, and the one that it starts as."""
+    """Returns the pairs of ``tokens_like``: a new token, and the token to initialize it from."""
     return [(new, old) for new, _, old in (pair.rpartition("=") for pair in own.tokens_like)]
 
 
 def _token(tokenizer: Tokenizer, name: str) -> str:
-    """Returns the token of a name, which may be a language."""
+    """Returns the token of a name, which may be a language code."""
     languages = tokenizer.languages
     named = languages is not None and name in languages.tags
     return tokenizer.name(languages.tags[name]) if languages and named else name

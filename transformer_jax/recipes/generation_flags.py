@@ -16,29 +16,29 @@ __all__ = ["LanguageFlags", "generation_flags"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageFlags(Configuration, group="--"):
-    """The flags of commands that use a translator of several languages."""
+    """The flags of commands that use a multilingual translator."""
 
     from_language: Annotated[str | None, Flag("from")] = None
-    """Language of the text, for a translator of several languages."""
+    """Language of the text, for a multilingual translator."""
     to: str | None = None
-    """Language of the translations, for a translator of several languages."""
+    """Language of the translations, for a multilingual translator."""
 
     @property
     def direction(self) -> Direction:
-        """The languages that the flags name."""
+        """Returns the direction that the flags name."""
         return Direction(self.from_language, self.to)
 
 
 def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
-    """Returns a base class of commands that have flags of a :class:`.GenerationConfig`.
+    """Returns a base class for commands with flags for a :class:`.GenerationConfig`.
 
-    An absent flag is None, which leaves the usual value. The base class has a method
-    ``generation``, which returns the configuration of the flags.
+    An absent flag is None, for the default value. The method ``generation`` of the base class
+    returns the configuration.
 
     Args:
         usual: The configuration without flags.
-        *names: Names of its settings that are flags.
-        **notes: What None means, by name, where it is not the usual value.
+        *names: Settings that become flags.
+        **notes: The meaning of None, by name, if it is not the default value.
 
     Example:
         >>> flags = generation_flags(GenerationConfig(num_beams=4), "num_beams", "top_k")

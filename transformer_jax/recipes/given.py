@@ -1,4 +1,4 @@
-"""Settings that a command gave, told from those of a named run."""
+"""Settings given by a command, as opposed to the settings of a named run."""
 
 import contextlib
 import contextvars
@@ -13,7 +13,7 @@ __all__ = ["normalization_of", "settings_given", "was_given", "with_normalizatio
 
 Kind = TypeVar("Kind", bound=Any)
 
-# Settings that a command gave, even if they equal the named run's.
+# Settings given by the command, even if equal to the named run's.
 _given: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
     "given", default=frozenset()
 )
@@ -21,7 +21,7 @@ _given: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def settings_given(names: frozenset[str]) -> Iterator[None]:
-    """Context of a command that gave these settings: they are kept by :func:`was_given`."""
+    """Context manager: records the settings given by a command, for :func:`was_given`."""
     token = _given.set(names)
     try:
         yield
@@ -41,33 +41,33 @@ def was_given(name: str) -> bool:
 
 
 def normalization_of(run: Any) -> TextNormalization:
-    """Returns how a run normalizes its texts: ``nfc`` if its data has no ``read.normalization``."""
+    """Returns the text normalization of a run: ``nfc`` if its data have no such setting."""
     normalization: TextNormalization = getattr(_read(run), "normalization", "nfc")
     return normalization
 
 
 def _read(run: Any) -> Any:
-    """The settings of reading text; None of data that have none, such as pictures."""
+    """Returns the settings of reading text; None for data without them, such as pictures."""
     return getattr(run.data, "read", None)
 
 
 def with_normalization(run: Kind, own: TextNormalization) -> Kind:
-    """Returns the run with text as its tokenizer normalizes it.
+    """Returns the run with the text normalization of its tokenizer.
 
     Args:
-        run: The settings of a run whose tokenizer is there already.
-        own: The normalization of that tokenizer.
+        run: The settings of a run with an existing tokenizer.
+        own: The normalization of the tokenizer.
 
     Raises:
-        ConfigError: The command gave another one.
+        ConfigError: The command gave a different normalization.
     """
     read = _read(run)
     if read is None:
         return run
     if was_given("data.read.normalization") and read.normalization != own:
         raise ConfigError(
-            f"data.read.normalization is {read.normalization}, but the tokenizer that the run is "
-            f"given has {own}: leave it out"
+            f"data.read.normalization is {read.normalization}, but the given tokenizer has "
+            f"{own}: leave it out"
         )
     data = dataclasses.replace(run.data, read=dataclasses.replace(read, normalization=own))
     made: Kind = dataclasses.replace(run, data=data)

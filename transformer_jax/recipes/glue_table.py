@@ -1,4 +1,4 @@
-"""Runs on GLUE's tasks as a row of its table: ``encoder_only glue``."""
+"""GLUE's table, with runs on its tasks as a row: ``encoder_only glue``."""
 
 from collections.abc import Sequence
 
@@ -13,15 +13,15 @@ __all__ = ["glue"]
 def glue(pairs: Sequence[str]) -> str:
     """Returns the published rows (Devlin et al. 2019, table 1) and a row of runs, in percent.
 
-    The column of a run is its score on its validation examples; the published rows are
-    of GLUE's hidden test sets. The average is over all nine columns, and absent if one is.
+    Runs are scored on their validation examples, the published rows on GLUE's hidden test sets. The
+    average is over all nine columns, and missing if any of them is.
 
     Args:
         pairs: ``COLUMN=RUN``, such as ``SST-2=runs/sst``.
 
     Raises:
-        ConfigError: The column is unknown, or has no run.
-        DataError: A run has no score of that task.
+        ConfigError: A column is unknown, or has no run.
+        DataError: A run has no score for the task.
     """
     ours = {}
     for pair in pairs:
@@ -48,7 +48,7 @@ def _score(column: str, path: str) -> float:
     measure = task.metrics[0]
     if not isinstance(scores.get(measure), int | float):
         raise DataError(
-            f"{path}: has no {measure} on validation examples, which is what {column} is known by: "
+            f"{path}: has no {measure} on validation examples, the metric of {column}: "
             f"is it the run of another task, or not finished?"
         )
     return float(scores[measure])

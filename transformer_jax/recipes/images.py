@@ -1,4 +1,4 @@
-"""Image classifiers, which are Vision Transformers: ``train vit``."""
+"""Image classification with Vision Transformers: ``train vit``."""
 
 import dataclasses
 import functools
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ImageRun", "Images"]
 
-_LABELS = 1000  # of a plan, as ImageNet has
+_LABELS = 1000  # for plans, as in ImageNet
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageBatches(ExampleBatches):
-    """Training settings: duration, batches of so many pictures, seed."""
+    """Training settings: duration, number of pictures per batch, seed."""
 
-    batch_size: Count = 128  # pictures of a batch, over all devices
-    label_smoothing: Rate = 0.0  # probability that is spread over all labels
+    batch_size: Count = 128  # pictures per batch, over all devices
+    label_smoothing: Rate = 0.0  # probability spread over all labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +62,12 @@ class EvaluateImages(Configuration, group="--"):
     """Print accuracy, top-5 accuracy and macro-F1 of labeled pictures."""
 
     data: Annotated[str | None, Flag("data.images", also=("data.test",))] = None
-    """A folder, table or array of labeled pictures; None is the test (or else validation) pictures
-    of the run."""
+    """Folder, table or array of labeled pictures; None is the test (or else validation) pictures of
+    the run."""
 
 
 class Images(Recipe):
-    """Pictures, a Vision Transformer."""
+    """A Vision Transformer, trained on labeled pictures."""
 
     name = "images"
     title = "an image model"
@@ -86,7 +86,7 @@ class Images(Recipe):
         return with_defaults(_NAMED)
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run that reads pictures as its start does."""
+        """Returns the run with the preprocessing of its start."""
         if run.task.labels:
             raise ConfigError("task.labels are read from the training pictures: leave them out")
         if start is None or run.preprocessing != named.preprocessing:
@@ -99,20 +99,20 @@ class Images(Recipe):
         return dataclasses.replace(run, preprocessing=kept)
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses settings of pictures that do not fit the model."""
+        """Refuses settings of pictures that do not match the model."""
         check_pictures(run, "model")
 
     def open_data(self, run: Any) -> ImageSplits:
-        """Returns the pictures, of which none is decoded yet."""
+        """Returns the pictures, not decoded yet."""
         return open_images(run.data)
 
     def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the labels of its pictures, which fit the head of its start."""
+        """Returns the run with the labels of its pictures, which must match the start's head."""
         from transformer_jax.recipes.tasks.image_task import label_numbers, picture_labels
 
         labels = picture_labels(data)
         for part in data.parts:
-            label_numbers(part, labels)  # refuses unknown ones
+            label_numbers(part, labels)  # refuses unknown labels
         if start is not None and not run.reinit_head:
             labels = _as_in_start(run, start, labels)
         return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
@@ -133,11 +133,11 @@ class Images(Recipe):
         )
 
     def reset_derived(self, run: Any) -> Any:
-        """Returns the run without labels, which come from the training pictures."""
+        """Returns the run without labels, which are read from the training pictures."""
         return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
 
     def batch_tokens(self, run: Any) -> int:
-        """Returns the patches of a batch, with the embeddings before them."""
+        """Returns the number of patches of a batch, including the embeddings before them."""
         return int(run.training.batch_size * run.model.max_length)
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
@@ -155,7 +155,7 @@ class Images(Recipe):
         )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints the scores of labeled pictures, or of those of the run."""
+        """Prints the metrics on labeled pictures, or on the pictures of the run."""
         from transformer_jax.inference.images import ImagePredictor
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.image_task import image_scores, open_stores
@@ -178,13 +178,13 @@ class Images(Recipe):
         return 0
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
-        """Returns a function of pictures."""
+        """Returns a function from pictures to labels or vectors."""
         from transformer_jax.inference.images import ImagePredictor
 
         return ImagePredictor(path, checkpoint)
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
-        """Returns an encoder of images, with a head of labels if it classifies."""
+        """Returns an image encoder, with a classification head if the run has labels."""
         from transformer_jax.models.making import make_model
 
         task = fields.get("task")
@@ -195,10 +195,10 @@ class Images(Recipe):
 
 
 def _as_in_start(run: Any, start: Any, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The labels in the order of the head of a start, which is kept; others fill its free rows.
+    """Returns the labels in the order of the start's head; new labels fill its free rows.
 
     Raises:
-        ConfigError: The head has another number of labels.
+        ConfigError: The head has a different number of labels.
     """
     there = tuple((start.directory.read_config().get("task") or {}).get("labels", ()))
     if not there:
@@ -213,12 +213,12 @@ def _as_in_start(run: Any, start: Any, labels: tuple[str, ...]) -> tuple[str, ..
 
 
 def _cache(run: Any, directory: "RunDirectory") -> Path:
-    """The folder of decoded pictures."""
+    """Returns the folder of decoded pictures."""
     return directory.path / "store" if run.cache is None else Path(run.cache)
 
 
 def _stored_data(directory: "RunDirectory") -> ImageData:
-    """The settings of the data of a run; those of a Hugging Face folder are the usual ones."""
+    """Returns the data settings of a run; the defaults for a Hugging Face folder."""
     from transformer_jax.recipes.driver import read
 
     fields = directory.read_config()
@@ -246,7 +246,7 @@ def _run(
 
 
 def _compact(size: int, channels: int = 3, layers: int = 4, width: int = 128) -> TransformerConfig:
-    """A compact Transformer: two convolutions, sequence pooling, ``d_ff = 2 d_model``."""
+    """Returns a compact Transformer: two convolutions, sequence pooling, ``d_ff = 2 d_model``."""
     plain = vit(
         width, layers, image_size=size, patch_size=4, num_channels=channels,
         stem="convolutions", stem_channels=32, pooling="sequence",

@@ -1,19 +1,18 @@
-"""Starts of runs: the model, tokenizer and parameters of another run, or of a published model.
+"""Starts of runs: the model, tokenizer and parameters of another run or a published model.
 
-A training program offers them in four steps.
+A training program uses a start in four steps:
 
 1. Its settings, or the ``task`` among them, derive from :class:`.StartConfig`.
-2. When a run begins, ``start = load_pretrained(path, families)`` finds what it starts from,
-   ``run = start.settings(run, named)`` takes over its model, and ``start.tokenizer`` is the
-   tokenizer.
+2. When a run begins, ``start = load_pretrained(path, families)`` loads the start,
+   ``run = start.settings(run, named)`` adopts its model, and ``start.tokenizer`` is the tokenizer.
 3. ``check_layers(run, start)`` refuses layers that the model does not have
    (:mod:`transformer_jax.recipes.freezing`).
-4. ``partition=partition_for(run, tokenizer)`` of the ``Task`` is what is trained,
-   ``initial=initial_of(run, families, tokenizer) or task.initial`` the parameters at step 0.
-   Without a start a task has an ``initial`` of its own where word vectors are asked for.
+4. ``partition=partition_for(run, tokenizer)`` of the ``Task`` selects the trained parameters, and
+   ``initial=initial_of(run, families, tokenizer) or task.initial`` computes the parameters at step
+   0. Without a start, a task has its own ``initial`` if word vectors are requested.
 
-Nothing else of the start is needed later: checkpoints hold what is trained, the run holds what is
-frozen once, and ``config.json`` and ``tokenizer.json`` are its own.
+The start is not needed afterwards: checkpoints store trained parameters, the run stores frozen
+parameters once, and has its own ``config.json`` and ``tokenizer.json``.
 """
 
 import dataclasses
@@ -52,14 +51,14 @@ __all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_given", "with
 
 StartedRun = TypeVar("StartedRun", bound=Any)  # the settings of a run of any family
 
-# Parameters with a row for each token; the last ones of recurrent translators.
+# Parameters with a row for each token; the last ones are for recurrent translators.
 _BY_TOKEN = {
     "embedding/table", "decoder_embedding/table", "head/table", "head/bias",
     "encoder/embedding/table", "decoder/embedding/table", "decoder/table/table",
     "text/embedding/table",
 }  # fmt: skip
 
-# What a run of each family starts from, for messages.
+# The start of a run of each family, for messages.
 _WANTED = {
     "image": "an image model",
     "two-tower": f"a model of images and texts: train one, such as with "
@@ -76,17 +75,17 @@ _WANTED = {
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """A trained model whose parameters initialize another run, by name.
+    """A trained model whose parameters initialize another run, matched by name.
 
     Attributes:
-        directory: Where it is.
+        directory: Its folder.
         model: Its configuration.
-        family: One of those of :func:`transformer_jax.inference.runs.family`, or ``recurrent``.
+        family: Its family, see :func:`transformer_jax.inference.runs.family`, or ``recurrent``.
         lowercase: Whether it was trained on lower-cased text.
     """
 
     directory: RunDirectory
-    model: Any  # a TransformerConfig, but of a recurrent translator
+    model: Any  # a TransformerConfig, or a RecurrentConfig
     family: str
     lowercase: bool
 
@@ -97,15 +96,15 @@ class Initial:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """Its tokenizer.
+        """The tokenizer of the start.
 
         Raises:
-            DataError: It has none that can be used.
+            DataError: There is no usable tokenizer.
         """
         return self.directory.load_tokenizer()
 
     def published(self, run: Any) -> dict[str, Any] | None:
-        """Returns the publication record of a run of the whole model; None without one.
+        """Returns the publication record for a run that starts from the complete model, or None.
 
         Args:
             run: The settings of the run, with its model.
@@ -120,39 +119,39 @@ class Initial:
     def settings(
         self, run: StartedRun, named: StartedRun, base: ModelConfig | None = None
     ) -> StartedRun:
-        """The run with the model that it starts from, but for settings that were given.
+        """Returns the run with the model of the start, changed by given settings.
 
         Args:
             run: The settings of a run.
-            named: The settings before flags changed them: what differs was given.
-            base: The model that given settings change; None is that of the start.
+            named: The settings before flags changed them; settings that differ were given.
+            base: The model that given settings change; None is the model of the start.
 
         Raises:
-            ConfigError: A setting that changes sizes, a tokenizer of its own, text in lower case
-                for a model of text with capitals, or a model too large for the devices.
+            ConfigError: A setting changes sizes, the run has its own tokenizer or lower-cases text
+                for a cased model, or the model is too large for the devices.
         """
         own = start_config(run)
         flag = f"{own.prefix}init_from"
         if run.tokenizer is not None:
             self._check_text(run, named, own.init_from, flag)
         base = self.model if base is None else base
-        # A configuration of a run with the same start has the settings given then already.
+        # The configuration of a run with the same start includes the settings given then.
         if own.init_from == start_config(named).init_from:
-            vocabulary = base.vocab_size, base.decoder_vocab_size  # which may grow anew
+            vocabulary = base.vocab_size, base.decoder_vocab_size  # which may grow again
             model = dataclasses.replace(
                 run.model, vocab_size=vocabulary[0], decoder_vocab_size=vocabulary[1]
             )
         else:
             model = with_given(base, run.model, named.model)
         self._check_sizes(base, model, flag)
-        # How it is computed depends on this machine, not on the other run.
+        # Compute settings depend on this machine, not on the other run.
         model = dataclasses.replace(model, compute=run.model.compute)
         run = dataclasses.replace(run, model=model)
         if run.tokenizer is not None:
             read = dataclasses.replace(run.data.read, lowercase=self.lowercase)
             run = dataclasses.replace(
                 run,
-                # The tokenizer is that of the start; a configuration may name the file of another.
+                # Use the tokenizer of the start; a configuration may name the file of another.
                 tokenizer=dataclasses.replace(run.tokenizer, path=None),
                 data=dataclasses.replace(run.data, read=read),
             )
@@ -161,19 +160,19 @@ class Initial:
         return run
 
     def _check_text(self, run: Any, named: Any, path: str | None, flag: str) -> None:
-        """Refuses settings of a tokenizer or of text that differ from those of the start.
+        """Refuses settings of a tokenizer or of text that differ from the start.
 
         Raises:
-            ConfigError: It names the setting.
+            ConfigError: The message names the setting.
         """
         if run.tokenizer.learnt != named.tokenizer.learnt:
             raise ConfigError(
-                f"tokenizer: a run with {flag} reads text as that run does: leave it out, or add "
-                f"to it with --tokenizer.add-tokens"
+                f"tokenizer: a run with {flag} has the tokenizer of its start: leave this out, or "
+                f"add tokens with --tokenizer.add-tokens"
             )
         if run.data.read.lowercase and not self.lowercase:
             raise ConfigError(
-                f"data.read.lowercase: {path} was trained on text with capitals: leave it out"
+                f"data.read.lowercase: {path} was trained on cased text: leave it out"
             )
         if self.lowercase and not run.data.read.lowercase:
             log(f"{path} reads lower-cased text, and so does this run")
@@ -182,20 +181,20 @@ class Initial:
         """Refuses settings that change the shape of a parameter.
 
         Raises:
-            ConfigError: It names the parameter and the settings that were changed.
+            ConfigError: The message names the parameter and the changed settings.
         """
         if model == base:
             return
         old, new = parameter_shapes(base), parameter_shapes(model)
-        resized = image_positions(model)  # they fit images of any size
+        resized = image_positions(model)  # positions are interpolated to any size
         for name in old.keys() & new.keys():
             if old[name] != new[name] and name not in resized:
                 before, after = (leaves(dataclasses.asdict(config)) for config in (base, model))
                 given = [f"model.{key}" for key in after if after[key] != before.get(key)]
                 raise ConfigError(
                     f"{', '.join(given)}: {name} is {list(old[name])} in {self.directory.path} and "
-                    f"would be {list(new[name])}: a run with {flag} keeps its sizes, so give no "
-                    f"model settings that change them"
+                    f"would be {list(new[name])}: a run with {flag} keeps the sizes of its start: "
+                    f"leave these settings out"
                 )
 
     def given(
@@ -207,23 +206,22 @@ class Initial:
         model: Any = None,
         part: str | None = None,
     ) -> Any:
-        """``params`` with its values for parameters of the same name, and a line about them.
+        """Returns ``params`` with parameters of the start by name, and a summary line.
 
-        Layers that are scanned here and apart there, or the other way round, are the same ones.
-        Rows of new tokens are those of :func:`with_new_rows`; positions of images of another size
-        are interpolated.
+        Scanned and separate layers match each other. Rows of new tokens come from
+        :func:`with_new_rows`; positions are interpolated for images of another size.
 
         Args:
             params: Nested dictionaries of arrays.
-            anew: Whether a parameter, by path, stays newly initialized. Layers have numbers.
-            tokens: Tokens of the run's tokenizer; those beyond the tokenizer here are new. 0 is a
+            anew: Whether a parameter, by path, stays newly initialized. Paths have layer numbers.
+            tokens: Size of the run's tokenizer; tokens beyond the start's tokenizer are new. 0 is a
                 run without texts.
-            like: The tokens whose rows some new tokens start with, by new token.
+            like: Known tokens whose rows initialize new tokens, by new token.
             model: Configuration of the run's model, if it reads images.
-            part: The part of the start that ``params`` are of, such as ``encoder``; None is all.
+            part: The part of the start that ``params`` belong to, such as ``encoder``; None is all.
 
         Raises:
-            CheckpointError: No name matches, or one of the same name has another shape.
+            CheckpointError: No name matches, or a parameter of the same name has another shape.
         """
         path = self.directory.path
         stored = self.directory.load_params("best").params
@@ -244,7 +242,7 @@ class Initial:
             if known[name].shape != here.shape:
                 raise CheckpointError(
                     f"{path}: parameter {name} is {list(known[name].shape)} there and "
-                    f"{list(here.shape)} in this run: give no model settings that change sizes"
+                    f"{list(here.shape)} in this run: leave out model settings that change sizes"
                 )
             taken.append(name)
             return np.asarray(known[name], here.dtype)
@@ -259,28 +257,28 @@ class Initial:
         words = ["/".join(str(getattr(k, "key", k)) for k in where) for where, _ in leaves]
         values = [whole(w, leaf) for w, (_, leaf) in zip(words, leaves, strict=True)]
         if not taken:
-            raise CheckpointError(f"{path}: has no parameter that this run could start from")
+            raise CheckpointError(f"{path}: has no parameter of this run's model")
         unused, mean = known.keys() - {*taken, *fresh}, tokens - old - len(like)
         log(
             f"loaded {len(taken)} of {plural(len(taken) + len(fresh), 'parameter')} from {path}; "
             f"newly initialized: {_parts(fresh) or 'none'}"
             + (f"; not used: {_parts(sorted(unused))}" if unused else "")
-            + (f"; {plural(mean, 'new token')} near the mean" if mean > 0 else "")
-            + (f"; {plural(len(like), 'new token')} like another" if like else "")
+            + (f"; {plural(mean, 'new token')} initialized near the mean" if mean > 0 else "")
+            + (f"; {plural(len(like), 'new token')} initialized from another" if like else "")
         )
         return jax.tree.unflatten(tree, values)
 
 
 def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Initial:
-    """The run, or the Hugging Face folder, at ``path``.
+    """Loads the run or Hugging Face folder at ``path`` as a start.
 
     Args:
-        path: Where it is.
+        path: Its folder.
         families: Those that the run can start from.
 
     Raises:
-        ConfigError: The model is of another family; the message says which are allowed.
-        CheckpointError: There is no such run, or it is damaged.
+        ConfigError: The model is of another family; the message names the allowed ones.
+        CheckpointError: The run does not exist, or is damaged.
     """
     directory = open_directory(path)
     found = family(directory)
@@ -302,19 +300,19 @@ def _name(directory: RunDirectory, family: str) -> str:
 def with_new_rows(
     table: Shaped[np.ndarray, "V ..."], old: int, new: int, name: str = ""
 ) -> Shaped[np.ndarray, "W ..."]:
-    """A table of tokens, or a bias, with rows for new tokens; ``W = max(V, new)``.
+    """Returns a table of tokens, or a bias, with rows for new tokens; ``W = max(V, new)``.
 
-    A new row is the mean of the rows of the tokens that were there, plus noise: ``μ + 0.01 σ ε``
-    with the mean ``μ`` and the standard deviation ``σ`` of each component and ``ε ~ N(0, 1)``. At
-    the mean a new token has at most the probability of an average one, so that the others keep
-    theirs; rows drawn like those of a new model may have far larger logits (Hewitt 2021,
-    "Initializing New Word Embeddings for Pretrained Language Models"). The noise tells new tokens
-    apart and follows from ``name``, ``old`` and ``new`` alone.
+    A new row is the mean of the old rows plus noise: ``μ + 0.01 σ ε`` with the mean ``μ`` and the
+        standard deviation ``σ`` of each component and ``ε ~ N(0, 1)``. At the mean, a new token has
+        at most the average probability, so the probabilities of old tokens hardly change; rows
+        drawn as for a new model may have far larger logits (Hewitt 2021, "Initializing New Word
+        Embeddings for Pretrained Language Models"). The noise distinguishes new tokens, and is
+        determined by ``name``, ``old`` and ``new``.
 
     Args:
-        table: Rows of tokens; there may be more of them than tokens.
-        old: Tokens that were there.
-        new: Tokens with the new ones.
+        table: Rows of tokens, possibly more than tokens.
+        old: Number of old tokens.
+        new: Number of tokens, including new ones.
         name: Name of the parameter.
 
     Example:
@@ -332,7 +330,7 @@ def with_new_rows(
 def with_given(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any:
     """Returns ``base``, a nested dataclass, with the fields of ``asked`` that were given.
 
-    They differ from ``usual``, or a flag of the command gave the same value.
+    A field counts as given if it differs from ``usual``, or if a flag set the same value.
     """
     fields = {}
     for field in dataclasses.fields(base):
@@ -345,7 +343,7 @@ def with_given(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of the parameters of a model, by path; of a stack of blocks only one layer is made."""
+    """Returns the shapes of a model's parameters by path, from a single layer of each stack."""
     if isinstance(config, RecurrentConfig):
         compute = dataclasses.replace(config.compute, dtype="float32")
         return _shapes("encoder-decoder", dataclasses.replace(config, compute=compute))
@@ -387,11 +385,11 @@ def _apart(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(names: Sequence[str]) -> str:
-    """The short names of the parts of the model that hold some parameters."""
+    """Returns the short names of the model parts of some parameters."""
     return ", ".join(dict.fromkeys(map(_part, names)))
 
 
 def _part(name: str) -> str:
-    """The short name of the part of the model that holds a parameter."""
+    """Returns the short name of the model part of a parameter."""
     parts = name.split("/")
     return "/".join(parts[:3]) if parts[1:2] == ["blocks"] else parts[0]

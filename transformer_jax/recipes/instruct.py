@@ -48,26 +48,26 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatConfig", "ChatData", "Instruct", "InstructRun"]
 
-_SAMPLED = 20_000  # messages that a tokenizer is learned from, at most
+_SAMPLED = 20_000  # maximum number of messages to train a tokenizer on
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatOptions(Configuration, group="data.read"):
-    """Options of reading conversations."""
+    """Options for reading conversations."""
 
     lowercase: bool = False  # lower-case every message
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: unchanged text
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatData(Configuration, group="data"):
     """The source of conversations."""
 
-    train: str | None = None  # a file of JSON lines with "messages" (.gz is unpacked)
-    valid: str | None = None  # likewise; None holds out some of train
-    # Share of train that is held out, 0 to 0.5.
+    train: str | None = None  # a file of JSON lines with "messages", .gz allowed
+    valid: str | None = None  # validation file; None holds out a part of train
+    # Fraction of train to hold out, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.05
-    # Conversations longer than a row: without their first tokens, left out, or refused.
+    # Conversations longer than a row: truncate the start, skip, or stop with an error.
     too_long: TooLong = "truncate"
     read: ChatOptions = ChatOptions()
 
@@ -76,24 +76,24 @@ class ChatData(Configuration, group="data"):
 class ChatConfig(Configuration, group="chat"):
     """The text form of conversations."""
 
-    # A built-in chat template (chatml, llama-3, ...), a file or a folder; None is that of
-    # init_from.
+    # Chat template: a built-in name (chatml, llama-3, ...), a file or a folder; None is the
+    # template of init_from.
     template: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatRows(TextRows):
-    """Training settings: duration, rows of conversations, seed."""
+    """Training settings: duration, rows per batch, seed."""
 
     epochs: Count | None = 3  # passes over the conversations
-    layout: Literal["packed"] = "packed"  # conversations are packed, and do not see each other
+    layout: Literal["packed"] = "packed"  # pack conversations, which do not attend to each other
 
 
 @dataclasses.dataclass(frozen=True)
 class InstructEvaluation(Configuration, group="evaluation"):
     """Settings of the evaluation at the end of a run."""
 
-    sample: Amount = 100  # tokens of an answer that is shown in the end; 0 is none
+    sample: Amount = 100  # tokens of a sample answer to print at the end; 0 is none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,13 +105,13 @@ class InstructRun(Cached, Adapted, RunConfig):
     chat: ChatConfig = ChatConfig()
     training: ChatRows = ChatRows()
     evaluation: InstructEvaluation = InstructEvaluation()
-    first: Literal["bos"] = "bos"  # what texts begin with that are no conversations
+    first: Literal["bos"] = "bos"  # first token of texts that are not conversations
 
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
 
 
 class Instruct(Recipe):
-    """Conversations, a decoder, the loss of answers alone."""
+    """A decoder, trained on the answers in conversations."""
 
     name = "instruct"
     title = "a model tuned on conversations"
@@ -128,7 +128,7 @@ class Instruct(Recipe):
         return with_defaults(_NAMED)
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Adds the tokens of the template, and shortens rows to the positions of the start."""
+        """Adds the tokens of the template, and limits rows to the positions of the start."""
         if run.data.train is None:
             raise ConfigError("no conversations: give --data.train chats.jsonl")
         tokens = special_tokens(run_template(run))
@@ -138,25 +138,25 @@ class Instruct(Recipe):
         return _with_tokens(run, tokens)
 
     def for_plan(self, run: Any) -> Any:
-        """Returns the run with the tokens of its template, for a plan."""
+        """Returns the run with the tokens of its template."""
         if run.chat.template is None:
             return run
         return _with_tokens(run, special_tokens(run_template(run)))
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses files that are no conversations, before anything is written."""
+        """Refuses files that are not conversations, before anything is written."""
         for path, flag in _files(run):
             next(read_conversations(path, flag), None)
 
     def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns messages."""
+        """Returns a sample of the messages."""
         prepare = Preparation.of(run.data.read)
         chats = read_conversations(run.data.train, "data.train", prepare=prepare)
         texts = (message["content"] for chat in chats for message in chat.messages)
         return itertools.islice(texts, _SAMPLED)
 
     def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
-        """Writes the template to the run directory, in the files of Hugging Face folders."""
+        """Writes the template to the run directory, as in Hugging Face folders."""
         from transformer_jax.parallel.mesh import is_main_process  # imports JAX
 
         if is_main_process():
@@ -165,10 +165,10 @@ class Instruct(Recipe):
     def make_task(
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
-        """Returns the task of instruction tuning, which ends with an answer."""
+        """Returns the task of instruction tuning, which ends with a sample answer."""
         from transformer_jax.inference.chats import encoder_of
 
-        if find_template(directory.path) is None:  # it was killed before it was written
+        if find_template(directory.path) is None:  # the run was killed before it was written
             self.write_files(run, directory, data, None)
         cache, encoder = token_cache(run, directory), encoder_of(directory.path, tokenizer)
         stores = [_store(run, encoder, cache, *file) for file in _files(run)]
@@ -177,7 +177,7 @@ class Instruct(Recipe):
         return dataclasses.replace(task, test=test)
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints what training validates, and the perplexity of answers."""
+        """Prints the validation metrics, and the perplexity of answers."""
         from transformer_jax.recipes.driver import load_tokenizer, make_task, read, with_start
         from transformer_jax.recipes.validation import answer_scores, print_scores, validate
 
@@ -204,19 +204,19 @@ class Instruct(Recipe):
 
 
 def _with_tokens(run: InstructRun, tokens: tuple[str, ...]) -> InstructRun:
-    """Returns the run with further special tokens."""
+    """Returns the run with additional special tokens."""
     added = tuple(dict.fromkeys((*run.tokenizer.add_special_tokens, *tokens)))
     tokenizer = dataclasses.replace(run.tokenizer, add_special_tokens=added)
     return dataclasses.replace(run, tokenizer=tokenizer)
 
 
 def _within_positions(run: InstructRun, named: InstructRun) -> InstructRun:
-    """Returns the run with rows within the positions of its start, unless the user set a length."""
+    """Limits rows to the positions of the start, unless the user set a length."""
     training, most = run.training, run.model.positions.max_length
     user_length = training.sequence_length != named.training.sequence_length
     if user_length or training.sequence_length <= most:
         return run
-    log(f"rows of {plural(most, 'token')}, which {run.init_from} has positions for")
+    log(f"rows of {plural(most, 'token')}, the positions of {run.init_from}")
     return dataclasses.replace(run, training=dataclasses.replace(training, sequence_length=most))
 
 
@@ -229,7 +229,7 @@ def _files(run: InstructRun) -> Iterator[tuple[str, str]]:
 def _task_on(
     run: InstructRun, directory: "RunDirectory", tokenizer: "Tokenizer", path: str
 ) -> "Task":
-    """Returns the task of a run with the conversations of a file to validate on."""
+    """Returns the task of a run with validation on the conversations of a file."""
     from transformer_jax.inference.chats import encoder_of
 
     store = _store(run, encoder_of(directory.path, tokenizer), TokenCache(), path, "--data")
@@ -240,7 +240,7 @@ def _task_on(
 def _store(
     run: InstructRun, encoder: "ChatEncoder", cache: TokenCache, path: str, flag: str
 ) -> ChatStore:
-    """Returns the conversations of a file, and logs a line about them."""
+    """Returns the conversations of a file, and logs a summary line."""
     from transformer_jax.recipes.tasks.instruction_task import log_chats
 
     began = time.monotonic()
@@ -281,7 +281,7 @@ def _split(run: InstructRun, stores: list[ChatStore]) -> "tuple[Chosen, Chosen |
 
 
 def _first_answer(chat: list[Message]) -> int:
-    """Returns the index of the first answer to a message of the user; 0 if there is none."""
+    """Returns the index of the first answer to a user message; 0 if there is none."""
     roles = [message["role"] for message in chat]
     after = roles.index("user") if "user" in roles else len(chat)
     return next((i for i in range(after, len(chat)) if roles[i] == "assistant"), 0)
@@ -290,7 +290,7 @@ def _first_answer(chat: list[Message]) -> int:
 def _show_answer(
     run: InstructRun, directory: "RunDirectory", tokenizer: "Tokenizer", model: Any, step: int
 ) -> dict[str, Any]:
-    """Prints an answer to a message of the validation file, or of training without one."""
+    """Prints an answer to a message of the validation file, or else of the training file."""
     del step
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.decoding.requests import GenerationRequest
@@ -350,7 +350,7 @@ _NAMED: dict[str, tuple[str, InstructRun]] = {
         ),
     ),
     "sft-cpu": (
-        "The same on a CPU, rows of 256 tokens; without --init-from a small model from scratch.",
+        "The same on a CPU, rows of 256 tokens; without --init-from, a small model from scratch.",
         InstructRun(
             model=_SMALL,
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=None),

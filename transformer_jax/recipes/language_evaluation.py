@@ -1,4 +1,4 @@
-"""Evaluation of language models and n-gram models on texts: a row for each model."""
+"""Evaluation of language models and n-gram models on texts: one row per model."""
 
 import dataclasses
 import math
@@ -44,14 +44,14 @@ class DocumentScorer(Protocol):
     """A model that scores tokenized documents."""
 
     def document_log_probs(self, store: TokenStore) -> np.ndarray:
-        """The log-probability of every token, conditional on those before it in its document."""
+        """Returns the log-probability of every token given the preceding tokens of its document."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TextMetrics:
     """Loss of a text under a model."""
 
-    nats: float  # of the whole text; end tokens of documents count
+    nats: float  # total of the text; end tokens of documents count
     tokens: int
     characters: int
     bytes: int
@@ -62,7 +62,7 @@ class TextMetrics:
         return self.nats / max(self.tokens, 1)
 
     def to_dict(self) -> dict[str, float]:
-        """All metrics by name."""
+        """Returns all metrics by name."""
         bits = self.nats / math.log(2)
         return {
             "loss": self.loss,
@@ -76,7 +76,7 @@ class TextMetrics:
 def evaluate_texts(
     model: DocumentScorer, stores: Mapping[str, TextStore]
 ) -> dict[str, TextMetrics]:
-    """Metrics of each text under a model."""
+    """Returns the metrics of each text under a model."""
     out = {}
     for name, store in stores.items():
         nats = -float(np.sum(model.document_log_probs(store), dtype=np.float64))
@@ -111,13 +111,13 @@ def train_ngram(
 def baselines(
     store: TextStore, tokenizer: Tokenizer, orders: Sequence[int], limit: int
 ) -> Iterator[tuple[str, NgramLanguageModel]]:
-    """Yields the n-gram baselines of every neural model, over the same tokens.
+    """Yields n-gram baselines over the same tokens as a neural model.
 
     Args:
         store: The training text.
-        tokenizer: Of the text.
+        tokenizer: The tokenizer of the text.
         orders: Orders of the models.
-        limit: Tokens that they are counted from, at most.
+        limit: Maximum number of tokens to count.
     """
     for order in orders:
         smoothing = AddK(1.0) if order == 1 else KneserNey()
@@ -127,7 +127,7 @@ def baselines(
 
 
 class Report:
-    """A row for each model, on each text."""
+    """A table of metrics: one row per model and text."""
 
     def __init__(self, name: str):
         self.name = name
@@ -138,7 +138,7 @@ class Report:
         self.rows += [(model, text, worth) for text, worth in found.items()]
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """The metrics by text, then by model."""
+        """Returns the metrics by text, then by model."""
         out: dict[str, dict[str, Any]] = {}
         for model, text, worth in self.rows:
             out.setdefault(text, {})[model] = worth.to_dict()
@@ -165,7 +165,7 @@ class Report:
 def build_stores(
     run: Any, directory: RunDirectory, texts: Mapping[str, DocumentStream]
 ) -> dict[str, TextStore]:
-    """Returns texts as ids of a run's tokenizer, by name, and logs a line about each."""
+    """Returns texts as token ids, by name, and logs a summary line about each."""
     tokenizer, cache = directory.load_tokenizer(), token_cache(run, directory)
     return {
         name: build_text_store(text, tokenizer, cache, ends=run.ends)
@@ -181,7 +181,7 @@ def score_language_model(
     model: Any,
     step: int,
 ) -> dict[str, Any]:
-    """Prints and returns the scores of a trained model next to n-gram models, and a sample."""
+    """Prints and returns the metrics of a trained model and of n-gram models; prints a sample."""
     del step
     language = DecoderLanguageModel(
         model, tokenizer, start=text_start(directory, tokenizer), ends=run.ends
@@ -199,7 +199,7 @@ def score_language_model(
 
 
 def write_sample(model: LanguageModel, run: Any) -> None:
-    """Prints a text that a model writes, if the run asks for one."""
+    """Prints a text sampled from a model, if the run's settings request one."""
     if tokens := run.evaluation.sample:
         request = GenerationRequest("", max_new_tokens=tokens, temperature=0.8, top_p=0.95)
         [[sample]] = model.generate([request])
@@ -207,10 +207,10 @@ def write_sample(model: LanguageModel, run: Any) -> None:
 
 
 def compare_models(request: Any, directory: RunDirectory) -> int:
-    """Prints the metrics of runs on a text, and of n-gram models of the first run's text.
+    """Prints the metrics of runs, and of n-gram models of the first run's training text, on a text.
 
     Raises:
-        ConfigError: There is no text to compare on, or a run is of another kind.
+        ConfigError: There is no text to evaluate on, or a run is of another kind.
     """
     run = read(directory)
     texts = open_texts_of(run) if request.text is None or request.ngrams != () else None
@@ -240,7 +240,7 @@ def compare_models(request: Any, directory: RunDirectory) -> int:
 
 
 def _read_texts_run(directory: RunDirectory) -> Any:
-    """Returns the settings of a run on texts.
+    """Returns the settings of a run that was trained on texts.
 
     Raises:
         ConfigError: The run is of another kind.
@@ -248,6 +248,6 @@ def _read_texts_run(directory: RunDirectory) -> Any:
     run = read(directory)
     if not hasattr(run, "ends"):
         raise ConfigError(
-            f"{directory.path}: was not trained on texts: this command compares models of texts"
+            f"{directory.path}: was not trained on texts: only models of texts can be compared"
         )
     return run

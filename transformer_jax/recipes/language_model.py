@@ -42,9 +42,9 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class TextRows(RowBatches):
-    """Training settings: duration, rows of text, seed."""
+    """Training settings: duration, rows per batch, seed."""
 
-    # Documents apart, or one stream cut anywhere.
+    # Rows of separate documents, or of one continuous stream.
     layout: Literal["packed", "contiguous"] = "packed"
 
 
@@ -53,9 +53,9 @@ class LanguageEvaluation(Configuration, group="evaluation"):
     """Settings of the evaluation at the end of a run."""
 
     ngram_orders: tuple[Count, ...] = (1, 5)  # orders of the n-gram baselines; empty is none
-    ngram_tokens: Count = 4_000_000  # training tokens, at most, that these are counted from
-    sample: Amount = 200  # tokens that the model writes in the end; 0 is none
-    characters: Count = 5_000_000  # of validation and test texts, at most: their beginning
+    ngram_tokens: Count = 4_000_000  # maximum number of training tokens for the n-gram baselines
+    sample: Amount = 200  # tokens of a sample text to print at the end; 0 is none
+    characters: Count = 5_000_000  # maximum length of validation and test texts, from their start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +66,15 @@ class LanguageRun(Cached, Adapted, RunConfig):
     data: TextData = TextData()
     training: TextRows = TextRows()
     evaluation: LanguageEvaluation = LanguageEvaluation()
-    # First token of a text: BOS; the end of the text before it; or a line end, for a single text.
+    # First token of a text: BOS; the end token of the preceding text; or a line end, for a single
+    # text.
     first: Literal["auto", "bos", "eos", "newline"] = "auto"
 
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
 
     @property
     def ends(self) -> bool:
-        """Returns whether texts end with the end token; a single text has none, as in nanoGPT."""
+        """Returns whether texts end with the end token; a single text does not, as in nanoGPT."""
         return self.first != "newline"
 
 
@@ -82,15 +83,15 @@ class EvaluateLanguageModels(Configuration, group="--"):
     """Compare language models on a text: loss, perplexity, bits per character and per byte."""
 
     text: Annotated[str | None, Flag(also=("data.text",))] = None
-    """A text file or folder; None is the test (or else validation) text of the run."""
+    """Text file or folder; None is the test (or else validation) text of the run."""
     compare: tuple[str, ...] = ()
-    """More runs to evaluate on the same text, each with its own tokenizer."""
+    """Further runs to evaluate on the same text, each with its own tokenizer."""
     ngrams: tuple[int, ...] | None = None
-    """Orders of the n-gram baselines on the run's training text; None is the run's setting."""
+    """Orders of n-gram baselines from the run's training text; None is the run's setting."""
 
 
 class LanguageModel(Recipe):
-    """Texts, a decoder."""
+    """A decoder, trained on texts."""
 
     name = "language_model"
     title = "a language model"
@@ -132,7 +133,7 @@ class LanguageModel(Recipe):
     def make_task(
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
-        """Returns the task of language modelling, which ends with n-gram models and a sample."""
+        """Returns the task of language modelling, which ends with n-gram baselines and a sample."""
         from transformer_jax.recipes.language_evaluation import score_language_model
         from transformer_jax.recipes.tasks.language_model_task import Rows, language_model
 
@@ -144,11 +145,11 @@ class LanguageModel(Recipe):
         return dataclasses.replace(task, test=test)
 
     def reset_derived(self, run: Any) -> Any:
-        """Returns the run without the first token, which follows from texts and tokenizer."""
+        """Returns the run without the first token, which is derived from texts and tokenizer."""
         return dataclasses.replace(run, first="auto")
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints a row for each model."""
+        """Prints a row of metrics per model."""
         from transformer_jax.recipes.language_evaluation import compare_models
 
         return compare_models(request, directory)
@@ -191,7 +192,7 @@ def _adamw(
 def _narrow(
     width: int, layers: int, heads: int, context: int, dropout: float = 0.0
 ) -> TransformerConfig:
-    """A small decoder of the modern kind."""
+    """Returns a small decoder in the style of Llama."""
     return TransformerConfig(
         d_model=width,
         encoder_layers=0,
@@ -205,7 +206,7 @@ def _narrow(
 
 
 def _sized(config: TransformerConfig, **sizes: Any) -> TransformerConfig:
-    """A preset at another size."""
+    """Returns a run with a preset at another size."""
     attention = dataclasses.replace(config.attention, num_heads=sizes["heads"], dropout=0.0)
     hidden = dataclasses.replace(config.feed_forward, d_ff=4 * sizes["width"])
     return dataclasses.replace(
@@ -221,7 +222,7 @@ def _sized(config: TransformerConfig, **sizes: Any) -> TransformerConfig:
 
 
 def _before(mixer: MixerConfig, layers: int, width: int = 256) -> LanguageRun:
-    """A language model without attention."""
+    """Returns a run of a language model without attention."""
     return LanguageRun(
         model=TransformerConfig(
             d_model=width,
@@ -246,7 +247,7 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
     "python-docs": (
         "The reference topics that come with Python: minutes on a laptop, no data needed.",
         LanguageRun(
-            # A text this small is memorized in a minute: dropout and a moving average of the
+            # So small a text is memorized in a minute: dropout and a moving average of the
             # parameters reduce overfitting.
             model=_narrow(width=128, layers=4, heads=4, context=256, dropout=0.15),
             data=TextData(corpus="python-docs"),
@@ -262,19 +263,19 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
         ),
     ),
     "in-context": (
-        "Rules shown by examples: learns in minutes on a laptop to learn from its prompt.",
+        "Rules shown by examples: learns in-context learning, in minutes on a laptop.",
         LanguageRun(
             model=_narrow(width=96, layers=3, heads=4, context=128),
             data=TextData(corpus="in-context"),
             tokenizer=_CHARACTERS,
             optimizer=_adamw(4e-3, 100),
-            # A row holds one document, and a prompt may be longer.
+            # A row is one document, but a prompt may be longer.
             training=TextRows(steps=4000, batch_size=32, sequence_length=62),
             loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
         ),
     ),
     "char-cpu": (
-        "nanoGPT's character model as it trains on a CPU: 4 layers, width 128, context 64.",
+        "nanoGPT's character model for a CPU: 4 layers, width 128, context 64.",
         LanguageRun(
             model=_sized(PRESETS["nanogpt_char"], width=128, layers=4, heads=4, context=64),
             tokenizer=_CHARACTERS,
@@ -294,7 +295,7 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
         ),
     ),
     "gpt2-small": (
-        "GPT-2 small, 124 M parameters at 50,257 tokens, on text of your own.",
+        "GPT-2 small, 124 M parameters at 50,257 tokens, on your own text.",
         LanguageRun(
             model=without_attention_dropout(PRESETS["gpt2_small"]),
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=50_257),
@@ -314,11 +315,11 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
         ),
     ),
     "lstm": (
-        "An LSTM language model, 2 layers of 256, on text of your own: what came before.",
+        "An LSTM language model, 2 layers of 256, on your own text: before Transformers.",
         _before(MixerConfig("recurrent", cell="lstm"), layers=2),
     ),
     "gated-conv": (
-        "Gated convolutions in the manner of Dauphin et al. 2017, 6 layers of 256, on your text.",
+        "Gated convolutions as in Dauphin et al. 2017, 6 layers of 256, on your own text.",
         _before(MixerConfig("convolution", kernel_size=4), layers=6),
     ),
 }

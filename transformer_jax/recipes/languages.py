@@ -1,4 +1,4 @@
-"""Languages of translators: the tags of a run with named pairs, and what is refused."""
+"""Languages of translators: the tags of a run with named pairs, and checks of directions."""
 
 import dataclasses
 from typing import Any
@@ -23,8 +23,8 @@ def with_directions(run: Any, start: Any) -> Any:
         start: What the run starts from, or None.
 
     Raises:
-        ConfigError: The start has languages and the pairs have no names, or the other place of
-            tags; or validation or test pairs have a language that is not trained.
+        ConfigError: The start has languages, but the pairs have no names or tags are placed
+            differently; or validation or test pairs have an untrained language.
     """
     known = None if start is None else start.tokenizer.languages
     if not run.data.several:
@@ -53,14 +53,14 @@ def with_directions(run: Any, start: Any) -> Any:
 
 
 def with_tags(run: Any, tokenizer: Tokenizer) -> Tokenizer:
-    """Returns the tokenizer of a run with named pairs, which knows their languages."""
+    """Adds the languages of a run's named pairs to its tokenizer."""
     if not getattr(run.data, "several", False):
         return tokenizer
     return tag_languages(tokenizer, _trained(run.data), run.data.languages.tags)
 
 
 def _trained(data: Any) -> list[Direction]:
-    """Returns the trained directions of named pairs, those of copies last."""
+    """Returns the trained directions of named pairs; directions of copies are last."""
     named = list(named_files(data.pairs, "data.pairs"))
     if not data.languages.autoencoding:
         return named
@@ -69,15 +69,15 @@ def _trained(data: Any) -> list[Direction]:
 
 
 def check_default(languages: LanguageTags | None, start: str, remedy: str) -> None:
-    """Refuses texts without languages for a start that needs them and has no default direction.
+    """Refuses texts without languages for a start that has no default direction.
 
     Args:
-        languages: Of the start; None is of one direction.
-        start: What the run starts from.
-        remedy: What to do, for the message.
+        languages: The languages of the start; None translates in one direction.
+        start: Path of the start.
+        remedy: The advice in the message.
 
     Raises:
-        ConfigError: The tokens of a direction are missing.
+        ConfigError: The direction is missing.
     """
     if languages is None:
         return
@@ -90,11 +90,11 @@ def check_default(languages: LanguageTags | None, start: str, remedy: str) -> No
 
 
 def check_direction(direction: Direction, languages: LanguageTags, where: str) -> None:
-    """Refuses a direction whose languages were never trained; notes that one is zero-shot.
+    """Refuses a direction with untrained languages; logs a note about a zero-shot direction.
 
     Args:
         direction: The direction of some pairs.
-        languages: Of the translator.
+        languages: The languages of the translator.
         where: The setting or flag that names the direction.
 
     Raises:
@@ -104,8 +104,8 @@ def check_direction(direction: Direction, languages: LanguageTags, where: str) -
         allowed = getattr(languages, f"{side}s") or languages.languages
         if name is not None and name not in allowed:
             raise ConfigError(
-                f"{where}: {direction}: {name} is no {side} language of any training pair: there "
-                f"are {listed(allowed)}"
+                f"{where}: {direction}: {name} is not a {side} language of any training pair; "
+                f"these are {listed(allowed)}"
             )
     if not languages.is_trained(direction):
         log(f"{where}: {direction} is zero-shot: no training pair has this direction")

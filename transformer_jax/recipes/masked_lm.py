@@ -48,14 +48,14 @@ class PretrainRun(Cached, RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateEncoder(Configuration, group="--"):
-    """Print the accuracy of masked tokens and sentence pairs of a text."""
+    """Print the accuracy of masked tokens and sentence pairs on a text."""
 
     data: Annotated[str | None, Flag(also=("data.test",))] = None
-    """A text file or folder; None is the test (or else validation) text of the run."""
+    """Text file or folder; None is the test (or else validation) text of the run."""
 
 
 class MaskedLM(Recipe):
-    """Texts, an encoder, masked tokens and pairs of sentences."""
+    """An encoder, trained on masked tokens and sentence pairs."""
 
     name = "masked_lm"
     title = "a pre-trained encoder"
@@ -88,7 +88,7 @@ class MaskedLM(Recipe):
         return BERT_SPECIAL
 
     def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Refuses a tokenizer without a mask before training does."""
+        """Refuses a tokenizer without a mask token."""
         from transformer_jax.data.masking import MLMMasking
 
         MLMMasking.of(tokenizer, whole_word_mask=run.masking.whole_word_mask)
@@ -97,7 +97,7 @@ class MaskedLM(Recipe):
     def make_task(
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
-        """Returns the task of masked tokens, which ends with accuracies next to trivial ones."""
+        """Returns the task of masked tokens, which ends with a comparison with baselines."""
         from transformer_jax.recipes.tasks.masked_lm_task import masked_lm
 
         task = masked_lm(
@@ -155,13 +155,13 @@ class MaskedLM(Recipe):
         )
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
-        """Returns a function from texts to vectors, which fills masks too."""
+        """Returns a function from texts to vectors that also fills masks."""
         from transformer_jax.inference.texts import EncoderPredictor
 
         return EncoderPredictor(path, checkpoint)
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
-        """Returns an encoder with the heads of its training."""
+        """Returns an encoder with the heads of pre-training."""
         from transformer_jax.models.making import make_model
 
         masking = fields.get("masking", {})
@@ -210,7 +210,7 @@ def score(
 
 
 def _guesses(ids: np.ndarray, plan: "BertPretrainingPlan", vocab: int) -> tuple[float, float]:
-    """Returns the accuracy of the most frequent training token, and the loss of a unigram model."""
+    """Returns the accuracy of the most frequent training token and the loss of a unigram model."""
     counts = np.zeros(vocab, np.int64)
     for start in range(0, len(ids), 1 << 24):
         counts += np.bincount(ids[start : start + (1 << 24)], minlength=vocab)
@@ -227,7 +227,7 @@ def _guesses(ids: np.ndarray, plan: "BertPretrainingPlan", vocab: int) -> tuple[
 
 
 def _table(scores: dict[str, dict[str, float]], pairs: str) -> str:
-    """Returns a table with a row for each text: the model next to trivial baselines."""
+    """Returns a table with a row per text: the model and trivial baselines."""
     from transformer_jax.recipes.tasks.scores import aligned
 
     head = ["text", "MLM accuracy", "most frequent word", "perplexity", "unigram perplexity"]
@@ -262,9 +262,9 @@ def _muon(peak: float, warmup: int | None) -> OptimizerConfig:
 
 
 def _small(width: int, layers: int, length: int) -> TransformerConfig:
-    """BERT with pre-norm and RoPE.
+    """Returns a run of BERT with pre-norm and RoPE.
 
-    In short runs these learn from neighboring words much earlier.
+    In short runs, it learns from neighboring words much earlier.
     """
     config = bert(width, layers, max_length=length)
     return dataclasses.replace(
@@ -300,7 +300,7 @@ _NAMED: dict[str, tuple[str, PretrainRun]] = {
         ),
     ),
     "modern": (
-        "The same size with rotary positions and norms before sub-layers, which few steps suit.",
+        "The same size with rotary positions and pre-norm, which suit short runs.",
         PretrainRun(
             model=_small(256, 4, length=512),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),

@@ -1,4 +1,4 @@
-"""N-gram models, counted in one go without steps: ``train ngram``."""
+"""N-gram models, counted in one pass: ``train ngram``."""
 
 import dataclasses
 import functools
@@ -25,10 +25,10 @@ __all__ = ["Ngram", "NgramConfig", "NgramRun"]
 class NgramConfig(Configuration, group="model"):
     """An n-gram model."""
 
-    kind: Literal["ngram"] = "ngram"  # tells an n-gram model from others
+    kind: Literal["ngram"] = "ngram"  # distinguishes n-gram models from neural ones
     order: Count = 5  # 1 is a bag of words
-    smoothing: Literal["kneser-ney", "add-k"] = "kneser-ney"  # of counts
-    k: NotNegative = 1.0  # of add-k
+    smoothing: Literal["kneser-ney", "add-k"] = "kneser-ney"  # smoothing of counts
+    k: NotNegative = 1.0  # k of add-k
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +41,13 @@ class NgramRun(Configuration):
     evaluation: LanguageEvaluation = LanguageEvaluation(ngram_orders=())
     distributed: DistributedConfig = DistributedConfig()
     output: str | None = None  # the run directory; None is runs/NAME
-    overwrite: bool = False  # delete a run that is there
-    cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
+    overwrite: bool = False  # delete an existing run
+    cache: str | None = None  # shared folder for tokenized text; None is the run directory
     ends: ClassVar[bool] = True  # whether texts end with the end token
 
 
 class Ngram(Recipe):
-    """Texts, counts."""
+    """An n-gram model, counted on texts."""
 
     name = "ngram"
     title = "an n-gram model"
@@ -57,7 +57,7 @@ class Ngram(Recipe):
 
     @functools.cached_property
     def runs(self) -> Named:
-        """The named run."""
+        """Returns the named run."""
         about = "An n-gram language model of any order, the baseline of every neural model."
         return {"ngram": (about, NgramRun())}
 
@@ -74,7 +74,7 @@ class Ngram(Recipe):
     def train(
         self, run: Any, directory: "RunDirectory", data: Any, fit: Callable[[Any, Any, Any], int]
     ) -> int:
-        """Counts, scores, and writes the model and its results."""
+        """Counts n-grams, evaluates the model, and writes it with its results."""
         from transformer_jax.parallel.mesh import is_main_process  # imports JAX
 
         if not is_main_process():
@@ -116,7 +116,7 @@ class Ngram(Recipe):
         return 0
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints a row for each model."""
+        """Prints a row of metrics per model."""
         from transformer_jax.recipes.language_evaluation import compare_models
 
         return compare_models(request, directory)

@@ -1,4 +1,4 @@
-"""Reinforcement learning of a decoder, by PPO or GRPO: ``align grpo``."""
+"""Reinforcement learning of a decoder with PPO or GRPO: ``align grpo``."""
 
 import contextlib
 import dataclasses
@@ -60,24 +60,24 @@ __all__ = ["OnPolicyLearning", "PolicyConfig", "PolicyRun", "RewardConfig"]
 
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig(Configuration, group="align"):
-    """The method of learning from rewards of the policy's own samples."""
+    """The method of learning from rewards on the policy's own samples."""
 
-    method: Literal["ppo", "grpo"] = "grpo"  # with a value head, or by groups of samples
-    max_prompt_length: Count = 64  # most tokens of a prompt; a longer one loses its beginning
-    max_new_tokens: Count = 32  # most tokens of a completion, its end included
-    group_size: Count = 4  # completions of each prompt
-    updates: Count = 2  # optimizer updates on the samples of a step
-    clip: Positive = 0.2  # most change of a token's probability, as a fraction, by one step
-    # Weight of the KL penalty at the first step; 0 is no penalty.
+    method: Literal["ppo", "grpo"] = "grpo"  # with a value head, or relative to groups of samples
+    max_prompt_length: Count = 64  # maximum tokens of a prompt; longer ones lose their start
+    max_new_tokens: Count = 32  # maximum tokens of a completion, with its end token
+    group_size: Count = 4  # completions per prompt
+    updates: Count = 2  # optimizer updates per step of samples
+    clip: Positive = 0.2  # maximum relative change of a token's probability per step
+    # Initial weight of the KL penalty; 0 is no penalty.
     kl_coefficient: NotNegative = 0.05
-    # Nats of a completion that the policy may be away from the reference, on average; the weight
-    # follows. None keeps the weight.
+    # Target of the mean KL divergence from the reference, in nats per completion, to which the
+    # weight adapts. None keeps the weight constant.
     kl_target: Positive | None = None
-    kl_horizon: NotNegative = 0.1  # how fast the weight follows: at most a fifth of it a step
+    kl_horizon: NotNegative = 0.1  # speed of adapting the weight, at most by a fifth per step
     # Ppo: weight of the loss of the value head; None is 0.5.
     value_weight: NotNegative | None = None
-    value_clip: Positive | None = None  # ppo: most change of a value by one step; None is 0.2
-    discount: Share | None = None  # ppo: of later rewards; None is 1
+    value_clip: Positive | None = None  # ppo: maximum change of a value per step; None is 0.2
+    discount: Share | None = None  # ppo: discount of later rewards; None is 1
     gae_decay: Share | None = None  # ppo: lambda of advantage estimation; None is 0.95
 
     names: ClassVar[tuple[str, ...]] = ("value_weight", "value_clip", "discount", "gae_decay")
@@ -86,20 +86,20 @@ class PolicyConfig(Configuration, group="align"):
         super().__post_init__()
         if self.kl_target is not None and not self.kl_coefficient:
             raise ConfigError(
-                "align.kl_target is given and align.kl_coefficient is 0: a weight of 0 never grows"
+                "align.kl_target is given, but align.kl_coefficient is 0: a weight of 0 never grows"
             )
         check_methods(self, self.names)
         self.sampled  # noqa: B018  (it checks the rest)
 
     @property
     def sampled(self) -> OnPolicy:
-        """The method with its settings."""
+        """Returns the method with its settings."""
         numbers = method_numbers(self, self.names)
         return OnPolicy(self.method, self.max_new_tokens, self.group_size, self.clip, **numbers)
 
     @property
     def control(self) -> "KLControl":
-        """Returns the controller of the KL penalty's weight."""
+        """Returns the controller of the KL weight."""
         from transformer_jax.training.on_policy import KLControl  # imports JAX
 
         return KLControl(self.kl_coefficient, self.kl_target, self.kl_horizon)
@@ -107,39 +107,40 @@ class PolicyConfig(Configuration, group="align"):
 
 @dataclasses.dataclass(frozen=True)
 class RewardConfig(Configuration, group="reward"):
-    """The source of rewards of samples; give one of them."""
+    """The source of rewards; give one."""
 
-    # A Python file with reward(prompt, completion) -> float. It is run: use files that you trust.
+    # A Python file with reward(prompt, completion) -> float. It is executed: use files that you
+    # trust.
     file: str | None = None
     run: str | None = None  # a reward model, trained by align reward
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptBatches(TrainingConfig):
-    """Training settings: duration, batches of prompts, seed."""
+    """Training settings: duration, prompts per batch, seed."""
 
-    # Passes over the prompts; None is as many as give 1000 steps, 10 to 50.
+    # Passes over the prompts; None is about 1000 steps, in 10 to 50 epochs.
     epochs: Count | None = None
-    batch_size: Count = 8  # prompts of a step, over all devices
+    batch_size: Count = 8  # prompts per step, over all devices
 
     mode: ClassVar[Literal["jit"]] = "jit"  # type: ignore[misc]
 
     @property
     def row_unit(self) -> int:
-        """The divisor of the rows of every batch."""
+        """Returns the divisor of the rows of every batch."""
         return self.batch_size
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyRun(Adapted, RunConfig):
-    """One run of a decoder on rewards of its own samples."""
+    """One run of a decoder on rewards for its own samples."""
 
     align: PolicyConfig = PolicyConfig()
     reward: RewardConfig = RewardConfig()
     model: TransformerConfig = PRESETS["gpt2_small"]
     data: PreferenceData = PreferenceData()
     training: PromptBatches = PromptBatches()
-    # First token of a text; auto takes the setting of the run that this one starts from.
+    # First token of a text; auto is the setting of the start.
     first: First = "auto"
 
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
@@ -147,24 +148,23 @@ class PolicyRun(Adapted, RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluatePolicy(ValidationFlags):
-    """Print the metrics that training validates, by the reward of the run or another."""
+    """Print the validation metrics, with the reward of the run or another reward."""
 
     reward_file: Annotated[str | None, Flag(also=("reward.file",))] = None
-    """A Python file with reward(prompt, completion) -> float; None is the reward that the run was
-    trained with."""
+    """Python file with reward(prompt, completion) -> float; None is the reward of the run."""
     reward_run: Annotated[str | None, Flag(also=("reward.run",))] = None
-    """A reward model in its place."""
+    """Reward model, instead of a file."""
 
 
 class PolicyData(NamedTuple):
-    """Prompts, and the source of rewards; None is not loaded yet."""
+    """Prompts, and the source of rewards, which is None until it is loaded."""
 
     splits: "PreferenceSplits"
     source: "RewardSource | None" = None
 
 
 class OnPolicyLearning(Recipe):
-    """Prompts and a reward, a decoder."""
+    """A decoder, trained on prompts by a reward."""
 
     name = "on_policy"
     title = "a decoder trained on rewards"
@@ -182,16 +182,16 @@ class OnPolicyLearning(Recipe):
         optimizer = dataclasses.replace(adamw(1e-5), schedule=schedule)
         loop = LoopConfig(evaluate_every=None, checkpoint_every=None)
         run = lambda method: PolicyRun(align=PolicyConfig(method), optimizer=optimizer, loop=loop)
-        ppo = "Proximal policy optimization by a reward, with a value head."
-        grpo = "Group-relative policy optimization by a reward, without a value head."
+        ppo = "Proximal policy optimization of a reward, with a value head."
+        grpo = "Group-relative policy optimization of a reward, without a value head."
         return with_defaults({"ppo": (ppo, run("ppo")), "grpo": (grpo, run("grpo"))})
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with lengths within the positions of its model."""
+        """Limits lengths to the positions of the model."""
         return _within_positions(run, named)
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses rows that do not divide over devices, and a reward that the policy cannot use."""
+        """Refuses rows that cannot be divided over devices, and an unsuitable reward."""
         from transformer_jax.recipes.checks import check_rows
         from transformer_jax.recipes.rewarding import check_reward
 
@@ -199,13 +199,13 @@ class OnPolicyLearning(Recipe):
         check_reward(run, start, resolve_first(run, start).first, self.length_limit(run))
 
     def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the limit of prompts with their completions."""
+        """Returns the maximum length of prompts with their completions."""
         align = run.align
         both = align.max_prompt_length + align.max_new_tokens
         return "the sum of align.max_prompt_length and align.max_new_tokens", both
 
     def batch_tokens(self, run: Any) -> int:
-        """Returns the tokens of the samples of a step, prompts included."""
+        """Returns the number of tokens of the samples of a step, including prompts."""
         return int(run.training.batch_size * run.align.group_size * self.length_limit(run)[1])
 
     def open_data(self, run: Any) -> PolicyData:
@@ -225,7 +225,7 @@ class OnPolicyLearning(Recipe):
         return resolve_first(run, start)
 
     def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
-        """Keeps the chat template of the start."""
+        """Copies the chat template of the start."""
         keep_template(directory, start)
 
     def make_task(
@@ -249,7 +249,7 @@ class OnPolicyLearning(Recipe):
         return from_samples(data.splits, run.model, tokenizer, rows, learning, partition=partition)
 
     def make_optimizer(self, run: Any) -> Callable[[int, Any], Any]:
-        """Returns the optimizer, whose schedule counts the updates of each step."""
+        """Returns the optimizer, whose schedule counts updates instead of steps."""
         from transformer_jax.training.on_policy import adaptive_kl
 
         make, align = super().make_optimizer(run), run.align
@@ -258,12 +258,12 @@ class OnPolicyLearning(Recipe):
         )
 
     def describe_batches(self, run: Any, plan: Any) -> str:
-        """Describes the samples of a step, for the line about the run."""
+        """Describes the samples of a step, for the summary line of the run."""
         align = run.align
         return (
-            f"{plural(align.group_size, 'sample')} of each of "
-            f"{plural(run.training.batch_size, 'prompt')} and {plural(align.updates, 'update')} a "
-            f"step"
+            f"{plural(align.group_size, 'sample')} for each of "
+            f"{plural(run.training.batch_size, 'prompt')} and {plural(align.updates, 'update')} "
+            f"per step"
         )
 
     def train(
@@ -272,7 +272,7 @@ class OnPolicyLearning(Recipe):
         """Trains a run to its end.
 
         Raises:
-            DataError: The reward function raised, or returned no finite number.
+            DataError: The reward function raised, or did not return a finite number.
         """
         from transformer_jax.recipes.rewarding import reward_source
 
@@ -281,7 +281,7 @@ class OnPolicyLearning(Recipe):
             return fit(run, directory, PolicyData(data.splits, source))
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints what training validates, by the reward of the run or another."""
+        """Prints the validation metrics, with the reward of the run or another reward."""
         from transformer_jax.recipes.driver import load_tokenizer, read
         from transformer_jax.recipes.initial import load_pretrained
         from transformer_jax.recipes.rewarding import FLAGS, check_form, check_reward, reward_source
@@ -309,7 +309,7 @@ class OnPolicyLearning(Recipe):
         return print_scores(request, plain_scores(validated))
 
     def text_format(self, fields: Mapping[str, Any]) -> TextFormat:
-        """Returns how texts begin and end: completions always have an end token."""
+        """Returns the first and last tokens of texts: completions always have an end token."""
         return super().text_format(fields)._replace(ends=True)
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
@@ -327,9 +327,9 @@ class OnPolicyLearning(Recipe):
 
 
 def _within_positions(run: PolicyRun, named: PolicyRun) -> PolicyRun:
-    """Returns the run with prompts and completions within the positions of its start.
+    """Limits prompts and completions to the positions of the start.
 
-    A length that the user set stays. Completions get at most half of the positions.
+    Lengths that the user set are kept. Completions get at most half of the positions.
     """
     align, most = run.align, run.model.max_length
     prompt, new = align.max_prompt_length, align.max_new_tokens
@@ -341,10 +341,10 @@ def _within_positions(run: PolicyRun, named: PolicyRun) -> PolicyRun:
     if not _asked(run, named, "max_prompt_length"):
         prompt = min(prompt, most - new)
     if min(prompt, new) < 1 or prompt + new > most:
-        return run  # refused, with both numbers
+        return run  # refused later, with both numbers
     log(
-        f"prompts of at most {plural(prompt, 'token')} and completions of at most {new}, which "
-        f"{run.init_from} has positions for"
+        f"prompts of at most {plural(prompt, 'token')} and completions of at most {new}, within "
+        f"the positions of {run.init_from}"
     )
     align = dataclasses.replace(align, max_prompt_length=prompt, max_new_tokens=new)
     return dataclasses.replace(run, align=align)
@@ -357,12 +357,12 @@ def _asked(run: PolicyRun, named: PolicyRun, name: str) -> bool:
 
 @contextlib.contextmanager
 def _rewarding(source: "RewardSource") -> Iterator[None]:
-    """Context of steps that reward samples.
+    """Context manager for steps that reward samples.
 
     Raises:
-        DataError: The reward function raised, or returned no finite number.
+        DataError: The reward function raised, or did not return a finite number.
     """
-    # JAX would print the traceback of a reward function as well as the error message.
+    # JAX would print the traceback of the reward function in addition to the error message.
     callbacks = logging.getLogger("jax._src.callback")
     quiet, callbacks.disabled = callbacks.disabled, True
     try:

@@ -1,4 +1,4 @@
-"""Parts of the programs of a run, as its recipe says them: no data is read, nothing is compiled."""
+"""Parts of the programs of a run, defined by its recipe without data or compilation."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,22 +16,22 @@ from transformer_jax.training.step import Batch, Objective
 
 __all__ = ["BatchShapes", "Parts", "fresh_model", "pair_parts", "row_parts"]
 
-BOS = 1  # of programs that are compiled only, any token will do
+BOS = 1  # any token will do for programs that are only compiled
 
 
 class Parts(NamedTuple):
     """The parts of the programs of a run.
 
     Attributes:
-        model: Makes the model.
-        objective: Of training.
-        evaluation: Of validation.
+        model: Function that creates the model.
+        objective: The training objective.
+        evaluation: The validation objective.
         batch: Shapes of a batch.
-        partition: Which parameters are trained.
-        scored: The share of tokens that have logits.
-        ranked: Whether evaluation ranks them too, for an accuracy.
-        attentions: Names of the attentions and the configuration of each, in the order in which the
-            model of one layer computes them; None is those of the configuration of the run.
+        partition: Selects the trained parameters.
+        scored: The fraction of tokens with logits.
+        ranked: Whether evaluation also ranks the logits, for an accuracy.
+        attentions: Names of the attentions with their configurations, in the order in which a
+            one-layer model computes them; None is derived from the configuration of the run.
     """
 
     model: Callable[[], nnx.Module]
@@ -48,8 +48,8 @@ class BatchShapes(NamedTuple):
     """The shapes of a batch.
 
     Attributes:
-        rows: Rows.
-        length: Tokens of a row.
+        rows: Number of rows.
+        length: Number of tokens per row.
         sharding: How rows are divided over devices.
     """
 
@@ -58,17 +58,17 @@ class BatchShapes(NamedTuple):
     sharding: Any
 
     def images(self, config: TransformerConfig) -> jax.ShapeDtypeStruct:
-        """Returns the shape of the images that an encoder reads."""
+        """Returns the shape of the images of an encoder."""
         image = config.image
         return self.array(image.image_size, image.image_size, image.num_channels, dtype=jnp.float32)
 
     def array(self, *shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
-        """Returns the shape of an array of the batch, from the axes behind its rows."""
+        """Returns the shape of an array of the batch, from the axes after its rows."""
         return jax.ShapeDtypeStruct((self.rows, *shape), dtype, sharding=self.sharding)
 
 
 def pair_parts(run: Any, batch: BatchShapes, smoothing: float = 0.0) -> Parts:
-    """Returns the parts of a run of an encoder-decoder on pairs of texts."""
+    """Returns the parts of the run of an encoder-decoder on pairs of texts."""
     array, length = batch.array, batch.length
     shapes: Batch = {
         "inputs": {"source": array(length), "source_lengths": array()},
@@ -81,7 +81,7 @@ def pair_parts(run: Any, batch: BatchShapes, smoothing: float = 0.0) -> Parts:
 
 
 def row_parts(run: Any, batch: BatchShapes) -> Parts:
-    """Returns the parts of a run of a decoder on rows of tokens."""
+    """Returns the parts of the run of a decoder on rows of tokens."""
     names = ["tokens", "targets"]
     names += ["segments", "positions"] * (run.training.layout == "packed")
     shapes = {name: batch.array(batch.length) for name in names}
@@ -91,5 +91,5 @@ def row_parts(run: Any, batch: BatchShapes) -> Parts:
 
 
 def fresh_model(kind: Kind, config: ModelConfig, **heads: Any) -> Callable[[], nnx.Module]:
-    """Returns a function that makes a model."""
+    """Returns a function that creates a model."""
     return lambda: make_model(kind, config, rngs=nnx.Rngs(0), **heads)

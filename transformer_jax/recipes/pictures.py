@@ -1,4 +1,4 @@
-"""Settings and data that all recipes of pictures have."""
+"""Settings and data of all recipes of pictures."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,22 +25,22 @@ _SOURCES = ("images", "tfds", "corpus")
 def attentions_to_images(
     config: TransformerConfig, name: str = "encoder"
 ) -> tuple[tuple[str, TransformerConfig], ...]:
-    """Returns the attentions that make the vector of an image, as plans name them.
+    """Returns the attentions of an image encoder, by their names in plans.
 
     Args:
-        config: Of the encoder of images.
-        name: Of its own attention.
+        config: The configuration of the image encoder.
+        name: The name of its self-attention.
     """
     pools = config.image.pooling == "attention"
     return ((name, config), ("pool", config)) if pools else ((name, config),)
 
 
 def check_pictures(run: Any, part: str) -> None:
-    """Refuses settings of pictures that do not fit the model that reads them.
+    """Refuses settings of pictures that do not match the model that reads them.
 
     Args:
         run: A run with ``preprocessing``.
-        part: The settings of that model, ``model`` or ``encoder``.
+        part: The settings of the model, ``model`` or ``encoder``.
 
     Raises:
         ConfigError: It names the setting and what is allowed.
@@ -49,21 +49,20 @@ def check_pictures(run: Any, part: str) -> None:
     image = config.image
     if was_given(f"{part}.positions.max_length"):
         raise ConfigError(
-            f"{part}.positions.max_length follows from the image: leave it out, and give "
+            f"{part}.positions.max_length is determined by the image: leave it out, and give "
             f"--{part}.image.image-size or --{part}.image.patch-size"
         )
     for field in dataclasses.fields(config.compute) if part != "model" else ():
         if was_given(f"{part}.compute.{field.name}"):
             raise ConfigError(
-                f"{part}.compute.{field.name}: both parts are computed alike: give "
+                f"{part}.compute.{field.name}: both parts share compute settings: give "
                 f"model.compute.{field.name}"
             )
     if not image.image_size:
         raise ConfigError(f"{part}.image.image_size is 0: an image model needs a size")
     if image.num_channels not in (1, 3):
         raise ConfigError(
-            f"{part}.image.num_channels is {image.num_channels}: pictures have 3, or 1 if they "
-            f"are grey"
+            f"{part}.image.num_channels is {image.num_channels}: pictures have 3, or 1 if grayscale"
         )
     for name, values in (("mean", prepare.mean), ("std", prepare.std)):
         if len(values) not in (1, image.num_channels):
@@ -73,13 +72,13 @@ def check_pictures(run: Any, part: str) -> None:
             )
     if prepare.resize is not None and prepare.resize < image.image_size:
         raise ConfigError(
-            f"preprocessing.resize is {prepare.resize}: the model reads {image.image_size} "
-            f"pixels a side, so it must be at least that"
+            f"preprocessing.resize is {prepare.resize}: must be at least the model's image size, "
+            f"{image.image_size}"
         )
 
 
 def refuse_mixtures(augmentation: Augmentation) -> None:
-    """Refuses to mix pictures that have texts instead of labels.
+    """Refuses to mix pictures with texts.
 
     Raises:
         ConfigError: MixUp or CutMix is set.
@@ -105,21 +104,21 @@ def computed_as(model: TransformerConfig, encoder: TransformerConfig) -> Transfo
 def scored_pictures(
     run: Any, open_data: Callable[[Any], ImageSplits], path: Any
 ) -> tuple[ImageSplits, dict[str, ImageTable]]:
-    """Returns the pictures of a run, and those of its tests, or else of validation, by name.
+    """Returns the pictures of a run, and its test (or else validation) pictures by name.
 
     Args:
         run: The run.
         open_data: Function from a run to its pictures.
-        path: Its directory, for messages.
+        path: The run directory, for messages.
 
     Raises:
-        ConfigError: The run has none.
-        DataError: They cannot be read.
+        ConfigError: The run has neither test nor validation pictures.
+        DataError: Pictures cannot be read.
     """
     parts: dict[str, ImageTable] = {}
     if any(getattr(run.data, name, None) is not None for name in _SOURCES):
         splits = open_data(run)
         parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
     if not parts:
-        raise ConfigError(f"{path}: has no test or validation pictures: give --data.images")
+        raise ConfigError(f"{path}: no test or validation pictures: give --data.images")
     return splits, parts

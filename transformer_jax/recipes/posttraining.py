@@ -1,4 +1,4 @@
-"""Common parts of training on chats, preferences and rewards: templates, methods, starts, data."""
+"""Templates, methods, starts and data, shared by training on chats, preferences and rewards."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ __all__ = [
 STARTS = ("decoder",)
 First: TypeAlias = Literal["auto", "bos", "eos", "newline"]
 
-# The methods that have a setting, and its default.
+# The methods that have a setting, each with its default.
 _NUMBERS: dict[str, dict[str, float]] = {
     "beta": {"dpo": 0.1, "ipo": 0.1, "kto": 0.1, "simpo": 2.0},
     "label_smoothing": {"dpo": 0.0},
@@ -59,12 +59,12 @@ _NUMBERS: dict[str, dict[str, float]] = {
 
 
 def check_methods(config: Any, names: tuple[str, ...]) -> None:
-    """Refuses settings that a method does not have."""
+    """Refuses settings of other methods."""
     for name in names:
         methods = _NUMBERS[name]
         if getattr(config, name) is not None and config.method not in methods:
             raise ConfigError(
-                f"align.{name} is a setting of {', '.join(methods)}, and this run is "
+                f"align.{name} is a setting of {', '.join(methods)}, but this run uses "
                 f"{config.method}: leave it out"
             )
 
@@ -76,20 +76,20 @@ def align_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def method_numbers(config: Any, names: tuple[str, ...]) -> dict[str, float]:
-    """Returns the settings of the method, with its default values."""
+    """Returns the settings of the method, including defaults."""
     values = {name: getattr(config, name) for name in names if config.method in _NUMBERS[name]}
     usual = lambda name: _NUMBERS[name][config.method]
     return {name: usual(name) if value is None else value for name, value in values.items()}
 
 
 def adamw(peak: float) -> OptimizerConfig:
-    """Returns AdamW with a linear schedule, for a peak of the learning rate."""
+    """Returns AdamW with a linear schedule, by the peak learning rate."""
     schedule = ScheduleConfig("linear", warmup_steps=None)
     return OptimizerConfig("adamw", peak, schedule, beta2=0.95, eps=1e-8, weight_decay=0.0)
 
 
 def resolve_first(run: Any, start: Any) -> Any:
-    """Returns the run with the first token of texts; by default that of its start."""
+    """Returns the run with the first token of texts; ``auto`` becomes the start's setting."""
     if run.first != "auto":
         return run
     return dataclasses.replace(run, first=start.directory.read_config().get("first", "bos"))
@@ -99,7 +99,7 @@ def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
     """Returns whether prompts are conversations.
 
     Raises:
-        ConfigError: Some are conversations and others texts, or the start has no chat template.
+        ConfigError: Conversations and texts are mixed, or the start has no chat template.
     """
     from transformer_jax.inference.chats import encoder_of
 
@@ -107,14 +107,14 @@ def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
     forms = {part.conversational for part in parts}
     if len(forms) > 1:
         raise ConfigError(
-            f"data.train {run.data.train} and data.valid {run.data.valid}: one has conversations "
-            f"and the other texts: give both one form"
+            f"data.train {run.data.train} and data.valid {run.data.valid}: one has conversations, "
+            f"the other texts: use the same form for both"
         )
     if forms == {False}:
         return False
     if find_template(start.directory.path) is None:
         raise ConfigError(
-            f"data.train {run.data.train}: holds conversations, and {run.init_from} has no chat "
+            f"data.train {run.data.train}: has conversations, but {run.init_from} has no chat "
             f"template: start from a run of instruct, or from a Hugging Face folder with one"
         )
     encoder_of(start.directory.path, start.tokenizer)
@@ -122,7 +122,7 @@ def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
 
 
 def keep_template(directory: "RunDirectory", start: Any) -> None:
-    """Copies the chat template of the start to the run, so that it answers conversations too."""
+    """Copies the chat template of the start to the run, so that it can answer conversations."""
     from transformer_jax.parallel.mesh import is_main_process  # imports JAX
 
     if is_main_process():
@@ -142,8 +142,8 @@ def splits_on(request: Any, run: Any, directory: "RunDirectory", kind: Any) -> "
     """Returns the data of the file of ``--data``, or of the run without it.
 
     Raises:
-        ConfigError: The file holds texts and the run was trained on conversations, or the reverse;
-            or adapters were merged into the run.
+        ConfigError: The file has texts, but the run was trained on conversations, or vice versa; or
+            adapters were merged into the run.
         DataError: The file cannot be read.
     """
     from transformer_jax.data.preferences import (
@@ -159,21 +159,21 @@ def splits_on(request: Any, run: Any, directory: "RunDirectory", kind: Any) -> "
     if trained not in (None, preferences.conversational):
         forms = ("texts", "conversations")
         raise ConfigError(
-            f"--data {request.data}: holds {forms[preferences.conversational]}, and {request.run} "
+            f"--data {request.data}: has {forms[preferences.conversational]}, but {request.run} "
             f"was trained on {forms[not preferences.conversational]}: give a file of these"
         )
     return PreferenceSplits(preferences, preferences)
 
 
 def refuse_merged(run: Any, directory: "RunDirectory") -> None:
-    """Refuses a run whose reference, the model that it started from, is lost.
+    """Refuses a run that lost its reference, the model that it started from.
 
     Raises:
-        ConfigError: Adapters were merged into it.
+        ConfigError: Adapters were merged into the run.
     """
     if run.init_from is None:
         raise ConfigError(
-            f"{directory.path}: adapters were merged into it, and its reference is not kept: "
+            f"{directory.path}: adapters were merged into it, so its reference is lost: "
             f"evaluate the run that it was made from"
         )
 
@@ -185,7 +185,7 @@ def _on_conversations(run: Any, directory: "RunDirectory", kind: Any) -> bool | 
     if find_template(directory.path) is None:
         return False
     if run.align.method == "reward":
-        return True  # a reward model of texts has no template; other runs keep that of their start
+        return True  # only runs on conversations and their templates
     try:
         return open_preferences(run.data, kind).train.conversational
     except DataError:
@@ -193,10 +193,10 @@ def _on_conversations(run: Any, directory: "RunDirectory", kind: Any) -> bool | 
 
 
 def run_template(run: Any) -> ChatTemplate:
-    """Returns the chat template that a run asks for, or that of what it starts from.
+    """Returns the chat template in a run's settings, or else its start's template.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no template.
     """
     if run.chat.template is not None:
         chosen = named_template(run.chat.template)

@@ -1,4 +1,4 @@
-"""Preference learning of a decoder by DPO, IPO, KTO or SimPO: ``align dpo``."""
+"""Preference learning of a decoder with DPO, IPO, KTO or SimPO: ``align dpo``."""
 
 import dataclasses
 import functools
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AlignConfig", "PreferenceRun", "Preferences", "encode_data"]
 
-LONGEST = 512  # tokens of a row by default
-# A function of the run, its directory, its tokenizer, its examples and its batching rules: the
+LONGEST = 512  # default maximum of tokens per row
+# A function from the run, its directory, tokenizer, examples and batching rules to the
 # log-probabilities of the reference for each part of the data.
 Reference: TypeAlias = Callable[[Any, Any, Any, Any, Any], dict[str, Any]]
 
@@ -57,24 +57,24 @@ Reference: TypeAlias = Callable[[Any, Any, Any, Any, Any], dict[str, Any]]
 class AlignConfig(Configuration, group="align"):
     """The method of learning from preferences."""
 
-    # The loss: of pairs, of labels (kto), or of a reward model.
+    # The loss: on pairs, on labels (kto), or of a reward model.
     method: Literal["dpo", "ipo", "kto", "simpo", "reward"] = "dpo"
-    # Weight of the KL divergence from the reference; of simpo the scale of rewards. None is 0.1,
-    # and 2 of simpo.
+    # Weight of the KL divergence from the reference; for simpo, the scale of rewards. None is 0.1,
+    # for simpo 2.
     beta: Positive | None = None
-    # Dpo: probability that a preference is wrong; None is 0.
+    # dpo: probability that a preference is wrong; None is 0.
     label_smoothing: Annotated[float, Range(0, below=0.5)] | None = None
     margin: float | None = None  # simpo: target margin of the rewards; None is 1
     desirable_weight: NotNegative | None = None  # kto: weight of desirable completions; None is 1
     undesirable_weight: NotNegative | None = None  # kto: weight of undesirable ones; None is 1
-    # dpo, ipo and kto: the reference's log-probabilities are computed once before the first step
-    # (precomputed, the default), or by its frozen parameters in every step.
+    # dpo, ipo and kto: compute the reference's log-probabilities once before the first step
+    # (precomputed, the default), or from frozen parameters in every step (frozen).
     reference: Literal["precomputed", "frozen"] | None = None
-    # Most tokens of a prompt with its completion; None is what the model has positions for, up to
-    # 512.
+    # Maximum length of a prompt with its completion, in tokens; None is the positions of the model,
+    # up to 512.
     max_length: Annotated[int, Range(4)] | None = None
-    # The two rows of a pair that is too long have one prompt, or each row loses of its prompt what
-    # its own completion needs, as in runs of version 0.1.
+    # Truncation of prompts of pairs that are too long: both rows keep the same prompt (pair), or
+    # each row as much as fits (row), as in runs of version 0.1.
     truncation: Truncation = "pair"
 
     names: ClassVar[tuple[str, ...]] = (
@@ -86,29 +86,29 @@ class AlignConfig(Configuration, group="align"):
         check_methods(self, self.names)
         if self.reference is not None and not self.has_reference:
             raise ConfigError(
-                f"align.reference is {self.reference}, and {self.method} has no reference: leave "
+                f"align.reference is {self.reference}, but {self.method} has no reference: leave "
                 f"it out"
             )
 
     @property
     def has_reference(self) -> bool:
-        """Returns whether the method compares with a reference."""
+        """Returns whether the method uses a reference."""
         return self.method in ("dpo", "ipo", "kto")
 
     @property
     def kind(self) -> PreferenceKind:
-        """Returns the kind of the lines of the data."""
+        """Returns the kind of examples in the data."""
         return "labels" if self.method == "kto" else "pairs"
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The loss with its settings."""
+        """Returns the loss with its settings."""
         return method_numbers(self, self.names)
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleBatches(TokenBatches):
-    """Training settings: duration, batches of examples of so many tokens, seed."""
+    """Training settings: duration, tokens per batch, seed."""
 
     epochs: Count | None = 3  # passes over the examples
 
@@ -121,7 +121,7 @@ class PreferenceRun(Adapted, RunConfig):
     model: TransformerConfig = PRESETS["gpt2_small"]
     data: PreferenceData = PreferenceData()
     training: ExampleBatches = ExampleBatches()
-    # First token of a text; auto takes the setting of the run that this one starts from.
+    # First token of a text; auto is the setting of the start.
     first: First = "auto"
 
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
@@ -133,7 +133,7 @@ class PreferenceRun(Adapted, RunConfig):
 
 
 class Preferences(Recipe):
-    """Pairs or labels of completions, a decoder."""
+    """A decoder, trained on pairs or labels of completions."""
 
     name = "preferences"
     title = "a decoder trained on preferences"
@@ -150,7 +150,7 @@ class Preferences(Recipe):
         named = {
             "dpo": "Direct preference optimization on pairs of completions.",
             "ipo": "Identity preference optimization: a margin with a target.",
-            "kto": "Kahneman-Tversky optimization on completions labelled true or false.",
+            "kto": "Kahneman-Tversky optimization on completions labeled true or false.",
             "simpo": "Simple preference optimization, without a reference.",
         }
         return with_defaults({name: (about, self._named(name)) for name, about in named.items()})
@@ -164,7 +164,7 @@ class Preferences(Recipe):
         )
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with rows within the positions of its model."""
+        """Limits rows to the positions of the model."""
         if run.align.max_length is not None:
             return run
         align = dataclasses.replace(run.align, max_length=min(LONGEST, run.model.max_length))
@@ -176,19 +176,16 @@ class Preferences(Recipe):
         _check_whole_batches(run)
         if run.precomputes_reference and run.lora.narrows:
             raise ConfigError(
-                f"lora.base_dtype is {run.lora.base_dtype}, and the reference is computed from the "
+                f"lora.base_dtype is {run.lora.base_dtype}, but the reference is computed from "
                 f"float32 weights: add --align.reference frozen, which shares the base"
             )
 
     def _check_method(self, method: str) -> None:
         if method == "reward":
-            raise ConfigError(
-                "align.method is reward: a reward model is a run of its own kind: begin it with "
-                "align reward"
-            )
+            raise ConfigError("align.method is reward: start a reward model with align reward")
 
     def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the limit of prompts with their completions."""
+        """Returns the maximum length of prompts with their completions."""
         return "align.max_length", run.align.max_length or 0
 
     def open_data(self, run: Any) -> "PreferenceSplits":
@@ -242,7 +239,7 @@ class Preferences(Recipe):
         )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints what training validates."""
+        """Prints the validation metrics."""
         from transformer_jax.recipes.driver import load_tokenizer, read
         from transformer_jax.recipes.reference import kept_reference
 
@@ -257,7 +254,7 @@ class Preferences(Recipe):
         return print_scores(request, plain_scores(validate(request, run, directory, task)))
 
     def text_format(self, fields: Mapping[str, Any]) -> TextFormat:
-        """Returns how texts begin and end: completions always have an end token."""
+        """Returns the first and last tokens of texts: completions always have an end token."""
         return super().text_format(fields)._replace(ends=True)
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
@@ -270,7 +267,7 @@ class Preferences(Recipe):
 def encode_data(
     run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
 ) -> "tuple[EncodedCompletions, CompletionRows]":
-    """Returns the tokenized examples of a run, and the rules of batching."""
+    """Returns the tokenized examples of a run, and the batching rules."""
     from transformer_jax.inference.runs import first_token
     from transformer_jax.recipes.tasks.preference_task import CompletionRows, encode_splits
 
@@ -293,7 +290,7 @@ def _check_whole_batches(run: PreferenceRun) -> None:
         )
     if training.mode == "pmap":
         raise ConfigError(
-            "training.mode is pmap: kto compares all rows of a batch with each other: use jit"
+            "training.mode is pmap, but kto compares all rows of a batch with each other: use jit"
         )
 
 
@@ -305,7 +302,7 @@ def _reference_of(
     encoded: "EncodedCompletions",
     rows: "CompletionRows",
 ) -> "dict[str, np.ndarray]":
-    """Computes log-probabilities of the reference for a file, by the start of the run."""
+    """Computes the log-probabilities of the reference, the start of the run, for a file."""
     del directory
     from transformer_jax.recipes.reference import compute_reference
     from transformer_jax.recipes.tasks.preference_task import EncodedCompletions
@@ -314,7 +311,7 @@ def _reference_of(
         log_probs = compute_reference(run, tokenizer, EncodedCompletions(encoded.train, None), rows)
     except CheckpointError as error:
         raise CheckpointError(
-            f"--data {path}: the reference of {run.align.method} is {run.init_from}, which the run "
-            f"started from, and which other pairs need: {error}"
+            f"--data {path}: other pairs need the reference of {run.align.method}, "
+            f"{run.init_from}, which the run started from: {error}"
         ) from None
     return {"train": log_probs["train"], "valid": log_probs["train"]}

@@ -1,7 +1,6 @@
-"""Recipes: a kind of training is one object of a class that derives from this one, in one file.
+"""The base class of recipes: a kind of training is an object of a derived class, in one file.
 
-:mod:`.driver` does what all recipes have in common, and asks the recipe for the rest in the order
-of the methods below.
+:mod:`.driver` does the common work, and calls the methods of the recipe in the order below.
 """
 
 import functools
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Named", "Recipe", "TextFormat"]
 
-Named = Mapping[str, tuple[str, Any]]  # named runs, each with a line about it
+Named = Mapping[str, tuple[str, Any]]  # named runs, with one-line descriptions
 
 
 class TextFormat(NamedTuple):
     """The first and last tokens of a decoder's texts.
 
     Attributes:
-        first: What comes before a text: ``bos``, ``eos`` (the end of the text before it) or
+        first: The token before a text: ``bos``, ``eos`` (the end of the preceding text) or
             ``newline``.
         ends: Whether a text ends with the end token.
     """
@@ -40,37 +39,36 @@ class Recipe:
     """A kind of training.
 
     A recipe that trains overrides ``runs``, ``open_data``, ``tokenizer_texts``, ``make_task`` and
-    ``predictor``, and ``evaluate`` if it has an evaluation. Any other method that is not overridden
-    adds nothing.
+    ``predictor``, and ``evaluate`` if it has an evaluation. The defaults of the other methods add
+    nothing.
 
     Attributes:
         name: Its name in ``config.json``, in the registry and in programs.
-        title: A run of it, for messages: "a translator".
-        config: The dataclass of its settings: :class:`.Trained` with its own fields, or
+        title: A trained model, for messages: "a translator".
+        config: The dataclass of its settings: derived from :class:`.Trained`, or from
             :class:`.RunConfig` if runs may start from other models. Its ``training`` is
-            :class:`.TokenBatches` or :class:`.RowBatches`. It belongs to this recipe alone: its
-            attribute ``recipe`` becomes ``name``.
-        family: The kind of its model. One of ``FAMILY_NAMES`` in
-            ``transformer_jax/inference/runs.py`` if ``model`` in its settings describes the whole
-            model as it does for that family: all commands of the family then use its runs. Any
-            other word is a family of its own: ``evaluate``, ``describe`` and
-            ``transformer_jax.load`` use its runs, and other commands refuse them.
+            :class:`.TokenBatches` or :class:`.RowBatches`. The dataclass is used by this recipe
+            only: its attribute ``recipe`` becomes ``name``.
+        family: The kind of its model. If ``model`` in its settings describes the complete model as
+            for a family of ``FAMILY_NAMES`` in ``transformer_jax/inference/runs.py``, the name of
+            this family: all commands of the family then accept its runs. Any other word is a new
+            family: only ``evaluate``, ``describe`` and ``transformer_jax.load`` accept its runs.
         starts: The families that a run can start from.
-        needs_start: Whether a run has to start from one.
-        metrics: Names of metrics that rank checkpoints, besides ``valid_loss``.
-        reads_features: Whether its model reads features instead of tokens.
-        reads_text: Whether its runs have a tokenizer. The settings of other runs have none:
-            ``tokenizer: ClassVar[None] = None``.
+        needs_start: Whether a run must start from one.
+        metrics: Metrics that can rank checkpoints, in addition to ``valid_loss``.
+        reads_features: Whether the model reads features instead of tokens.
+        reads_text: Whether its runs have a tokenizer. If not, its settings have ``tokenizer:
+            ClassVar[None] = None``.
         keeps_publication: Whether a run that starts from a published model of its family keeps the
-            record of its origin.
+            record of the origin.
         evaluation: The dataclass of the flags of ``evaluate``; None if there is no evaluation.
-        has_plan: Whether ``--plan`` can plan its programs.
-        has_estimate: Whether their memory is estimated where nothing can be compiled.
-        plans_decoding: Whether those that generate texts are among them.
-        decoding: How a run generates texts: by beam search, a sample at its end, or not at all.
+        has_plan: Whether ``--plan`` supports its runs.
+        has_estimate: Whether ``--plan`` estimates memory if the target has no compiler.
+        plans_decoding: Whether plans include the programs that generate texts.
+        decoding: How a run generates texts: by beam search, as a sample at the end, or not at all.
 
     Raises:
-        ConfigError: A class has no name of its own, or the settings of another recipe.
+        ConfigError: A class has no name, or the settings of another recipe.
     """
 
     name: ClassVar[str]
@@ -92,7 +90,7 @@ class Recipe:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not {"name", "config"} & {*vars(cls)}:
-            return  # what several recipes have in common
+            return  # a base class of several recipes
         file = getattr(sys.modules[cls.__module__], "__file__", cls.__module__)
         config = getattr(cls, "config", None)
         if "name" not in vars(cls):
@@ -100,31 +98,31 @@ class Recipe:
                 f"{file}: {cls.__name__} has no name: give it one, such as name = ..."
             )
         if config is None:
-            return  # its models are not trained here
+            return  # for models that are not trained here
         owner = vars(config).get("recipe", cls.name)
         if owner != cls.name:
             raise ConfigError(
                 f"{file}: {cls.__name__} has the settings of the recipe {owner}, "
-                f"{config.__name__}: give it a dataclass of its own, config = ..."
+                f"{config.__name__}: give it its own dataclass, config = ..."
             )
         config.recipe = cls.name
 
     @functools.cached_property
     def runs(self) -> Named:
-        """The named runs, each with a line about it.
+        """Returns the named runs with one-line descriptions.
 
-        :func:`transformer_jax.recipes.sizing.with_defaults` fills in the size of the vocabulary and
-        leaves the compute dtype to the platform.
+        :func:`transformer_jax.recipes.sizing.with_defaults` fills in the vocabulary size and leaves
+        the compute dtype to the platform.
         """
         return {}
 
     # --- A run begins ----------------------------------------------------------------------------
 
     def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the start's model as the run uses it; None leaves it unchanged."""
+        """Returns the model of the start, adapted to the run; None leaves it unchanged."""
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the settings that follow from its settings and its start.
+        """Returns the run with the settings derived from other settings and the start.
 
         Args:
             run: The settings, with the model of the start.
@@ -132,33 +130,33 @@ class Recipe:
             start: What the run starts from, or None.
 
         Raises:
-            ConfigError: They do not fit each other.
+            ConfigError: Settings do not match.
         """
         return run
 
     def in_layers(self, run: Any) -> Any:
-        """Returns the run with the settings about its start that concern layers of ``run.model``.
+        """Returns the run with only the settings of its start that concern layers of ``run.model``.
 
-        The recipe checks others, such as a part of the model that is frozen as a whole.
+        The recipe checks the other ones, such as a part of the model that is frozen.
         """
         return run
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses settings that do not fit each other or the start of the run.
+        """Refuses settings that do not match each other or the start of the run.
 
         Raises:
-            ConfigError: It names them.
+            ConfigError: The message names the settings.
         """
 
     def metrics_of(self, run: Any) -> tuple[str, ...]:
-        """Returns the metrics that rank checkpoints, where they follow from settings."""
+        """Returns the metrics that can rank checkpoints, if they depend on settings."""
         return self.metrics
 
     def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the setting that bounds the tokens of a text, and its value.
+        """Returns the setting that limits the tokens of a text, and its value.
 
-        It is ``training.sequence_length`` where the batches have it; others have no bound of their
-        own, and a text has the positions of the model.
+        This is ``training.sequence_length`` if the batches have it; otherwise only the positions of
+        the model limit a text.
         """
         if (length := getattr(run.training, "sequence_length", None)) is not None:
             return "training.sequence_length", length
@@ -168,32 +166,32 @@ class Recipe:
         """Returns the data of a run."""
 
     def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the settings that follow from its data.
+        """Returns the run with the settings derived from its data.
 
         Raises:
-            ConfigError: They do not fit its settings or its start.
+            ConfigError: The data do not match the settings or the start.
         """
         return run
 
     def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns the texts that a tokenizer is learned from."""
+        """Returns the texts to train a tokenizer on."""
         return ()
 
     def special_tokens(self, run: Any) -> tuple[str, ...]:
-        """Returns the special tokens of a tokenizer that is learned."""
+        """Returns the special tokens of a new tokenizer."""
         from transformer_jax.data.tokenizer import SPECIAL
 
         return SPECIAL
 
     def complete_tokenizer(self, run: Any, tokenizer: "Tokenizer") -> "Tokenizer":
-        """Returns the tokenizer of a run, learned or of its start, with what the recipe adds."""
+        """Returns the tokenizer of a run, new or of the start, with the recipe's additions."""
         return tokenizer
 
     def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Returns the run with the settings that follow from its tokenizer.
+        """Returns the run with the settings derived from its tokenizer.
 
         Raises:
-            ConfigError: The tokenizer does not fit the run.
+            ConfigError: The tokenizer does not match the run.
         """
         return run
 
@@ -205,17 +203,17 @@ class Recipe:
     def make_task(
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
-        """Returns the task of a run, without its start and its settings."""
+        """Returns the task of a run, without its start and settings."""
         raise NotImplementedError
 
     def with_starts(
         self, run: Any, initial: Callable[[Any], Any] | None
     ) -> Callable[[Any], Any] | None:
-        """Returns the function from initialized parameters to those of step 0, or None.
+        """Returns the function from initialized parameters to the parameters of step 0, or None.
 
         Args:
             run: The settings.
-            initial: The function that takes those of ``init_from`` over; None without.
+            initial: The function that loads the parameters of ``init_from``, or None.
         """
         return initial
 
@@ -233,11 +231,11 @@ class Recipe:
         return lambda steps, params: make_optimizer(config, width, steps, params=params)
 
     def describe_batches(self, run: Any, plan: Any) -> str:
-        """Describes the batches, for the line about the run."""
+        """Describes the batches, for the summary line of the run."""
         from transformer_jax.core.errors import plural
 
         size = f"{run.training.size} a batch"
-        if not hasattr(plan, "shapes"):  # such as `ArrayPlan`, whose rows are all alike
+        if not hasattr(plan, "shapes"):  # such as `ArrayPlan`, with rows of one shape
             return size
         return (
             f"{size}, {plural(len(plan.shapes), 'bucket shape')}, "
@@ -247,13 +245,13 @@ class Recipe:
     def train(
         self, run: Any, directory: "RunDirectory", data: Any, fit: Callable[[Any, Any, Any], int]
     ) -> int:
-        """Trains a run to its end, writes its results and returns the exit code.
+        """Trains a run to the end, writes its results and returns the exit code.
 
         Args:
             run: The settings.
             directory: Of the run.
             data: Of the run.
-            fit: Trains a run with steps, from these three.
+            fit: Trains a run in steps, given these three.
         """
         return fit(run, directory, data)
 
@@ -264,12 +262,12 @@ class Recipe:
     # --- Its memory is planned -------------------------------------------------------------------
 
     def batch_tokens(self, run: Any) -> int:
-        """Returns the most tokens of a batch."""
+        """Returns the maximum number of tokens per batch."""
         tokens: int = run.training.tokens
         return tokens
 
     def for_plan(self, run: Any) -> Any:
-        """Returns the run with the tokens that it will add to its tokenizer, for a plan."""
+        """Returns the run with the tokens that it will add to its tokenizer."""
         return run
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
@@ -279,37 +277,37 @@ class Recipe:
     # --- It is used ------------------------------------------------------------------------------
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints what ``evaluate`` reports, and returns the exit code.
+        """Evaluates a run, prints the results, and returns the exit code.
 
         Args:
-            request: The flags of :attr:`evaluation`, and those of every recipe: ``checkpoint``, and
-                ``output``, the file that this method writes if it is not None.
+            request: The flags of :attr:`evaluation`, ``checkpoint``, and ``output``, a file to
+                write if it is not None.
             directory: Of the run.
         """
         raise NotImplementedError
 
     def family_of(self, fields: Mapping[str, Any]) -> str:
-        """Returns the family of a stored run, where it follows from its settings."""
+        """Returns the family of a stored run, if it depends on settings."""
         return self.family
 
     def text_format(self, fields: Mapping[str, Any]) -> TextFormat:
-        """Returns how the texts of a stored run begin and end."""
+        """Returns the first and last tokens of the texts of a stored run."""
         first = str(fields.get("first", "bos"))
         return TextFormat(first, ends=first != "newline")
 
     def task_fields(self, fields: Mapping[str, Any]) -> Any:
-        """Returns the task of a stored fine-tuned model: its kind, labels, length of examples."""
+        """Returns the task of a stored fine-tuned model: kind, labels, length of examples."""
         return fields.get("task")
 
     def predictor(self, path: Path, checkpoint: str) -> Any:
         """Returns the object that ``transformer_jax.load`` returns.
 
-        :func:`transformer_jax.inference.load_run.load` reads its parameters and its tokenizer.
+        :func:`transformer_jax.inference.load_run.load` reads its parameters and tokenizer.
         """
         raise NotImplementedError
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
-        """Returns the model of a stored run with fresh parameters, as it was trained.
+        """Returns the model of a stored run with new parameters.
 
         Args:
             config: The settings ``model``.
@@ -317,11 +315,11 @@ class Recipe:
             rngs: Random streams of the parameters.
 
         Raises:
-            NotImplementedError: The family is the recipe's own: it overrides this method.
+            NotImplementedError: The recipe has a new family, and does not override this method.
         """
         from transformer_jax.models.making import Kind, make_model
 
         family: Any = self.family_of(fields)
         if family not in get_args(Kind):
-            raise NotImplementedError(f"{type(self).__name__}.model makes the models of {family}")
+            raise NotImplementedError(f"{type(self).__name__}.model must make models of {family}")
         return make_model(family, config, rngs=rngs)

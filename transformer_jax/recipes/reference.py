@@ -1,4 +1,4 @@
-"""The reference of a run on preferences: its log-probabilities, computed once and kept."""
+"""The reference of a run on preferences: log-probabilities, computed once and stored."""
 
 import zipfile
 from pathlib import Path
@@ -39,17 +39,17 @@ def kept_reference(
     encoded: EncodedCompletions,
     rows: CompletionRows,
 ) -> dict[str, Float[np.ndarray, "n 2"]]:
-    """Log-probabilities of the reference, computed when the run begins and kept in its directory.
+    """Returns log-probabilities of the reference, computed at the start of the run and then stored.
 
     Args:
         run: The settings.
         directory: Of the run.
         tokenizer: Of the run.
         encoded: The examples of the run.
-        rows: How they become batches.
+        rows: The batching rules.
 
     Raises:
-        DataError: Those that are kept are of other data, or damaged.
+        DataError: The stored log-probabilities are for other data, or damaged.
     """
     path = Path(directory.path) / _FILE
     stores = encoded.parts().values()
@@ -68,16 +68,16 @@ def kept_reference(
 def compute_reference(
     run: Any, tokenizer: Tokenizer, encoded: EncodedCompletions, rows: CompletionRows
 ) -> dict[str, Float[np.ndarray, "n 2"]]:
-    """Log-probabilities of the reference, what the run starts from, for each part by name.
+    """Returns log-probabilities of the reference, the start of the run, by name of the part.
 
     Args:
         run: The settings.
         tokenizer: Of the run.
         encoded: The examples.
-        rows: How they become batches.
+        rows: The batching rules.
 
     Raises:
-        CheckpointError: What the run starts from is not there.
+        CheckpointError: The start of the run is missing.
     """
     make = lambda rngs: Decoder(run.model, rngs=rngs)
     drawn = make(nnx.Rngs(key_for(run.training.seed, "initialization")))
@@ -101,8 +101,8 @@ def _stored(path: Path, identity: str, encoded: EncodedCompletions) -> dict[str,
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: damaged ({error}): begin the run anew") from None
+        raise DataError(f"{path}: damaged ({error}): start the run again") from None
     sizes = {name: (len(store), 2) for name, store in encoded.parts().items()}
     if str(kept.pop("identity", "")) != identity or {k: v.shape for k, v in kept.items()} != sizes:
-        raise DataError(f"{path}: the preferences are not those that the run began with")
+        raise DataError(f"{path}: the preferences differ from those at the start of the run")
     return kept

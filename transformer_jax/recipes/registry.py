@@ -1,7 +1,7 @@
 """The recipes by name, and the recipe of a stored run.
 
-``config.json`` stores the name. Training, resuming, evaluation, ``transformer_jax.load`` and the
-commands find the recipe by it. Modules of recipes are imported when one is asked for.
+``config.json`` stores the name, by which training, resuming, evaluation, ``transformer_jax.load``
+and the commands find the recipe. Modules of recipes are imported on first use.
 """
 
 import functools
@@ -40,17 +40,17 @@ RECIPES: dict[str, str] = {
 
 
 def get_recipe(name: str) -> "Recipe":
-    """Returns the recipe with a name.
+    """Returns the recipe by its name.
 
     Raises:
         CheckpointError: There is none.
-        ConfigError: The module that the registry names has no such recipe.
+        ConfigError: The module in the registry does not define the recipe.
     """
     from transformer_jax.recipes.recipe import Recipe
 
     if name not in RECIPES:
         raise CheckpointError(
-            f"recipe is {name}: there are {', '.join(RECIPES)}: written by another version?"
+            f"unknown recipe {name}; there are {', '.join(RECIPES)}: written by another version?"
         )
     module = importlib.import_module(RECIPES[name])
     classes: dict[str, Any] = {
@@ -60,8 +60,8 @@ def get_recipe(name: str) -> "Recipe":
     }
     if name not in classes:
         raise ConfigError(
-            f"{module.__file__}: has no recipe with the name {name}, but RECIPES in {__file__} "
-            f"names it: there are {', '.join(classes) or 'none'}"
+            f"{module.__file__}: defines no recipe {name}, but RECIPES in {__file__} "
+            f"names it; there are {', '.join(classes) or 'none'}"
         )
     return _recipe(classes[name])
 
@@ -73,9 +73,9 @@ def _recipe(kind: Any) -> "Recipe":
 
 
 def recipe_name(fields: Mapping[str, Any]) -> str | None:
-    """Returns the recipe's name for the fields of ``config.json``; None if no recipe made it.
+    """Returns the recipe's name for the fields of ``config.json``; None if no recipe wrote it.
 
-    Runs of earlier versions and Hugging Face folders store no name: their fields tell it.
+    For runs of earlier versions and Hugging Face folders, the name is inferred from the fields.
 
     Example:
         >>> recipe_name({"recipe": "summarization"}), recipe_name({"model": {}, "chat": {}})
@@ -90,11 +90,11 @@ def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe":
 
     Args:
         directory: The run or the folder.
-        check: Whether a ``config.json`` that was changed after training is refused.
+        check: Whether to refuse a ``config.json`` that was changed after training.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged, names an unknown recipe, or describes no model
-            of this library.
+        CheckpointError: ``config.json`` is damaged, names an unknown recipe, or does not describe a
+            model of this library.
     """
     name = recipe_name(directory.read_config(check=check))
     if name is None:
@@ -108,7 +108,7 @@ def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe":
 
 
 def named_runs(*recipes: str) -> dict[str, tuple[str, Any]]:
-    """Returns the named runs of recipes, each with a line about it.
+    """Returns the named runs of recipes with one-line descriptions.
 
     Raises:
         ConfigError: A run has the settings of another recipe.
@@ -150,7 +150,7 @@ def _has_features(fields: Fields) -> bool:
     return bool(_at(fields, "model", "features", "num_features"))
 
 
-# The first that holds.
+# The first match counts.
 _TABLE: tuple[tuple[str, Callable[[Fields], Any]], ...] = (
     ("ngram", lambda f: _at(f, "model", "kind") == "ngram"),
     ("clip", lambda f: "contrast" in f),
@@ -168,14 +168,14 @@ _TABLE: tuple[tuple[str, Callable[[Fields], Any]], ...] = (
     ("recurrent_translation", _is_recurrent),
     ("masked_lm", lambda f: _at(f, "model", "decoder_layers") == 0),
     ("language_model", lambda f: _at(f, "model", "encoder_layers") == 0),
-    # The settings that read pairs have columns and fields, those for recordings neither.
+    # Settings for pairs have columns and fields; settings for recordings have neither.
     ("summarization", lambda f: _reads(f, "fields") and not _reads(f, "columns")),
     ("translation", lambda f: True),
 )
 
 
 def infer_recipe(fields: Fields) -> str | None:
-    """Returns the recipe's name for a ``config.json`` without one; None if no model is described.
+    """Infers the recipe's name for a ``config.json`` without one; None if it describes no model.
 
     Example:
         >>> infer_recipe({"model": {"encoder_layers": 0, "decoder_layers": 2}, "chat": {}})

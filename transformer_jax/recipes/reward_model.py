@@ -1,4 +1,4 @@
-"""Reward models: a decoder with one number for each text, trained on pairs: ``align reward``."""
+"""Reward models, decoders with a scalar output, trained on pairs: ``align reward``."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ class RewardRun(PreferenceRun):
 
 
 class RewardModel(Preferences):
-    """Pairs of completions, a decoder with one number for each text."""
+    """A decoder with a scalar output, trained on pairs of completions."""
 
     name = "reward_model"
     title = "a reward model"
@@ -46,7 +46,7 @@ class RewardModel(Preferences):
     @functools.cached_property
     def runs(self) -> Named:
         """The named run."""
-        about = "A reward model on pairs, by Bradley and Terry."
+        about = "A reward model on pairs (Bradley-Terry)."
         return with_defaults({"reward": (about, self._named("reward"))})
 
     def start_model(self, run: Any, start: Any) -> Any:
@@ -58,12 +58,12 @@ class RewardModel(Preferences):
     def _check_method(self, method: str) -> None:
         if method != "reward":
             raise ConfigError(
-                f"align.method is {method}: this is a reward model: begin the run with align "
+                f"align.method is {method}: this is a reward model: start the run with align "
                 f"{method}"
             )
 
     def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
-        """Keeps the chat template of the start if the run learns from conversations."""
+        """Copies the chat template of the start if the run learns from conversations."""
         if data.train.conversational:
             keep_template(directory, start)
 
@@ -80,7 +80,7 @@ class RewardModel(Preferences):
         )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints what training validates, and the reliability of probabilities."""
+        """Prints the validation metrics, and the reliability of probabilities."""
         from transformer_jax.recipes.driver import load_tokenizer, read
 
         run = read(directory)
@@ -92,7 +92,7 @@ class RewardModel(Preferences):
         return print_scores(request, plain_scores(validated), more)
 
     def task_fields(self, fields: Mapping[str, Any]) -> Any:
-        """Returns the task of one number for each text."""
+        """Returns the task: one number per text."""
         length = align_fields(fields).get("max_length")
         if length is None:
             length = from_dict(TransformerConfig, fields["model"]).max_length
@@ -105,14 +105,14 @@ class RewardModel(Preferences):
         return RewardPredictor(path, checkpoint)
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
-        """Returns a decoder with one output for each text."""
+        """Returns a decoder with a scalar output per text."""
         from transformer_jax.models.making import make_model
 
         return make_model("decoder-task", config, task="regress", rngs=rngs)
 
 
 def _reliability(task: "Task", validated: Any) -> dict[str, Any]:
-    """Prints the table of a reward model, and returns its numbers."""
+    """Prints the reliability table of a reward model, and returns its values."""
     assert task.test is not None
     tested = task.test(validated.model, validated.step)["scores"]["valid"]
     return {"reliability": tested["reliability"]}

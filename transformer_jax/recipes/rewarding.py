@@ -25,7 +25,7 @@ FLAGS = ("--reward.file", "--reward.run")
 
 
 class RewardSource(NamedTuple):
-    """A reward of samples, and the frozen model that it needs."""
+    """A reward of samples, and the frozen model that it may use."""
 
     reward: Reward
     model: FrozenModel | None = None
@@ -38,24 +38,22 @@ def check_reward(
     limit: tuple[str, int],
     flags: tuple[str, str] = FLAGS,
 ) -> None:
-    """Refuses rewards that cannot be used, before anything is written.
+    """Refuses unusable rewards, before anything is written.
 
     Args:
         run: The settings.
-        start: What the policy starts from.
-        first: What the texts of the run begin with.
-        limit: The setting that bounds their tokens, and its value.
-        flags: Those of a file and of a reward model, for messages.
+        start: The start of the policy.
+        first: The first token of the run's texts.
+        limit: The setting that limits their length, and its value.
+        flags: The flags for a file and for a reward model, for messages.
 
     Raises:
-        ConfigError: There is none or two of them, a file has no reward function, or a reward model
-            does not read what the policy writes.
+        ConfigError: Not exactly one reward is given, the file has no reward function, or the reward
+            model cannot read the policy's samples.
     """
     reward, (file_flag, flag) = run.reward, flags
     if (reward.file is None) == (reward.run is None):
-        raise ConfigError(
-            f"samples are rewarded by one of {file_flag} FILE.py and {flag} RUN: give one"
-        )
+        raise ConfigError(f"rewards come from either {file_flag} FILE.py or {flag} RUN: give one")
     if reward.file is not None:
         load_reward(reward.file, file_flag)
         return
@@ -64,14 +62,14 @@ def check_reward(
     ours = add_tokens(start.tokenizer, asked.add_tokens, asked.add_special_tokens)
     if directory.load_tokenizer().sha256 != ours.sha256:
         raise ConfigError(
-            f"{flag} {reward.run}: has other tokens than this run, which starts from "
-            f"{start.directory.path}: train a reward model that starts from that run or one like it"
+            f"{flag} {reward.run}: has different tokens from this run, which starts from "
+            f"{start.directory.path}: train a reward model from it, or with the same tokenizer"
         )
     theirs = directory.read_config().get("first", first)
     if theirs != first:
         raise ConfigError(
-            f"{flag} {reward.run}: its texts begin with {theirs}, and those of this run with "
-            f"{first}: train both with one --first"
+            f"{flag} {reward.run}: its texts begin with {theirs}, texts of this run with "
+            f"{first}: train both with the same --first"
         )
     most, (setting, length) = model_config(directory).max_length, limit
     if length > most:
@@ -88,40 +86,40 @@ def check_form(
     flag: str = FLAGS[1],
     data: str | None = None,
 ) -> None:
-    """Refuses a reward model that was trained on texts for conversations, and the reverse.
+    """Refuses a reward model trained on texts for conversations, and vice versa.
 
     Args:
         run: The settings.
-        start: What the policy starts from.
-        prompts: Those of training, or of an evaluation.
-        flag: Which names the reward model, for messages.
-        data: Names the prompts; None is the training file.
+        start: The start of the policy.
+        prompts: The prompts of training or of an evaluation.
+        flag: The flag of the reward model, for messages.
+        data: Name of the prompts; None is the training file.
 
     Raises:
-        ConfigError: It was, or it was trained on conversations of another chat template.
+        ConfigError: The reward model was trained on the other form, or with another chat template.
     """
     if run.reward.run is None:
         return
     directory = _reward_directory(run.reward, flag)
     theirs, data = find_template(directory.path), data or f"data.train {run.data.train}"
     if not prompts.conversational:
-        # Of a downloaded reward model nobody knows; a run has a template only of conversations.
+        # Unknown for a downloaded reward model; a run has a template only for conversations.
         if theirs is not None and recipe_of(directory).name == "reward_model":
             raise ConfigError(
-                f"{flag} {run.reward.run}: was trained on conversations, and {data} is a file of "
+                f"{flag} {run.reward.run}: was trained on conversations, but {data} is a file of "
                 f"texts: train a reward model on texts"
             )
         return
     if theirs is None:
         raise ConfigError(
-            f"{flag} {run.reward.run}: was trained on texts, and {data} holds "
+            f"{flag} {run.reward.run}: was trained on texts, but {data} has "
             f"conversations: train a reward model on conversations"
         )
     ours = find_template(start.directory.path)
     if ours is None or theirs.text != ours.text:
         raise ConfigError(
-            f"{flag} {run.reward.run}: has another chat template than "
-            f"{start.directory.path}: train a reward model that starts from that run or one like it"
+            f"{flag} {run.reward.run}: has a different chat template from "
+            f"{start.directory.path}: train a reward model from it, or with the same template"
         )
 
 
@@ -130,7 +128,7 @@ def _reward_directory(reward: Any, flag: str = FLAGS[1]) -> RunDirectory:
     directory = open_directory(reward.run)
     if family(directory) not in FINE_TUNED or task_of(directory).get("kind") != "regress":
         raise ConfigError(
-            f"{flag} {reward.run}: no reward model: train one, see "
+            f"{flag} {reward.run}: not a reward model: train one, see "
             f"{command('align', 'reward', '--help')}"
         )
     return directory
@@ -145,7 +143,7 @@ def reward_source(run: Any, tokenizer: Tokenizer, splits: PreferenceSplits) -> R
         splits: The prompts of the run.
 
     Raises:
-        ConfigError: A file has no reward function, or a run is no reward model.
+        ConfigError: A file has no reward function, or a run is not a reward model.
         CheckpointError: A reward model does not exist, or is damaged.
     """
     if run.reward.file is not None:

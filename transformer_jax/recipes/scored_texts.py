@@ -1,4 +1,4 @@
-"""Evaluation of runs that search for texts: their flags, their words and their output file."""
+"""Evaluation of runs that generate texts: flags, word splitting and the output file."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,14 +15,14 @@ __all__ = ["SearchFlags", "beam_search", "choose_words", "required", "write_line
 SearchFlags: Any = generation_flags(
     TRANSLATION,
     *("num_beams", "length_penalty", "max_len_a", "max_len_b"),
-    length_penalty="None is that of the run, which is 0.6 where none was set",
-    max_len_a="of a recording, per position; None is the limit of the run",
+    length_penalty="None is that of the run (0.6 if unset)",
+    max_len_a="per position for a recording; None is the limit of the run",
     max_len_b="None is the limit of the run",
 )
 
 
 def beam_search(request: Any) -> GenerationConfig:
-    """Returns the search of the flags, by default with the run's length limit and penalty."""
+    """Returns the beam search of the flags, by default with the run's length limit and penalty."""
     from transformer_jax.inference.generation_settings import search_settings
 
     search: GenerationConfig = request.generation(**search_settings(request.run) | request.given())
@@ -30,14 +30,14 @@ def beam_search(request: Any) -> GenerationConfig:
 
 
 def choose_words(flag: str | None, setting: str | None, references: Sequence[str]) -> str | None:
-    """Returns how words are split: by the flag or the run; None follows from the script.
+    """Returns the word splitting: of the flag, the run, or the script of the references.
 
-    Logs a note if the script does not split words by blanks.
+    Logs a note if the script does not separate words by blanks.
 
     Args:
         flag: The value of ``--tokenize``.
         setting: The setting of the run.
-        references: Texts that scores compare with.
+        references: Reference texts.
 
     Raises:
         ConfigError: A package is missing, or a model cannot be downloaded.
@@ -50,20 +50,20 @@ def choose_words(flag: str | None, setting: str | None, references: Sequence[str
         return flag
     by_script = choose_tokenize(references)
     if setting is None and by_script != "13a":
-        log(f"note: words are split by {by_script}, from the script of the references: --tokenize")
+        log(f"note: words are split by {by_script}, for the script of the references: --tokenize")
     elif setting in ("13a", "latin") and by_script != "13a":
         log(
-            f"note: words are split by {setting}, as the run has it, and the script of the "
-            f"references asks for {by_script}: give --tokenize {by_script}"
+            f"note: words are split by {setting}, the run's setting, but the script of the "
+            f"references needs {by_script}: give --tokenize {by_script}"
         )
     return setting
 
 
 def required(request: Any, title: str, *names: str) -> list[str]:
-    """Returns the values of flags that an evaluation needs.
+    """Returns the values of required flags.
 
     Raises:
-        ConfigError: One is missing.
+        ConfigError: A flag is missing.
     """
     values = [getattr(request, name) for name in names]
     if None in values:

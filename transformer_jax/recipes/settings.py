@@ -1,4 +1,4 @@
-"""Settings that recipes share: each is a field here once, and recipes add their own."""
+"""Settings shared by recipes, each declared once; recipes add their own."""
 
 import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
@@ -31,17 +31,17 @@ __all__ = [
 class TokenizerConfig(Configuration, group="tokenizer"):
     """Tokenizer settings; source and target share one vocabulary."""
 
-    # The units of text: byte pairs merged, WordPiece by frequency or by likelihood gain, Unigram,
+    # Kind of tokenizer: byte-pair encoding, WordPiece by frequency or by likelihood gain, Unigram,
     # words, single bytes or characters.
     kind: TokenizerKind = "bpe"
-    # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
+    # Maximum size of the vocabulary in tokens; None is chosen by the size of the text, up to 8000.
     vocab_size: Count | None = 8000
-    path: str | None = None  # a tokenizer.json to load instead of learning one
-    add_tokens: tuple[str, ...] = ()  # words that become one token each, wherever text has them
-    # Tokens that no text becomes, such as the roles of a chat: '<|im_start|>' '<|im_end|>'.
+    path: str | None = None  # a tokenizer.json to load instead of training one
+    add_tokens: tuple[str, ...] = ()  # words that become single tokens wherever they occur in text
+    # Tokens that text is never encoded to, such as roles of a chat: '<|im_start|>' '<|im_end|>'.
     add_special_tokens: tuple[str, ...] = ()
-    allow_unknown: bool = False  # train on data more than half of whose tokens are unknown
-    allow_lossy: bool = False  # train on targets more than half of which are decoded otherwise
+    allow_unknown: bool = False  # allow data with more than half of the tokens unknown
+    allow_lossy: bool = False  # allow targets of which more than half do not survive decoding
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +53,7 @@ class TokenizerConfig(Configuration, group="tokenizer"):
 
     @property
     def learnt(self) -> "TokenizerConfig":
-        """The settings without those about added tokens and about what is allowed."""
+        """Returns the settings of training a tokenizer: without added tokens and permissions."""
         return dataclasses.replace(
             self, add_tokens=(), add_special_tokens=(), allow_unknown=False, allow_lossy=False
         )
@@ -61,25 +61,25 @@ class TokenizerConfig(Configuration, group="tokenizer"):
 
 @dataclasses.dataclass(frozen=True)
 class StartConfig(Configuration, group=""):
-    """The starting model of a run, and its parameters that are trained or drawn anew."""
+    """The starting model of a run, and the parameters to freeze or reinitialize."""
 
-    # A run of this package or a Hugging Face folder to start from: its parameters, its sizes and
-    # its tokenizer; None starts from nothing.
+    # Run directory or Hugging Face folder to start from, with its parameters, sizes and tokenizer;
+    # None starts from scratch.
     init_from: Annotated[str | None, Flag("init-from")] = None
-    # What is not trained: none, embeddings, encoder, decoder, or N: the embeddings and the first
-    # N layers.
+    # Parameters to freeze: none, embeddings, encoder, decoder, or N for the embeddings and the
+    # first N layers.
     freeze: Annotated[str, Flag("freeze")] = "none"
-    # Tokens whose rows are trained although their table is frozen, by freeze or beside adapters;
-    # those that the run adds are among them.
+    # Tokens whose embeddings are trained although their table is frozen, by freeze or because of
+    # adapters. Tokens added by the run are included.
     trainable_tokens: Annotated[tuple[str, ...], Flag("trainable-tokens")] = ()
-    # Added tokens whose rows start as those of other tokens, NEW=OLD, not near the mean of all: a
-    # new language from a relative, xxx_Latn=deu_Latn.
+    # Added tokens whose embeddings start as copies of other tokens, NEW=OLD, instead of near the
+    # mean: a new language from a related one, xxx_Latn=deu_Latn.
     tokens_like: Annotated[tuple[str, ...], Flag("tokens-like")] = ()
     reinit_last: Annotated[Amount, Flag("reinit-last")] = 0  # top layers to reinitialize
-    # Reinitialize the output layer, or the head of labels.
+    # Reinitialize the output layer or the classification head.
     reinit_head: Annotated[bool, Flag("reinit-head")] = False
 
-    # What messages put before the names of these settings, and the parts that freeze may name.
+    # Prefix of the names of these settings in messages, and the parts that freeze may name.
     prefix: ClassVar[str] = ""
     parts: ClassVar[tuple[str, ...]] = ()
 
@@ -101,7 +101,7 @@ class StartConfig(Configuration, group=""):
         if not self.has_start and any(given.values()):
             first = next(name for name, asked in given.items() if asked)
             raise ConfigError(
-                f"{self.prefix}{first} is given without {self.prefix}init_from: nothing is learnt "
+                f"{self.prefix}{first} is given without {self.prefix}init_from: nothing is trained "
                 f"yet"
             )
 
@@ -115,37 +115,38 @@ class StartConfig(Configuration, group=""):
 class TrainingConfig(Configuration, group="training"):
     """Training settings: duration, seed."""
 
-    # Passes over the training data; None is as many as give 1000 steps, 10 to 50.
+    # Passes over the training data; None is about 1000 steps, in 10 to 50 epochs.
     epochs: Count | None = 10
-    steps: Count | None = None  # the last step; None goes by epochs
-    gradient_accumulation_steps: Count = 1  # parts that a batch is computed in, one after another
-    ema_decay: Rate | None = None  # decay of the moving average of the parameters; None keeps none
-    seed: Amount = 1  # of parameters, dropout and order
-    mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
+    steps: Count | None = None  # number of steps; None is set by epochs
+    gradient_accumulation_steps: Count = 1  # micro-batches per step, computed in sequence
+    ema_decay: Rate | None = None  # decay of the moving average of parameters; None is no average
+    seed: Amount = 1  # seed of initialization, dropout and data order
+    mode: Literal["jit", "pmap"] = "jit"  # transformation that compiles the step
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenBatches(TrainingConfig):
-    """Training settings: duration, batches of so many tokens, seed."""
+    """Training settings: duration, tokens per batch, seed."""
 
-    max_tokens: Count = 4096  # most tokens of a batch, padding included, over all devices
-    num_buckets: Count = 6  # shapes of batches
-    # Divides the rows of every batch: choose a multiple of the numbers of devices to come.
+    max_tokens: Count = 4096  # maximum number of tokens per batch, with padding, over all devices
+    num_buckets: Count = 6  # number of bucket shapes
+    # The number of rows of every batch is a multiple of this: choose a multiple of the numbers of
+    # devices that may be used later.
     required_batch_size_multiple: Count = 8
-    # Padded lengths are multiples of it, or of 8 where they are below it; None is 4 (8 in
+    # Padded lengths are multiples of this, or multiples of 8 if shorter; None is 4 (8 in
     # pre-training) on CPUs, 64 on GPUs and 128 on TPUs.
     pad_to_multiple_of: Count | None = None
 
-    cpu_multiple: ClassVar[int] = 4  # of padded lengths, where none is given
+    cpu_multiple: ClassVar[int] = 4  # default multiple of padded lengths
 
     @property
     def row_unit(self) -> int:
-        """The divisor of the rows of every batch."""
+        """Returns the divisor of the rows of every batch."""
         return self.required_batch_size_multiple
 
     @property
     def batching(self) -> Batching:
-        """Returns the rules by which texts become batches."""
+        """Returns the batching rules."""
         multiple = self.required_batch_size_multiple
         return Batching(
             self.max_tokens, self.num_buckets, multiple, self.seed, self.pad_to_multiple_of
@@ -153,55 +154,55 @@ class TokenBatches(TrainingConfig):
 
     @property
     def tokens(self) -> int:
-        """Most tokens of a batch."""
+        """Returns the maximum number of tokens per batch."""
         return self.max_tokens
 
     @property
     def size(self) -> str:
-        """The size of a batch, for messages."""
+        """Returns the size of a batch, for messages."""
         return f"at most {plural(self.max_tokens, 'token')}"
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleBatches(TrainingConfig):
-    """Training settings: duration, batches of so many examples, seed."""
+    """Training settings: duration, examples per batch, seed."""
 
-    batch_size: Count = 32  # of a batch, over all devices
+    batch_size: Count = 32  # examples per batch, over all devices
 
     @property
     def row_unit(self) -> int:
-        """The divisor of the rows of every batch."""
+        """Returns the divisor of the rows of every batch."""
         return self.batch_size
 
     @property
     def size(self) -> str:
-        """The size of a batch, for messages."""
+        """Returns the size of a batch, for messages."""
         return plural(self.batch_size, "example")
 
 
 @dataclasses.dataclass(frozen=True)
 class RowBatches(ExampleBatches):
-    """Training settings: duration, batches of so many rows, seed."""
+    """Training settings: duration, rows per batch, seed."""
 
-    sequence_length: Count = 256  # tokens of a row
+    sequence_length: Count = 256  # tokens per row
 
     @property
     def tokens(self) -> int:
-        """Tokens of a batch."""
+        """Returns the number of tokens per batch."""
         return self.batch_size * self.sequence_length
 
     @property
     def size(self) -> str:
-        """The size of a batch, for messages."""
+        """Returns the size of a batch, for messages."""
         return f"{self.batch_size} x {plural(self.sequence_length, 'token')}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained(Configuration):
-    """The settings of a run with steps; recipes narrow ``model``, ``data`` and ``training``."""
+    """The settings of a run in steps; recipes narrow ``model``, ``data`` and ``training``."""
 
     model: TransformerConfig = TransformerConfig()
-    data: Any = None  # where examples come from
+    data: Any = None  # source of the examples
     tokenizer: TokenizerConfig = TokenizerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
@@ -209,33 +210,33 @@ class Trained(Configuration):
     mesh: MeshConfig = MeshConfig()
     distributed: DistributedConfig = DistributedConfig()
     output: str | None = None  # the run directory; None is runs/NAME
-    overwrite: bool = False  # delete a run that is there
+    overwrite: bool = False  # delete an existing run
 
-    recipe: ClassVar[str]  # the name of the recipe whose settings these are; it is stored
+    recipe: ClassVar[str]  # name of the recipe of these settings, stored in config.json
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Trained, StartConfig):
-    """The settings of a run with steps, and what it starts from."""
+    """The settings of a run in steps that may start from another model."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Adapted(Configuration):
-    """A part of the settings of runs that may train adapters."""
+    """Mixin of settings for runs that may train adapters."""
 
     lora: LoRAConfig = LoRAConfig()
 
 
 @dataclasses.dataclass(frozen=True)
 class Cached(Configuration):
-    """A part of the settings of runs on long texts."""
+    """Mixin of settings for runs with a cache."""
 
-    # Where tokenized text or decoded pictures are kept, for several runs; None is the run.
+    # Shared folder for tokenized text or decoded pictures; None is the run directory.
     cache: str | None = None
 
 
 def start_config(run: Any) -> StartConfig:
-    """Returns the settings of a run about its start; n-gram models have no start."""
+    """Returns the settings of a run's start; n-gram models have no start."""
     for own in (getattr(run, "task", None), run):
         if isinstance(own, StartConfig):
             return own

@@ -1,4 +1,4 @@
-"""Settings that follow from the data, if they are None."""
+"""Settings derived from the data, if they are None."""
 
 import collections
 import dataclasses
@@ -23,20 +23,20 @@ __all__ = [
     "without_attention_dropout",
 ]
 
-VOCABULARY = 8000  # most tokens of a vocabulary that follows from the text
+VOCABULARY = 8000  # maximum size of a vocabulary chosen by the text
 
-# A run needs about a thousand steps; more than fifty epochs over the same text do not help; a
-# token that occurs less than once per 200 characters is learnt from its parts.
+# A run needs about a thousand steps; more than fifty epochs over the same text do not help; a token
+# that occurs less than once per 200 characters is better split into its parts.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 1000, 10, 50
 _CHARACTERS_A_TOKEN, _FEWEST_TOKENS = 200, 500
 
 
 def vocabulary_for(texts: Sequence[str], kind: str) -> int:
-    """The vocabulary size for ``texts``: one token per 200 characters, 500 to 8000.
+    """Returns the vocabulary size for ``texts``: one token per 200 characters, 500 to 8000.
 
-    It is a multiple of 100. A vocabulary of characters holds all of them; one of WordPiece has
-    room for each, at the beginning of a word and within; one of words holds those that occur twice,
-    so that the others teach the unknown token.
+    It is a multiple of 100. A vocabulary of characters includes all of them; WordPiece has room for
+    each character at the beginning of a word and within; a vocabulary of words includes words that
+    occur twice, so that the remaining words train the unknown token.
 
     Example:
         >>> vocabulary_for(["word "] * 50_000, "bpe")
@@ -59,7 +59,7 @@ def vocabulary_for(texts: Sequence[str], kind: str) -> int:
 
 
 def epochs_for(steps_per_epoch: int) -> int:
-    """The number of epochs that gives a thousand steps, 10 to 50.
+    """Returns the number of epochs for about a thousand steps, 10 to 50.
 
     Example:
         >>> [epochs_for(steps) for steps in (13, 40, 5000)]
@@ -69,7 +69,7 @@ def epochs_for(steps_per_epoch: int) -> int:
 
 
 def from_size(run: Any, steps_per_epoch: int) -> Any:
-    """The run with numbers for settings that are None: epochs, warmup, intervals.
+    """Returns the run with values for settings that are None: epochs, warmup, intervals.
 
     Args:
         run: The settings of a run of any family.
@@ -90,11 +90,11 @@ def from_size(run: Any, steps_per_epoch: int) -> Any:
 
 
 def from_task(run: Any, task: "Task") -> Any:
-    """The run with what its task learned from the data where its evaluation has None.
+    """Returns the run with evaluation settings that are None derived from the data by its task.
 
     Args:
         run: The settings of a run of any family.
-        task: Its task, whose settings are complete.
+        task: The task, with complete settings.
     """
     learned: Any = getattr(task.settings, "evaluation", None)
     own = getattr(run, "evaluation", None)
@@ -109,7 +109,7 @@ def from_task(run: Any, task: "Task") -> Any:
 
 
 def changed_settings(before: Any, after: Any) -> str:
-    """The settings that follow from the data, as ``setting value`` pairs; may be empty."""
+    """Returns the settings derived from the data, as ``setting value`` pairs; may be empty."""
     names = (
         "training.epochs",
         "optimizer.schedule.warmup_steps",
@@ -134,9 +134,9 @@ def changed_settings(before: Any, after: Any) -> str:
 def with_defaults(
     runs: Mapping[str, tuple[str, Any]],
 ) -> dict[str, tuple[str, Any]]:
-    """Named runs whose models have the vocabulary size of their tokenizer, or its maximum.
+    """Returns named runs whose models have the vocabulary size of their tokenizer, or its maximum.
 
-    Their compute dtype follows from the platform.
+    The compute dtype depends on the platform.
     """
 
     def completed(run: Any) -> Any:
@@ -151,6 +151,6 @@ def with_defaults(
 
 
 def without_attention_dropout(config: TransformerConfig) -> TransformerConfig:
-    """The model without dropout of attention weights, which no fused kernel has."""
+    """Returns the model without attention dropout, which fused kernels do not support."""
     attention = dataclasses.replace(config.attention, dropout=0.0)
     return dataclasses.replace(config, attention=attention)

@@ -1,4 +1,4 @@
-"""Speech recognition, by Transformers or recurrent networks: ``train-speech small``."""
+"""Speech recognition with Transformers or recurrent networks: ``train-speech small``."""
 
 import dataclasses
 import functools
@@ -52,16 +52,16 @@ class EvaluateRecognizer(SearchFlags):
     """Print error rates and sacreBLEU of the transcripts of recordings."""
 
     manifest: Annotated[str | None, Flag(also=("data.test",))] = None
-    """.tsv or .jsonl of recordings and their texts."""
+    """File of recordings and their texts, .tsv or .jsonl."""
     tokenize: Tokenize | None = None
-    """Words of error rates and of sacreBLEU, which the signature states. None is that of the run,
-    or follows from the script of the references."""
+    """Word splitting of error rates and of sacreBLEU, part of its signature. None is the run's
+    setting, or depends on the script of the references."""
     lowercase: bool = False
-    """Ignore case; the signature states it."""
+    """Ignore case, as stated in the signature."""
 
 
 class Speech(Recipe):
-    """Recordings and their texts, a Transformer."""
+    """A Transformer, trained on recordings with their texts."""
 
     name = "speech"
     title = "a speech recognizer"
@@ -70,11 +70,11 @@ class Speech(Recipe):
     reads_features = True
     metrics = ("wer", "cer", "sacrebleu")
     evaluation = EvaluateRecognizer
-    like: ClassVar[Translation] = Translation()  # the translators that its named runs are made of
+    like: ClassVar[Translation] = Translation()  # the translators on which its named runs are based
 
     @functools.cached_property
     def runs(self) -> Named:
-        """The named translators with frames as source, without those of a built-in corpus."""
+        """Returns the named translators, except on a built-in corpus, with frames as source."""
         return {
             name: (about.replace("Your own pairs", "Your own recordings"), self._named(run))
             for name, (about, run) in self.like.runs.items()
@@ -82,7 +82,7 @@ class Speech(Recipe):
         }
 
     def _named(self, run: Run) -> Any:
-        """Returns the run of a translator with log-mel frames in place of source tokens."""
+        """Returns the run of a translator with log-mel frames instead of source tokens."""
         model: Any = run.model
         apart = dataclasses.replace(model.embedding, share_encoder_decoder_embeddings=False)
         model = dataclasses.replace(model, embedding=apart, features=FeatureConfig(80, 4))
@@ -92,11 +92,11 @@ class Speech(Recipe):
         return self.config(**fields)
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses a tokenizer of scores whose package is not installed."""
+        """Refuses a tokenizer of metrics whose package is not installed."""
         self.like.check(run, start)
 
     def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the limit of recordings and texts."""
+        """Returns the maximum length of recordings and texts."""
         return "data.read.max_length", run.data.read.max_length
 
     def open_data(self, run: Any) -> Any:
@@ -106,10 +106,10 @@ class Speech(Recipe):
         return load_recordings(run.data)
 
     def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with as many features per frame as the first recording has.
+        """Returns the run with the number of features per frame of the first recording.
 
         Raises:
-            ConfigError: The user set another number, or a normalization of another number.
+            ConfigError: The user set a different number, or a normalization of a different size.
             DataError: The recording cannot be read.
         """
         with show_progress("reading the first recording"):
@@ -118,13 +118,13 @@ class Speech(Recipe):
         if num_features not in (default, width):
             raise ConfigError(
                 f"model.features.num_features is {num_features}, but {data.train.paths[0]} has "
-                f"frames of {width}: leave it out, and it follows the recordings"
+                f"frames of {width}: leave it out, to take it from the recordings"
             )
         known = len(run.data.normalization.mean)
         if known not in (0, width):
             raise ConfigError(
                 f"data.normalization.mean has {known} numbers, but {data.train.paths[0]} has "
-                f"frames of {width}: leave it out, and it follows the recordings"
+                f"frames of {width}: leave it out, to take it from the recordings"
             )
         features = dataclasses.replace(run.model.features, num_features=width)
         return dataclasses.replace(run, model=dataclasses.replace(run.model, features=features))
@@ -137,7 +137,7 @@ class Speech(Recipe):
     def make_task(
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
-        """Returns the task of speech recognition, which computes a normalization that is absent."""
+        """Returns the task of speech recognition, which computes a missing normalization."""
         from transformer_jax.recipes.tasks.speech_task import SpeechDataSettings, speech_recognition
 
         return speech_recognition(
@@ -152,7 +152,7 @@ class Speech(Recipe):
         )
 
     def with_task(self, run: Any, task: "Task") -> Any:
-        """Returns the run with the normalization of its features too, if it has none."""
+        """Returns the run with the normalization of its features, if it had none."""
         run, settings = super().with_task(run, task), task.settings
         if run.data.normalization.mean or settings is None:
             return run
@@ -160,12 +160,12 @@ class Speech(Recipe):
         return dataclasses.replace(run, data=data)
 
     def reset_derived(self, run: Any) -> Any:
-        """Returns the run without the normalization, which comes from the recordings."""
+        """Returns the run without the normalization, which is computed from the recordings."""
         data = dataclasses.replace(run.data, normalization=Normalization())
         return dataclasses.replace(run, data=data)
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints the scores of the transcripts of a manifest's recordings."""
+        """Prints the metrics of transcripts of the recordings in a manifest."""
         from transformer_jax.core.task_progress import tracked
         from transformer_jax.data.speech.recordings import read_manifest
         from transformer_jax.inference.runs import preparation
@@ -201,12 +201,12 @@ class Speech(Recipe):
         return SpeechPredictor(path, checkpoint)
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
-        """Returns an encoder-decoder of features."""
+        """Returns an encoder-decoder that reads features."""
         return self.like.model(config, fields, rngs)
 
 
 class RecurrentSpeech(Speech):
-    """Recordings and their texts, recurrent layers."""
+    """A recurrent encoder-decoder, trained on recordings with their texts."""
 
     name = "recurrent_speech"
     title = "a recurrent speech recognizer"

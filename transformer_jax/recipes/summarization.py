@@ -1,4 +1,4 @@
-"""Summarization by a pre-trained encoder-decoder: ``finetune summarize``."""
+"""Summarization with a pre-trained encoder-decoder: ``finetune summarize``."""
 
 import dataclasses
 import functools
@@ -46,12 +46,12 @@ class EvaluateSummaries(SearchFlags):
     data: Annotated[str | None, Flag(also=("data.test",))] = None
     """JSONL file of texts and summaries."""
     tokenize: Literal["latin"] | Tokenize | None = None
-    """Words of ROUGE; latin is that of rouge-score. None is that of the run, or follows from the
-    script of the references."""
+    """Word splitting of ROUGE; latin is that of rouge-score. None is the run's setting, or depends
+    on the script of the references."""
 
 
 class Summarization(Translation):
-    """Texts and summaries: translation into fewer words."""
+    """An encoder-decoder, trained on texts with summaries: translation into fewer words."""
 
     name = "summarization"
     title = "a summarizer"
@@ -61,7 +61,7 @@ class Summarization(Translation):
 
     @functools.cached_property
     def runs(self) -> Named:
-        """The named run, with the model of the translator ``small``."""
+        """Returns the named run, with the model of the translator ``small``."""
         small = Translation().runs["small"][1]
         run = SummarizationRun(
             model=small.model,
@@ -75,13 +75,11 @@ class Summarization(Translation):
             training=dataclasses.replace(small.training, epochs=10, max_tokens=8192),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         )
-        about = (
-            "Summaries of texts, of a pre-trained encoder-decoder (--init-from) or of a small one."
-        )
+        about = "Summaries of texts, by a pre-trained encoder-decoder (--init-from) or a small one."
         return with_defaults({"summarize": (about, run)})
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Refuses to begin without the library of ROUGE; notes the prefixes of a start."""
+        """Refuses to start without the package for ROUGE; logs the prefixes of a start."""
         check_installed()
         note_prefix(run, start)
         if start is not None:
@@ -94,7 +92,7 @@ class Summarization(Translation):
         return load_summaries(run.data)
 
     def training_texts(self, data: Any) -> list[str]:
-        """Returns every text once, and every summary."""
+        """Returns every text once, and all summaries."""
         pairs = data.train.pairs(every=True)
         return [*dict.fromkeys(pairs.sources), *pairs.targets]
 
@@ -117,7 +115,7 @@ class Summarization(Translation):
         )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints ROUGE of the summaries of a file next to baselines."""
+        """Prints ROUGE of summaries of a file, compared with baselines."""
         from transformer_jax.data.summaries import read_summaries
         from transformer_jax.inference.load_run import load
         from transformer_jax.recipes.driver import read

@@ -20,23 +20,23 @@ __all__ = ["LengthBatches", "TextEvaluation", "open_texts_of", "token_cache"]
 
 @dataclasses.dataclass(frozen=True)
 class LengthBatches(TokenBatches):
-    """Training settings: duration, batches of texts of so many tokens, seed."""
+    """Training settings: duration, tokens per batch, seed."""
 
-    num_buckets: Count = 4  # shapes of batches
-    sequence_length: Count = 128  # most tokens of a text, with [CLS] and [SEP]
+    num_buckets: Count = 4  # number of bucket shapes
+    sequence_length: Count = 128  # maximum length of a text in tokens, with [CLS] and [SEP]
 
-    cpu_multiple: ClassVar[int] = 8  # of padded lengths, where none is given
+    cpu_multiple: ClassVar[int] = 8  # default multiple of padded lengths
 
 
 @dataclasses.dataclass(frozen=True)
 class TextEvaluation(Configuration, group="evaluation"):
     """Evaluation settings."""
 
-    characters: Count = 1_000_000  # of validation and test texts, at most: their beginning
+    characters: Count = 1_000_000  # maximum length of validation and test texts
 
 
 def open_texts_of(run: Any) -> TextSplits:
-    """Returns the texts of a run; those to evaluate on are truncated as its settings say."""
+    """Returns the texts of a run; evaluation texts are truncated as its settings specify."""
     texts, limit = open_texts(run.data), run.evaluation.characters
     valid = None if texts.valid is None else _beginning(texts.valid, limit)
     tests = {name: _beginning(test, limit) for name, test in texts.tests.items()}
@@ -44,7 +44,7 @@ def open_texts_of(run: Any) -> TextSplits:
 
 
 def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
-    """Returns the documents up to a number of characters."""
+    """Returns the first documents, up to a number of characters."""
 
     def chunks() -> Iterator[TextChunk]:
         left, begun = characters, False
@@ -64,8 +64,8 @@ def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
 def token_cache(run: Any, directory: RunDirectory) -> TokenCache:
     """Returns the cache of the token ids of a run's texts.
 
-    It is in the run directory, unless the run has a cache. If the run is only read, missing ids
-    stay in memory.
+    It is in the run directory, unless the run has a cache. For a run that is only read, missing ids
+    are kept in memory.
     """
     if run.cache is not None:
         return TokenCache(Path(run.cache))

@@ -1,4 +1,4 @@
-"""Translation of sentence pairs, by Transformers or recurrent networks: ``train small``."""
+"""Translation of sentence pairs with Transformers or recurrent networks: ``train small``."""
 
 import dataclasses
 import functools
@@ -55,7 +55,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedTraining(TokenBatches):
-    """Training settings: duration, batches of so many tokens, smoothing, seed."""
+    """Training settings: duration, tokens per batch, label smoothing, seed."""
 
     label_smoothing: Rate = 0.1  # probability spread over the vocabulary
 
@@ -80,7 +80,7 @@ class RecurrentRun(Run):
 
 
 class Translation(Recipe):
-    """Sentence pairs, a Transformer."""
+    """A Transformer, trained on sentence pairs."""
 
     name = "translation"
     title = "a translator"
@@ -113,17 +113,17 @@ class Translation(Recipe):
         return dataclasses.replace(start.model, decoder_layers=layers, head=plain)
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the languages of its files; notes the prefixes of a start."""
+        """Returns the run with the languages of its files; logs the prefixes of a start."""
         note_prefix(run, start)
         return with_directions(dataclasses.replace(run, data=with_languages(run.data)), start)
 
     def check(self, run: Any, start: Any) -> None:
-        """Refuses a tokenizer of scores whose package is not installed."""
+        """Refuses a tokenizer of metrics whose package is not installed."""
         if run.evaluation.tokenize not in (None, "latin"):
             check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
 
     def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the limit of both sides."""
+        """Returns the maximum length of both sides."""
         return "data.read.max_length", run.data.read.max_length
 
     def open_data(self, run: Any) -> Any:
@@ -136,7 +136,7 @@ class Translation(Recipe):
         return [*self.training_texts(data), *[prefix] * bool(prefix)]
 
     def training_texts(self, data: Any) -> list[str]:
-        """Returns the training texts of both sides; of named pairs, those of each language."""
+        """Returns the training texts of both sides; for named pairs, sampled by language."""
         if data.train.directions is not None:
             return sampled_texts(data.train, data.languages.tokenizer_temperature)
         return [*data.train.sources, *data.train.targets]
@@ -163,7 +163,7 @@ class Translation(Recipe):
         )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
-        """Prints the scores of the translations of a file."""
+        """Prints the metrics of translations of a file."""
         return evaluate_translator(request, directory)
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
@@ -180,7 +180,7 @@ class Translation(Recipe):
 
 
 class RecurrentTranslation(Translation):
-    """Sentence pairs, recurrent layers."""
+    """A recurrent encoder-decoder, trained on sentence pairs."""
 
     name = "recurrent_translation"
     title = "a recurrent translator"
@@ -189,7 +189,7 @@ class RecurrentTranslation(Translation):
 
 
 def note_prefix(run: Run, start: Any) -> None:
-    """Logs which prefixes the tasks of a published model have, if the run has none."""
+    """Logs the task prefixes of a published model, if the run has no prefix."""
     if start is None or start.family != "encoder-decoder" or run.data.read.source_prefix:
         return
     published = start.directory.read_config().get("published") or {}
@@ -201,14 +201,14 @@ def note_prefix(run: Run, start: Any) -> None:
     }
     if named:
         log(
-            f"{run.init_from}: each of its tasks has a prefix of sources: give "
+            f"{run.init_from}: each of its tasks has a prefix for sources: give "
             f"--data.read.source-prefix, such as "
             f"{', '.join(f'{prefix!r} ({name})' for prefix, name in named.items())}"
         )
 
 
 def _recurrent(**model: Any) -> RecurrentRun:
-    """A small recurrent translator."""
+    """Returns a run of a small recurrent translator."""
     return RecurrentRun(
         model=RecurrentConfig(**model),
         tokenizer=TokenizerConfig(vocab_size=None),
@@ -223,7 +223,7 @@ def _recurrent(**model: Any) -> RecurrentRun:
 def _small(
     width: int, layers: int, heads: int, hidden: int, dropout: float = 0.1
 ) -> TransformerConfig:
-    # Pre-norm needs no long warmup, which a run of minutes has no time for.
+    # Pre-norm does not need a long warmup, for which a run of minutes has no time.
     return TransformerConfig(
         d_model=width,
         encoder_layers=layers,
@@ -237,7 +237,7 @@ def _small(
 
 
 def _convolutional(width: int, layers: int, dropout: float = 0.1) -> TransformerConfig:
-    """Blocks of a gated convolution and, in the decoder, attention with one head."""
+    """Returns a model of gated convolutions, with one-head attention in the decoder."""
     return TransformerConfig(
         d_model=width,
         encoder_layers=layers,
@@ -255,8 +255,8 @@ _NAMED: dict[str, tuple[str, Run]] = {
     "phrasebook": (
         "The built-in Portuguese-English corpus: minutes on a laptop.",
         Run(
-            # No dropout: the corpus can have any size, so that no pair is repeated often enough to
-            # be memorized.
+            # No dropout: the corpus can have any size, so no pair is repeated often enough to be
+            # memorized.
             model=_small(128, 2, 4, 512, dropout=0.0),
             data=PairData(corpus="phrasebook", read=ReadOptions(max_length=64, corpus_size=60_000)),
             tokenizer=TokenizerConfig(vocab_size=3000),
@@ -306,7 +306,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
     "tiny": (
         "Some ten thousand pairs, such as Multi30k: width 128, 4 + 4 layers, strong dropout.",
         Run(
-            # The Transformer-Tiny that Wu et al. 2021 train on Multi30k.
+            # Transformer-Tiny of Wu et al. 2021 for Multi30k.
             model=_small(128, 4, 4, 256, dropout=0.3),
             tokenizer=TokenizerConfig(vocab_size=None),
             optimizer=OptimizerConfig(
@@ -314,7 +314,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
             ),
             training=SmoothedTraining(epochs=60, ema_decay=0.998),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
-            # Chosen on validation: models this small end their texts early.
+            # Chosen on validation data: models this small end their texts early.
             evaluation=EvaluationConfig(length_penalty=1.35),
         ),
     ),
@@ -337,7 +337,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
         ),
     ),
     "convs2s": (
-        "Gated convolutions in the manner of Gehring et al. 2017: width 256, 4 + 4 layers.",
+        "Gated convolutions as in Gehring et al. 2017: width 256, 4 + 4 layers.",
         Run(
             model=_convolutional(256, 4),
             tokenizer=TokenizerConfig(vocab_size=None),
@@ -349,7 +349,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
         ),
     ),
     "cho": (
-        "Cho et al. 2014: a GRU encoder whose last state is all that the decoder reads.",
+        "Cho et al. 2014: the decoder reads only the last state of a GRU encoder.",
         _recurrent(cell="gru", bidirectional=False, attention=AlignmentConfig("none", "previous")),
     ),
     "sutskever": (
@@ -362,7 +362,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
         ),
     ),
     "bahdanau": (
-        "Bahdanau et al. 2015: GRUs in both directions, additive attention of the state before.",
+        "Bahdanau et al. 2015: bidirectional GRUs, additive attention of the previous state.",
         _recurrent(cell="gru", attention=AlignmentConfig("concat", "previous")),
     ),
     "luong": (

@@ -1,4 +1,4 @@
-"""Evaluation of stored translators: sacreBLEU and chrF of the translations of files."""
+"""Evaluation of stored translators: sacreBLEU and chrF of translations of files."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,32 +28,33 @@ __all__ = ["EvaluateTranslator", "evaluate_translator", "pairs_of"]
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags):
-    """Print sacreBLEU and chrF of the translations of a file, or of several directions."""
+    """Print sacreBLEU and chrF of translations of a file, or of several directions."""
 
     source: Annotated[str | None, Flag(also=("data.source",))] = None
     """File of sentences to translate, one per line."""
     target: Annotated[str | None, Flag(also=("data.target",))] = None
-    """File of their reference translations, one per line."""
+    """File of reference translations, one per line."""
     pairs: Annotated[str | tuple[str, ...] | None, Flag("data.pairs")] = None
-    """Instead: one file of both, .tsv or .jsonl, read as the run reads its pairs; of a translator
-    of several languages de-en=FILE for each direction, with scores of each."""
+    """Instead: one file of both sides, .tsv or .jsonl, read like the pairs of the run; for a
+    multilingual translator, de-en=FILE for each direction."""
     tokenize: Tokenize | None = None
-    """Words of sacreBLEU, which the signature states. flores101, flores200, spm and spBLEU-1K
-    download a model once; ja-mecab needs sacrebleu[ja], ko-mecab sacrebleu[ko]. None is that of the
-    run, or follows from the script of the references."""
+    """Tokenizer of sacreBLEU, part of its signature. flores101, flores200, spm and spBLEU-1K
+    download a model once; ja-mecab needs sacrebleu[ja], ko-mecab sacrebleu[ko]. None is the run's
+    setting, or depends on the script of the references."""
     lowercase: bool = False
-    """Ignore case; the signature states it."""
+    """Ignore case, as stated in the signature."""
 
 
 def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") -> int:
-    """Prints the scores of the translations of a file, or of each direction and their means.
+    """Prints the metrics of translations of a file, or of each direction with their means.
 
     Args:
         request: The flags.
         directory: Of the run.
 
     Raises:
-        ConfigError: A flag is missing or excludes another; a language is unknown or missing.
+        ConfigError: A flag is missing, flags exclude each other, or a language is unknown or
+            missing.
         DataError: A file cannot be read.
     """
     from transformer_jax.decoding.translator import Translator
@@ -66,7 +67,7 @@ def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") 
         return evaluate_directions(request, directory, _given_texts(request, directory))
     for name in ("pivot", "supervised", "similarity"):
         if getattr(request, name) is not None:
-            raise ConfigError(f"--{name} is for --directions: give them too, or leave it out")
+            raise ConfigError(f"--{name} is for --directions: add them, or leave it out")
     search, run = beam_search(request), read(directory)
     tests = pairs_of(request, directory)
     translator = Translator(*load(directory.path, request.checkpoint), search=search)
@@ -84,7 +85,7 @@ def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") 
 
 
 def _given_texts(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
-    """Returns the pairs of files for ``--directions``, without the prefix of sources."""
+    """Returns the pairs in files for ``--directions``, without the prefix of sources."""
     given = one_or_several(request.pairs, "--data.pairs")
     one_direction = (request.source, request.target, request.from_language, request.to)
     if isinstance(given, str) or set(one_direction) != {None}:
@@ -96,16 +97,18 @@ def _given_texts(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
 
 
 def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
-    """Returns the pairs that flags name, prepared as in training, by the name of their direction.
+    """Returns the pairs that flags name, preprocessed as in training, by direction.
 
-    Every line counts, empty ones too: a score over a part of a file is another score.
+    Every line counts, even empty ones, for comparable scores.
 
     Args:
-        request: Has the flags ``source``, ``target``, ``pairs``, ``from_language`` and ``to``.
+        request: An object with the flags ``source``, ``target``, ``pairs``, ``from_language`` and
+            ``to``.
         directory: Of the run.
 
     Raises:
-        ConfigError: A flag is missing or excludes another; a language is unknown or missing.
+        ConfigError: A flag is missing, flags exclude each other, or a language is unknown or
+            missing.
         DataError: A file cannot be read.
     """
     from transformer_jax.data.aligned import read_aligned
@@ -124,7 +127,7 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
         return {name: part.with_prefix(prefix) for name, part in parts.items()}
     if is_table(given) and run.data.several:
         raise ConfigError(
-            f"--data.pairs {given}: a table of pairs is for training: give the files of each "
+            f"--data.pairs {given}: a table of pairs is for training only: give a file per "
             f"direction, de-en=FILE en-cs=FILE"
         )
     direction = direction_of(directory, directory.load_tokenizer(), request.direction)
@@ -142,7 +145,7 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
 def _named_pairs(
     request: Any, directory: "RunDirectory", given: tuple[str, ...]
 ) -> dict[str, Pairs]:
-    """Returns the pairs of each direction of a translator of several languages, without prefix."""
+    """Returns the pairs of each direction of a multilingual translator, without prefix."""
     from transformer_jax.recipes.driver import read
 
     if request.direction != DEFAULT_DIRECTION:
@@ -150,7 +153,7 @@ def _named_pairs(
     languages = directory.load_tokenizer().languages
     if languages is None:
         raise ConfigError(
-            f"--data.pairs: {directory.path} translates in one direction: give its file without a "
+            f"--data.pairs: {directory.path} translates in one direction: give the file without a "
             f"name"
         )
     files = named_files(given, "--data.pairs")

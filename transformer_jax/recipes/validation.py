@@ -1,4 +1,4 @@
-"""Evaluation by the metrics of training, of any checkpoint, on the run's data or on a file."""
+"""Evaluation of any checkpoint with the validation metrics, on the run's data or a file."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ __all__ = ["ValidationFlags", "answer_scores", "plain_scores", "print_scores", "
 
 @dataclasses.dataclass(frozen=True)
 class ValidationFlags(Configuration, group="--"):
-    """Print the metrics that training validates."""
+    """Print the validation metrics."""
 
     data: Annotated[str | None, Flag(also=("data.valid",))] = None
     """JSONL file of conversations, pairs, labels or prompts; None is the validation data of the
@@ -26,15 +26,15 @@ def validate(
     """Returns the metrics of a checkpoint on the validation data of a task, and the model.
 
     Args:
-        request: The flags: which checkpoint.
+        request: The flags, with the checkpoint.
         run: The settings.
         directory: Of the run.
-        task: Its task.
-        beside: Frozen parameters, which checkpoints do not hold.
+        task: The task of the run.
+        beside: Frozen parameters, which checkpoints do not store.
 
     Raises:
-        ConfigError: There are no validation data, or the devices cannot share their rows.
-        CheckpointError: There is no such checkpoint, or it is damaged.
+        ConfigError: There are no validation data, or their rows cannot be divided over the devices.
+        CheckpointError: The checkpoint does not exist, or is damaged.
     """
     from transformer_jax.inference.load_run import chosen_checkpoint
     from transformer_jax.parallel.inference import loading_mesh
@@ -45,11 +45,11 @@ def validate(
     shards = 1 if mesh is None else num_batch_shards(mesh)
     if unit % shards:
         raise ConfigError(
-            f"--mesh divides rows by {shards}, and the batches of {request.run} have a multiple of "
+            f"--mesh divides rows by {shards}, but the batches of {request.run} have a multiple of "
             f"{plural(unit, 'row')}: choose another mesh"
         )
     if not task.valid:
-        raise ConfigError(f"{request.run}: has no validation data: give --data")
+        raise ConfigError(f"{request.run}: no validation data: give --data")
     which, average = chosen_checkpoint(request.checkpoint)
     return validate_checkpoint(
         task, directory.path, which, average=average, mesh=mesh, beside=beside
@@ -63,7 +63,7 @@ def plain_scores(validated: Any) -> dict[str, Any]:
 
 
 def answer_scores(task: Any, validated: Any) -> dict[str, Any]:
-    """Returns the metrics of conversations, with the perplexity and the number of tokens."""
+    """Returns the metrics of conversations, with perplexity and number of tokens."""
     scores, data = plain_scores(validated), task.valid["valid"]
     scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
     steps = range(data.plan.steps_per_epoch)
@@ -79,8 +79,8 @@ def print_scores(
 
     Args:
         request: The flags.
-        scores: By name.
-        more: Prints what follows the table, and returns further scores of the file.
+        scores: Scores by name.
+        more: Prints text after the table, and returns further scores for the file.
     """
     from transformer_jax.recipes.tasks.scores import table, write_scores
 

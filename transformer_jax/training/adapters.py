@@ -1,4 +1,4 @@
-"""Adapters apart from their base: what one consists of, and the base that it belongs to."""
+"""Adapters without their base: their parts, and checks of the base that they belong to."""
 
 import dataclasses
 import os
@@ -35,17 +35,17 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """An adapter of some linear maps of a base.
+    """An adapter of linear maps of a base.
 
     Attributes:
-        params: By path of a map: ``lora_a``, ``lora_b`` and perhaps ``lora_magnitude``.
-        scales: By path of a map: what the product of the two is multiplied by.
-        itself: By name: parameters that were trained themselves, such as those of a head.
-        base: Checksum of the parameters that were frozen, if it is known.
-        origin: What else is known of it: ``peft``, the fields of its ``adapter_config.json``;
-            ``names``, the frozen parameters with their dtypes.
-        rows: By the name of a table or bias: the rows of ``tokens``, where these were trained.
-        tokens: Their ids.
+        params: ``lora_a``, ``lora_b`` and optionally ``lora_magnitude``, by path of the map.
+        scales: The factor of the product of A and B, by path of the map.
+        itself: Parameters that were trained directly, such as a head, by name.
+        base: Checksum of the frozen parameters, if known.
+        origin: Further information: ``peft``, the fields of ``adapter_config.json``; ``names``, the
+            frozen parameters with their dtypes.
+        rows: Trained rows of ``tokens``, by the name of the table or bias.
+        tokens: Ids of tokens with trained rows.
     """
 
     params: Mapping[str, Mapping[str, np.ndarray]]
@@ -66,7 +66,7 @@ class Adapter:
         return unflatten_dict({**leaves, **self.itself})
 
     def unstacked(self) -> "Adapter":
-        """The same for separate layers, where those of a scanned stack lie along an axis.
+        """Returns the adapter with separate layers instead of a scanned stack.
 
         Example:
             >>> one = {"lora_a": np.zeros((3, 4, 2)), "lora_b": np.zeros((3, 2, 4))}
@@ -91,7 +91,7 @@ class Adapter:
 
 
 def is_adapter_run(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a run directory holds adapters and a frozen base."""
+    """Returns whether a run directory has adapters and a frozen base."""
     from transformer_jax.runs.config_guard import latest_manifest
 
     how = (latest_manifest(Path(path)) or {}).get("merge")
@@ -102,15 +102,15 @@ def is_adapter_run(path: str | os.PathLike[str]) -> bool:
 def of_run(
     path: str | os.PathLike[str], which: int | Literal["best", "last"] = "best", average: int = 1
 ) -> tuple[Adapter, dict[Any, Any]]:
-    """The adapter of a run, and the parameters that the run froze.
+    """Loads the adapter of a run, and its frozen parameters.
 
     Raises:
-        CheckpointError: There is no such checkpoint, it is damaged, or holds no adapters.
+        CheckpointError: The checkpoint does not exist, is damaged, or has no adapters.
     """
     loaded = load_parts(path, which, average=average)
     how = loaded.manifest.get("merge")
     if not isinstance(how, dict) or "lora" not in how:
-        raise CheckpointError(f"{path}: its checkpoints hold no adapters")
+        raise CheckpointError(f"{path}: its checkpoints have no adapters")
     frozen = dict(loaded.frozen)
     trained, rows = split_rows(loaded.params, frozen)
     params, itself = split_adapters(trained)
@@ -119,22 +119,22 @@ def of_run(
         "names": {name: str(leaf.dtype) for name, leaf in flatten_dict(frozen).items()},
     }
     scales = dict.fromkeys(params, how["lora"]["scale"])
-    base = loaded.manifest.get("frozen") or digest(frozen)  # of a policy it is not recorded
+    base = loaded.manifest.get("frozen") or digest(frozen)  # not recorded for a policy
     tokens = tuple(how.get("tokens", ()))
     return Adapter(params, scales, itself, base, origin, rows, tokens), frozen
 
 
 def check_base(adapter: Adapter, params: PyTree, what: str, base: str) -> None:
-    """Refuses a base that is not the one that an adapter was trained on.
+    """Refuses a base other than the one that an adapter was trained on.
 
     Args:
         adapter: The adapter.
-        params: The parameters of the base, of layers as the adapter has them.
-        what: Where the adapter is, for the message.
-        base: Where the base is.
+        params: The parameters of the base, with the adapter's layout of layers.
+        what: Path of the adapter, for the message.
+        base: Path of the base.
 
     Raises:
-        CheckpointError: A map of the adapter is missing there or has another shape, or the
+        CheckpointError: A map of the adapter is missing in the base or has another shape, or the
             checksum of the base differs.
     """
     leaves = flatten_dict(params)
@@ -156,7 +156,7 @@ def check_base(adapter: Adapter, params: PyTree, what: str, base: str) -> None:
     )
     if not same:
         raise CheckpointError(
-            f"{what}: was trained on another base than {base}: their checksums differ"
+            f"{what}: was trained on a different base from {base}: their checksums differ"
         )
 
 
@@ -167,7 +167,7 @@ def _dtype(name: str) -> Any:
 
 
 def merge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
-    """The parameters of a plain model that computes what the base and its adapter compute.
+    """Returns the parameters of a plain model equivalent to the base with its adapter.
 
     Args:
         adapter: The adapter.
@@ -178,22 +178,22 @@ def merge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
 
 
 def unmerge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
-    """The kernels of the base again, from merged ones: ``W' - s A B``, to rounding.
+    """Recovers the kernels of the base from merged ones: ``W' - s A B``, up to rounding.
 
-    Parameters that were trained themselves, and rows of tokens, stay as they are.
+    Parameters that were trained directly, and rows of tokens, are unchanged.
 
     Args:
-        adapter: The adapter that was merged.
+        adapter: The merged adapter.
         params: The merged parameters.
 
     Raises:
-        CheckpointError: The adapter has magnitudes, which do not say what the base was.
+        CheckpointError: The adapter has magnitudes, from which the base cannot be recovered.
     """
     leaves = flatten_dict(params)
     for name, own in adapter.params.items():
         if "lora_magnitude" in own:
             raise CheckpointError(
-                f"{name}: merged weights of DoRA do not say what the base was: take it from the run"
+                f"{name}: merged weights of DoRA do not determine the base: take it from the run"
             )
         change = adapter.scales[name] * (own["lora_a"] @ own["lora_b"])
         leaves[f"{name}/kernel"] = np.asarray(leaves[f"{name}/kernel"]) - change.astype(np.float32)
@@ -201,17 +201,17 @@ def unmerge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
 
 
 def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
-    """The model with several adapters, of which each row of a batch chooses one.
+    """Returns the model with several adapters, chosen by each row of a batch.
 
-    Number 0 is the model alone, the first adapter is number 1. Stacked layers become separate.
+    Number 0 is the plain model; the first adapter is number 1. Stacked layers become separate.
 
     Args:
-        model: A model that decodes.
-        adapters: Adapters of its linear maps.
+        model: A model for decoding.
+        adapters: Adapters of the model's linear maps.
 
     Raises:
-        CheckpointError: An adapter is beyond the range of float32 once it is scaled.
-        ConfigError: There is no linear map where one has an adapter.
+        CheckpointError: A scaled adapter is beyond the range of float32.
+        ConfigError: An adapter has no matching linear map.
     """
     unstack = lambda path, module: module.unstacked() if isinstance(module, Stack) else None
     model, adapters = replaced(model, unstack), [adapter.unstacked() for adapter in adapters]
@@ -232,12 +232,12 @@ def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
 
     made = replaced(model, chosen)
     if names:
-        raise ConfigError(f"{sorted(names)[0]}: no linear map that an adapter can be put on")
+        raise ConfigError(f"{sorted(names)[0]}: not a linear map that an adapter can change")
     return made
 
 
 def _stacked(kernel: Any, adapters: list[tuple[Any, float]], name: str) -> tuple[Any, Any, Any]:
-    """A, B and gains of several adapters of a kernel, after zeros for none."""
+    """Stacks A, B and gains of several adapters of a kernel, after zeros for no adapter."""
     (D, F), own = kernel.shape, [one for one, _ in adapters if one is not None]
     rank = max(one["lora_a"].shape[1] for one in own)
     a = np.zeros((1 + len(adapters), D, rank), np.float32)

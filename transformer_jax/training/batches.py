@@ -1,4 +1,4 @@
-"""Batches of a plan on the devices of a mesh; each process makes its own rows."""
+"""Batches of a plan on the devices of a mesh; each process creates its own rows."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,18 +14,18 @@ __all__ = ["put_batch", "training_batches"]
 
 
 def put_batch(data: Data, items: Any, mesh: Mesh) -> dict[str, Any]:
-    """The batch made of ``items``, on the devices."""
+    """Creates the batch of ``items`` on the devices."""
     return shard_batch(_made(data, items, mesh), mesh, len(items))
 
 
 def training_batches(data: Data, mesh: Mesh, start: int = 0) -> Iterator[dict[str, Any]]:
-    """The batches after ``start`` steps, without end, made in background threads."""
+    """Yields the batches after ``start`` steps without end, created in background threads."""
 
     def make(items: Any) -> tuple[int, Batch]:
         return len(items), _made(data, items, mesh)
 
-    # Only the background threads use the plan, which may be in the next epoch already: a plan
-    # builds an epoch anew when one before it is requested.
+    # Only the background threads use the plan: they may be in the next epoch already, and
+    # requesting an earlier epoch makes a plan rebuild it.
     made = prefetched(data.plan, make, start=start, threads=data.threads)
     try:
         for rows, batch in made:

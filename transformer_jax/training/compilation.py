@@ -1,4 +1,4 @@
-"""A training step, compiled shape by shape in the background during training."""
+"""A training step, compiled for each shape in the background during training."""
 
 import concurrent.futures
 import contextlib
@@ -27,8 +27,8 @@ Setting = tuple[Callable[[Any], contextlib.AbstractContextManager[Any]], Any]
 Settings = Sequence[Setting]
 
 _THREADS = "compile-step"
-_POLL = 0.05  # seconds between two checks whether to stop
-# Settings that change programs and may differ between threads, by name.
+_POLL = 0.05  # seconds between checks whether to stop
+# Settings that affect programs and may differ between threads.
 _CONTEXTS: dict[str, Callable[[Any], contextlib.AbstractContextManager[Any]]] = {
     "jax_default_device": jax.default_device,
     "jax_default_matmul_precision": jax.default_matmul_precision,
@@ -46,24 +46,23 @@ _CONTEXTS: dict[str, Callable[[Any], contextlib.AbstractContextManager[Any]]] = 
 class CompiledStep:
     """A training step with a program for each batch shape, and a report of late compilations.
 
-    Announced shapes are compiled in the background, up to four at a time. They are begun in the
-    order in which they were announced, so that training starts as soon as the first program is
-    compiled. No shape is compiled twice: a step whose program is not ready waits for it. A program
-    depends on the shapes, and on the settings of JAX where they were announced, alone: results do
-    not depend on when it was ready.
+    Announced shapes are compiled in the background, up to four at a time, in the order of
+        announcement, so that training starts as soon as the first program is compiled. No shape is
+        compiled twice: a step waits until its program is ready. A program depends only on the
+        shapes, and on the settings of JAX at announcement, so results do not depend on timing.
 
-    Several processes compile nothing in the background. They compile where a step first needs a
-    shape: all in the same order, between the same other programs.
+    Several processes do not compile in the background. They compile when a step first needs a
+    shape, so that all processes run the same programs in the same order.
 
     Args:
-        step: ``(state, frozen, batch, key) -> (state, metrics)``. One without ``lower``, as under
-            ``pmap``, compiles when it is called.
+        step: ``(state, frozen, batch, key) -> (state, metrics)``. A step without ``lower``, as
+            under ``pmap``, compiles when called.
         key: The key of every step; None means no dropout.
-        frozen: What is not trained; until the first step ``jax.ShapeDtypeStruct`` may stand for
-            its arrays.
+        frozen: Frozen parameters; ``jax.ShapeDtypeStruct`` may replace their arrays until the first
+            step.
 
     Attributes:
-        late: Shapes that were not announced and were compiled only when a batch had them.
+        late: Unannounced shapes, compiled only when a batch had them.
     """
 
     def __init__(self, step: Program, key: Any = None, frozen: Any = None):
@@ -71,7 +70,7 @@ class CompiledStep:
         self._key, self.frozen = key, {} if frozen is None else frozen
         self._lowers = hasattr(step, "lower")
         self._ahead = self._lowers and jax.process_count() == 1
-        # Half of the processors stay free for training steps.
+        # Leave half of the CPUs to training steps.
         workers = max(1, min(4, (os.cpu_count() or 1) // 2))
         self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=_THREADS)
         self._programs: dict[Shape, Future] = {}
@@ -84,11 +83,11 @@ class CompiledStep:
         """Announce the shapes of ``batches`` and start to compile for them.
 
         Args:
-            state: Arrays, or ``jax.ShapeDtypeStruct`` with shardings: no value is read.
+            state: Arrays, or ``jax.ShapeDtypeStruct`` with shardings; values are not read.
             batches: One of each shape, in the order in which training needs them.
 
         Raises:
-            RuntimeError: It is closed.
+            RuntimeError: The step is closed.
         """
         self._refuse_closed()
         settings = _settings()
@@ -122,10 +121,10 @@ class CompiledStep:
         return self._ended - self._began
 
     def wait(self, batch: Batch, stopped: Callable[[], Any] = lambda: False) -> bool:
-        """Returns whether a step on ``batch`` can begin; waits for its program unless ``stopped``.
+        """Waits for the program of ``batch`` unless ``stopped``; returns whether a step can begin.
 
         Raises:
-            RuntimeError: It is closed.
+            RuntimeError: The step is closed.
         """
         self._refuse_closed()
         future = self._programs.get(_shape(batch))
@@ -137,10 +136,10 @@ class CompiledStep:
         return True
 
     def __call__(self, state: TrainState, batch: Batch) -> Any:
-        """Takes a step: the new state, and its metrics.
+        """Takes a step; returns the new state and the metrics.
 
         Raises:
-            RuntimeError: It is closed.
+            RuntimeError: The step is closed.
         """
         self._refuse_closed()
         shape, args = _shape(batch), (state, self.frozen, batch, self._key)
@@ -152,7 +151,7 @@ class CompiledStep:
         return future.result()(*args)
 
     def close(self) -> None:
-        """Cancel compilations that have not started; the others end by themselves."""
+        """Cancel compilations that have not started; running ones finish by themselves."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         for future in self._programs.values():
@@ -160,7 +159,7 @@ class CompiledStep:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise RuntimeError("this compiled step is closed: make another one")
+            raise RuntimeError("this compiled step is closed: create a new one")
 
     def _compile(self, future: Future, args: tuple[Any, ...], settings: Settings = ()) -> None:
         if not future.set_running_or_notify_cancel():
@@ -194,14 +193,14 @@ class CompiledStep:
 
 
 def _settings() -> Settings:
-    """The settings of this thread, as context managers for another thread."""
+    """Returns the settings of this thread, as context managers for another thread."""
     found: list[Setting] = [(enter, getattr(jax.config, name)) for name, enter in _CONTEXTS.items()]
     mesh = jax.sharding.get_mesh()
     return found if mesh.empty else [*found, (jax.set_mesh, mesh)]
 
 
 def compiling() -> bool:
-    """Returns whether a program is being compiled in the background, without interruption."""
+    """Returns whether a background compilation is in progress."""
     return any(thread.name.startswith(_THREADS) for thread in threading.enumerate())
 
 
@@ -211,7 +210,7 @@ def _shape(batch: Batch) -> Shape:
 
 
 def _abstract(x: Any) -> jax.ShapeDtypeStruct:
-    """Shape, type and sharding of an array; one that is not committed has no sharding."""
+    """Returns shape, dtype and sharding of an array; an uncommitted array has no sharding."""
     sharding = getattr(x, "sharding", None) if getattr(x, "committed", True) else None
     weak = bool(getattr(x, "weak_type", False))
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding, weak_type=weak)

@@ -1,4 +1,4 @@
-"""Frozen parameters: stored once per run, beside the checkpoints of the trainable ones."""
+"""Frozen parameters: stored once per run, next to the checkpoints of trainable ones."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ __all__ = ["describe", "restore", "write"]
 
 
 def describe(checkpointer: Checkpointer, frozen: PyTree, partition: Partition) -> None:
-    """Record the checksum of the frozen parameters in every further manifest."""
+    """Record the checksum of the frozen parameters in every new manifest."""
     if jax.tree.leaves(frozen):
         checkpointer.describe["frozen"] = digest(frozen)
         if partition.stored is not None:
@@ -34,7 +34,7 @@ def write(run: Path, frozen: PyTree) -> None:
     """Writes the frozen parameters of a run, before its first step.
 
     Raises:
-        CheckpointError: It cannot be written.
+        CheckpointError: The parameters cannot be written.
     """
     if not jax.tree.leaves(frozen):
         return
@@ -50,7 +50,7 @@ def write(run: Path, frozen: PyTree) -> None:
 
 def _as_state(frozen: PyTree) -> TrainState:
     where = jax.tree.leaves(frozen)[0].sharding
-    # Several processes write and read nothing but arrays on the devices of all of them.
+    # Several processes can only write and read arrays on the devices of all processes.
     where = replicated(where.mesh) if isinstance(where, NamedSharding) else where
     return TrainState(jax.device_put(np.zeros((), np.int32), where), frozen, {})
 
@@ -58,10 +58,10 @@ def _as_state(frozen: PyTree) -> TrainState:
 def restore(
     checkpointer: Checkpointer, run: Path, shapes: TrainState, frozen: PyTree
 ) -> tuple[Restored, PyTree] | None:
-    """The newest good checkpoint of a run, and its frozen parameters; None without any.
+    """Restores the newest good checkpoint of a run, and its frozen parameters, or None.
 
-    Runs of earlier code have the frozen parameters in each checkpoint; they are read from there,
-    and kept once from then on.
+    Runs of earlier versions have the frozen parameters in each checkpoint; these are read, and then
+    stored once.
 
     Args:
         checkpointer: Checkpointer of the run.
@@ -70,8 +70,8 @@ def restore(
         frozen: The same for the frozen parameters.
 
     Raises:
-        CheckpointError: All checkpoints are damaged or of another model, or the frozen parameters
-            are missing or damaged.
+        CheckpointError: All checkpoints are damaged or belong to another model, or the frozen
+            parameters are missing or damaged.
     """
     if not jax.tree.leaves(frozen):
         restored = checkpointer.restore(shapes)
@@ -97,7 +97,7 @@ def restore(
 def _earlier(
     checkpointer: Checkpointer, run: Path, shapes: TrainState, frozen: PyTree
 ) -> tuple[Restored, PyTree] | None:
-    """A checkpoint with all parameters, split into trainable and frozen."""
+    """Restores a checkpoint with all parameters, split into trainable and frozen."""
     whole = lambda part: None if part is None else overlay(frozen, part)
     template = shapes._replace(
         params=whole(shapes.params),
@@ -121,7 +121,7 @@ def _earlier(
 
 
 def _like(shapes: PyTree, params: PyTree) -> PyTree:
-    """The part of ``params`` that has the structure of ``shapes``."""
+    """Returns the part of ``params`` with the structure of ``shapes``."""
     leaves = flatten_dict(params)
     return jax.tree.unflatten(
         jax.tree.structure(shapes), [leaves[name] for name in flatten_dict(shapes)]

@@ -37,11 +37,11 @@ class FitResult(NamedTuple):
     step: int
     best: CheckpointScore | None
     best_step: int | None
-    early: bool  # whether patience ran out
+    early: bool  # whether training stopped early
     recompilations: int  # batch shapes that were not compiled before the first step
 
     def __repr__(self) -> str:
-        """All but the state, whose arrays would fill pages."""
+        """Omits the state, whose arrays would fill pages."""
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields[1:])
         return f"FitResult(state=..., {shown})"
 
@@ -51,15 +51,15 @@ class Loop:
     """The parts of a training loop.
 
     Attributes:
-        step: ``(state, batch) -> (state, metrics)``, compiled shape by shape.
-        batches: Function from a number of steps to the batches after them, on the devices.
+        step: ``(state, batch) -> (state, metrics)``, compiled per shape.
+        batches: Function from a number of steps to the following batches, on the devices.
         checkpointer: Checkpointer of the run.
         metrics: Log of metrics.
-        config: Intervals, and when to stop.
-        metric: Metric of the best checkpoint.
+        config: Intervals and stopping criteria.
+        metric: Metric that selects the best checkpoint.
         evaluate: Function from a state to metrics by name, such as ``valid_loss``.
-        steps_per_epoch: Steps of an epoch, for the epoch in metrics.
-        rates: Measures of speed.
+        steps_per_epoch: Steps per epoch, to compute the epoch in metrics.
+        rates: Measurement of speed.
     """
 
     step: CompiledStep
@@ -83,20 +83,20 @@ def fit(
 ) -> FitResult:
     """Trains up to step ``steps`` and leaves the best and the last checkpoints.
 
-    Stopped at any step and resumed from its checkpoint, it takes the same steps on the same
-    batches with the same keys: the final state is the same bit by bit.
+    If stopped at any step and resumed from its checkpoint, training takes the same steps on the
+        same batches with the same keys: the final state is bit-for-bit the same.
 
     Args:
-        state: The state after ``start`` steps; it is donated.
-        loop: Step, batches, checkpoints and the rest; its step is closed at the end.
-        steps: The last step, counted from the very first.
+        state: The state after ``start`` steps, which is donated.
+        loop: The parts of the loop; its step is closed at the end.
+        steps: The last step, counted from the beginning of the run.
         start: Number of steps of ``state``.
-        padding: A batch of every shape, in the order in which training needs them, which are
-            compiled for in the background.
+        padding: A batch of every shape, in the order in which training needs them, to compile in
+            the background.
 
     Raises:
-        Stopped: By SIGTERM or SIGINT, after saving.
-        NumericsError: Too many consecutive steps were not finite.
+        Stopped: Stopped by SIGTERM or SIGINT, after saving.
+        NumericsError: Too many consecutive steps were non-finite.
         CheckpointError: A checkpoint or the metrics could not be written.
     """
     config, main = loop.config.for_steps(steps), jax.process_index() == 0
@@ -132,7 +132,7 @@ class _TrainingLoop:
         self.profiler = Profiler(
             profile_window(loop.config.profile), records.path.parent / "profile"
         )
-        self.waited, self.taken = 0.0, 0  # seconds for batches, and steps, since an evaluation
+        self.waited, self.taken = 0.0, 0  # seconds of waiting, and steps, since an evaluation
         self.pending: tuple[int, dict[str, Any], float | None] | None = None
         self.standing = loop.checkpointer.standing(start, self.metric, records.history)
         self.clock = time.monotonic()
@@ -160,7 +160,7 @@ class _TrainingLoop:
                 self.watchdog.begin(number)
                 self.profiler.before(number)
                 state, measured = self.step(state, batch)
-                # The metrics of the step before, so that the loop never waits for the device.
+                # The metrics of the previous step, so that the loop never waits for the device.
                 self._record()
                 self._tell_compiled()
                 self.pending = (number, measured, self.rates.flops(batch))
@@ -190,10 +190,10 @@ class _TrainingLoop:
     def _wait_for(
         self, batch: dict[str, Any], state: TrainState, number: int, stop: StopSignals
     ) -> None:
-        """Waits until a step on ``batch`` can begin; ``number`` steps are done."""
+        """Waits until a step on ``batch`` can begin, after ``number`` steps."""
         if self.step.wait(batch, lambda: True):
             return
-        # Steps that are done are reported before the wait, not after it.
+        # Report completed steps before the wait.
         self._record()
         began = time.monotonic()
         with show_progress(
@@ -219,7 +219,7 @@ class _TrainingLoop:
 
     def _stopped(self, signal: int, number: int) -> Stopped:
         self.checkpointer.wait()
-        where = "nothing was trained yet" if number == 0 else f"the state of step {number} is saved"
+        where = "no step was taken yet" if number == 0 else f"the state of step {number} is saved"
         run = self.records.path.parent
         return Stopped(
             f"stopped by a signal; {where}: continue with {command('resume', run)}", signal
@@ -230,7 +230,7 @@ class _TrainingLoop:
         config = self.config
         every = config.evaluate_every
         look = self.evaluate is not None and (last or bool(every and number % every == 0))
-        look = look and not stopping  # resuming makes up for it
+        look = look and not stopping  # a resumed run repeats it
         save = (
             last
             or stopping
@@ -238,7 +238,7 @@ class _TrainingLoop:
         )
         if not (look or save):
             return False
-        # The metrics before a checkpoint must be on disk before it.
+        # Write earlier metrics to disk before a checkpoint.
         self._record()
         self.watchdog.rest()
         score = self._look(state, number) if look else None
@@ -271,7 +271,7 @@ class _TrainingLoop:
         return score
 
     def _look_again(self, state: TrainState, steps: int) -> None:
-        """Repeat an evaluation that a signal interrupted, so that results do not depend on it."""
+        """Repeat an evaluation interrupted by a signal, so that results do not depend on it."""
         every, start = self.config.evaluate_every, self.start
         due = start > 0 and (start == steps or (every and start % every == 0))
         if self.evaluate is None or not due or self.standing.evaluated == start:

@@ -1,4 +1,4 @@
-"""Gradients of a batch that is computed in parts, one after another."""
+"""Gradients of a batch computed in micro-batches."""
 
 import dataclasses
 import functools
@@ -14,19 +14,19 @@ from transformer_jax.models.partition import Merge
 
 __all__ = ["Compared", "Differentiated", "Sums", "accumulated", "cached", "checked"]
 
-Sums = dict[str, tuple[Array, Array]]  # by name: a sum, and the weight that divides it
+Sums = dict[str, tuple[Array, Array]]  # by name: a sum and its weight
 
-# (params, frozen, batch, key) -> sums, and gradients of the sum of the loss
+# (params, frozen, batch, key) -> sums, and gradients of the summed loss
 Differentiated = Callable[..., tuple[Sums, PyTree]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """An objective that makes vectors of each row alone and compares those of all rows.
+    """An objective that embeds rows separately, and compares the vectors of all rows.
 
     Attributes:
-        embed: ``(model, batch, key)`` to arrays whose first axis is rows.
-        compare: ``(model, vectors, batch)`` to sums and their weights, as of any objective.
+        embed: ``(model, batch, key) -> arrays`` with rows as first axis.
+        compare: ``(model, vectors, batch) -> sums`` with weights, as of any objective.
     """
 
     embed: Callable[[Any, Any, Any], PyTree]
@@ -35,15 +35,15 @@ class Compared:
     whole_batch: ClassVar[bool] = True
 
     def __call__(self, model: Any, batch: Any, key: Key[Array, ""] | None = None) -> Sums:
-        """Returns sums and weights over the batch."""
+        """Returns sums and weights of the batch."""
         return self.compare(model, self.embed(model, batch, key), batch)
 
 
 def checked(sums: Any) -> Sums:
-    """The result of an objective, checked.
+    """Checks the result of an objective.
 
     Raises:
-        ConfigError: It is none, or has no loss.
+        ConfigError: The result is not a dictionary, or has no loss.
     """
     if not isinstance(sums, dict) or "loss" not in sums:
         raise ConfigError(
@@ -55,11 +55,11 @@ def checked(sums: Any) -> Sums:
 
 
 def accumulated(differentiated: Differentiated, parts: int) -> Differentiated:
-    """Returns the same, computed in parts and added up.
+    """Returns the same function, computed in micro-batches and summed.
 
     Args:
         differentiated: Sums and gradients of a batch.
-        parts: Their number, which divides the rows.
+        parts: Number of micro-batches, a divisor of the rows.
     """
     if parts == 1:
         return differentiated
@@ -81,18 +81,19 @@ def accumulated(differentiated: Differentiated, parts: int) -> Differentiated:
 
 
 def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:
-    """Sums and gradients of a batch whose rows are embedded in parts and compared all at once.
+    """Returns sums and gradients for rows that are embedded in parts and compared all at once.
 
-    Vectors of all rows are computed first, then the gradients of the loss by them, and then those
-    of the parameters, part by part from these: the result is that of the whole batch, and
-    activations are those of a part. Dropout draws the same masks in both passes.
+    First the vectors of all rows are computed, then the gradients of the loss with respect to them,
+        and then the gradients of the parameters, part by part: the result equals that of the full
+        batch, with the activations of one part in memory. Dropout masks are the same in both
+        passes.
 
     Source: Gao et al. 2021, https://arxiv.org/abs/2101.06983, section 3.2.
 
     Args:
-        objective: Embeds and compares.
+        objective: The objective.
         merge: ``(trainable, frozen, key) -> model``.
-        parts: Their number, which divides the rows.
+        parts: Number of micro-batches, a divisor of the rows.
     """
 
     def differentiated(params: PyTree, frozen: PyTree, batch: Any, key: Key[Array, ""] | None):
@@ -125,12 +126,12 @@ def _deal(x: Any, parts: int) -> Any:
     # Row r goes to part r % parts, so that every part has rows of every device and none moves.
     if x.shape[0] % parts:
         raise ConfigError(
-            f"a batch of {plural(x.shape[0], 'row')} does not divide into {parts} micro-batches: "
+            f"a batch of {plural(x.shape[0], 'row')} cannot be divided into {parts} micro-batches: "
             f"choose an accumulation that divides the rows"
         )
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
 def _gather(x: Any) -> Any:
-    """The rows in the order that they had before they were dealt."""
+    """Restores the original order of rows."""
     return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

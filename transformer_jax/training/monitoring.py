@@ -1,4 +1,4 @@
-"""Reports about devices and processes: speed, memory, profiles, and steps that hang."""
+"""Reports about devices and processes: speed, memory, profiles, and hanging steps."""
 
 import contextlib
 import faulthandler
@@ -28,15 +28,15 @@ __all__ = [
     "writing_log",
 ]
 
-_SMOOTHING = 0.95  # share of the earlier steps in a rate
+_SMOOTHING = 0.95  # weight of earlier steps in a rate
 
 
 class Profiler:
-    """Records what the devices do during a window of steps.
+    """Records a device profile during a window of steps.
 
     Args:
         steps: The steps to record.
-        folder: Where every process writes its trace, in the format of XProf and Perfetto.
+        folder: Folder for the traces of all processes, in the format of XProf and Perfetto.
     """
 
     def __init__(self, steps: range, folder: Path):
@@ -44,7 +44,7 @@ class Profiler:
         self._began: int | None = None
 
     def before(self, number: int) -> None:
-        """Begin the trace if step ``number`` is the first of the window that is taken.
+        """Begin the trace if step ``number`` is the first one taken within the window.
 
         Raises:
             CheckpointError: The folder cannot be written.
@@ -57,7 +57,7 @@ class Profiler:
             self._began = number
 
     def after(self, number: int, state: Any, *, stopping: bool = False) -> None:
-        """End the trace after the last step of the window, or where training stops."""
+        """End the trace after the last step of the window, or when training stops."""
         if self._began is None or (number < self._steps[-1] and not stopping):
             return
         jax.block_until_ready(state)
@@ -70,11 +70,11 @@ class Profiler:
 
 
 class Watchdog:
-    """Writes the stack of every thread where a step takes too long.
+    """Writes the stacks of all threads if a step takes too long.
 
     Args:
-        seconds: How long a step may take; 0 is for ever.
-        folder: Where the stacks are written, one file a process.
+        seconds: Time limit of a step; 0 is no limit.
+        folder: Folder for the stacks, one file per process.
     """
 
     def __init__(self, seconds: float | int, folder: Path):
@@ -86,7 +86,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def begin(self, number: int) -> None:
-        """Step ``number`` begins, and the one before is done."""
+        """Starts the timer for step ``number``."""
         if not self._seconds:
             return
         with self._lock:
@@ -97,7 +97,7 @@ class Watchdog:
             self._thread.start()
 
     def rest(self) -> None:
-        """No step is running."""
+        """Stops the timer between steps."""
         with self._lock:
             self._began = None
 
@@ -148,11 +148,12 @@ class Rates:
 
     Args:
         devices: All devices of the run.
-        flops: FLOPs of a training step on a batch, from its shapes; None is unknown.
-        counts: What the weight of the loss counts.
+        flops: Function from a batch to the FLOPs of a training step, by its shapes; None is
+            unknown.
+        counts: The unit of the weight of the loss, such as "tokens".
 
     Attributes:
-        counts: The same, as a name of metrics: ``answer_tokens``.
+        counts: The unit as a name of metrics: ``answer_tokens``.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Rates:
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 
     def flops(self, batch: Mapping[str, Any]) -> float | None:
-        """FLOPs of a step on ``batch``, if the task knows them; of each shape computed once."""
+        """Returns the FLOPs of a step on ``batch``, if known; computed once per shape."""
         if self._flops is None:
             return None
         shapes = tuple(np.shape(array) for array in jax.tree.leaves(batch))
@@ -179,10 +180,10 @@ class Rates:
         return self._known[shapes]
 
     def measure(self, count: float, flops: float | None, seconds: float) -> dict[str, float]:
-        """The rates after a step, such as ``tokens_per_second``.
+        """Returns the rates after a step, such as ``tokens_per_second``.
 
-        ``mfu`` is the share of the devices' peak in bfloat16, of the products that the model
-        needs, padding included and recomputation not (Chowdhery et al. 2022, appendix B).
+        ``mfu`` is the fraction of the devices' bfloat16 peak spent on the products of the model,
+        including padding but not recomputation (Chowdhery et al. 2022, appendix B).
         """
         seconds = max(seconds, 1e-9)
         rate, name = self._smoothed("count", count / seconds, 1), f"{self.counts}_per_second"
@@ -200,7 +201,7 @@ class Rates:
 
 
 def peak_memory(devices: Sequence[Any] | None = None) -> dict[str, int]:
-    """Most bytes in use on a device of this process so far; empty where it is not known, as on CPU.
+    """Returns the peak memory of a device of this process in bytes; empty if unknown, as on CPUs.
 
     Example:
         >>> peak_memory(jax.devices("cpu"))
@@ -213,7 +214,7 @@ def peak_memory(devices: Sequence[Any] | None = None) -> dict[str, int]:
 
 
 def slowest(seconds: float) -> dict[str, float | int]:
-    """The most of all processes' seconds, and whose they are; every process calls it together.
+    """Returns the maximum of all processes' seconds, and its process; all processes must call it.
 
     Example:
         >>> slowest(0.25)
@@ -228,9 +229,9 @@ def slowest(seconds: float) -> dict[str, float | int]:
 
 @contextlib.contextmanager
 def writing_log(folder: Path) -> Iterator[None]:
-    """Context manager: several processes each log their warnings, and the error that ended them.
+    """Context manager: each of several processes logs its warnings and its final error.
 
-    The file is ``process_N.log`` in ``folder``. A single process has none.
+    The file is ``process_N.log`` in ``folder``. A single process writes none.
     """
     if jax.process_count() == 1:
         yield
@@ -254,7 +255,7 @@ def writing_log(folder: Path) -> Iterator[None]:
 
 
 def _note(handler: logging.Handler, text: str, error: BaseException | None = None) -> None:
-    """A line in the file of the process alone."""
+    """Logs a line to the file of the process only."""
     level = logging.INFO if error is None else logging.ERROR
     trace = None if error is None else (type(error), error, error.__traceback__)
     handler.handle(logging.LogRecord(__name__, level, __file__, 0, text, (), trace))

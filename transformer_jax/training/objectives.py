@@ -41,10 +41,10 @@ def __dir__() -> list[str]:
 
 
 def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]:
-    """The decoder's input to predict ``target``: ``bos``, then all but the last token.
+    """Returns the decoder input that predicts ``target``: ``bos``, then all but the last token.
 
-    The only place where targets are shifted. Position t reads token t - 1, so that under a causal
-    mask, diagonal included, it sees exactly the tokens before the one it predicts.
+    This is the only place where targets are shifted. Position t reads token t - 1, so with a causal
+    mask (diagonal included) it sees exactly the tokens before the predicted one.
 
     Example:
         >>> shift_tokens_right(jnp.array([[5, 6, 2]]), bos=1)
@@ -54,7 +54,7 @@ def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]
 
 
 def length_weights(lengths: Int[Array, " B"], length: int) -> Float[Array, "B T"]:
-    """1 where a target is a token and 0 where it is padding; a row of length 0 has weight 0.
+    """Returns 1 for tokens and 0 for padding; a row of length 0 has weight 0.
 
     Example:
         >>> length_weights(jnp.array([2, 0]), 3)
@@ -67,23 +67,23 @@ def length_weights(lengths: Int[Array, " B"], length: int) -> Float[Array, "B T"
 def sequence_to_sequence(
     bos: int, label_smoothing: float = 0.0, chunk: int | None = None
 ) -> Objective:
-    """Cross-entropy of targets conditional on encoder inputs, in nats: sum and number of tokens.
+    """Cross-entropy of targets given encoder inputs, in nats: sum and number of tokens.
 
-    It trains every encoder-decoder: translation, captions, denoising. The model is any
+    For any encoder-decoder: translation, captions, denoising. The model is a
     :class:`~transformer_jax.models.protocol.Scorer`, such as ``EncoderDecoder(encoder, decoder)``.
 
     Args:
         bos: Start token of decoder inputs.
         label_smoothing: Probability spread evenly over the vocabulary (Vaswani et al. 2017: 0.1).
-        chunk: Tokens whose logits are in memory at a time; 0 is the whole batch, None is chosen by
-            the loss.
+        chunk: Number of tokens whose logits are in memory at a time; 0 is the full batch, None is
+            chosen by the loss.
 
     Returns:
-        ``objective(model, batch, key)``. The batch holds ``inputs``, the arguments of the encoder
-        by name, ``target`` int32 ``[B T]`` (without BOS, with EOS) and its ``lengths`` ``[B]``.
+        ``objective(model, batch, key)``. The batch has ``inputs``, the arguments of the encoder by
+        name, ``target`` int32 ``[B T]`` (without BOS, with EOS) and its ``lengths`` ``[B]``.
 
     Raises:
-        ConfigError: Label smoothing outside [0, 1) or a negative chunk.
+        ConfigError: Label smoothing is outside [0, 1), or the chunk is negative.
     """
     loss = _token_loss(label_smoothing, chunk)
 
@@ -98,19 +98,19 @@ def sequence_to_sequence(
 
 
 def language_model(label_smoothing: float = 0.0, chunk: int | None = None) -> Objective:
-    """The cross-entropy of texts, in nats, as sum and number of tokens (Radford et al. 2018).
+    """Cross-entropy of texts in nats: sum and number of tokens (Radford et al. 2018).
 
     Args:
         label_smoothing: Probability spread evenly over the vocabulary.
-        chunk: Tokens whose logits are in memory at a time; 0 is the whole batch, None is chosen by
-            the loss.
+        chunk: Number of tokens whose logits are in memory at a time; 0 is the full batch, None is
+            chosen by the loss.
 
     Returns:
-        ``objective(model, batch, key)``. The batch holds ``tokens``, the ``targets`` that follow
-        each of them and their ``weights``; and of packed rows ``segments`` and ``positions``.
+        ``objective(model, batch, key)``. The batch has ``tokens``, the next tokens ``targets`` and
+        their ``weights``; packed rows also have ``segments`` and ``positions``.
 
     Raises:
-        ConfigError: Label smoothing outside [0, 1) or a negative chunk.
+        ConfigError: Label smoothing is outside [0, 1), or the chunk is negative.
     """
     loss = _token_loss(label_smoothing, chunk)
 
@@ -134,7 +134,7 @@ def _token_loss(label_smoothing: float, chunk: int | None) -> Callable[..., Any]
 
 
 def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
-    """The encoder inputs of a batch: tokens, lengths and token types."""
+    """Returns the encoder inputs of a batch: tokens, lengths and token types."""
     tokens, lengths, types = (jnp.asarray(batch[name]) for name in ("tokens", "lengths", "types"))
     return tokens, lengths, types
 
@@ -150,14 +150,14 @@ def masked_lm(
 
     Args:
         accuracy: Whether the sums include ``mlm_accuracy``, which needs all logits at once.
-        sentence_objective: ``nsp`` or ``sop``, which names the sums. ``none``, or a model without
-            a sentence-pair head, has the MLM loss alone.
+        sentence_objective: ``nsp`` or ``sop``, which names the sums. With ``none``, or a model
+            without a sentence-pair head, there is only the MLM loss.
 
     Returns:
-        ``objective(model, batch, key)``. The batch holds the inputs of :func:`encoder_inputs`,
+        ``objective(model, batch, key)``. The batch has the inputs of :func:`encoder_inputs`,
         ``masked_positions``, ``targets``, ``weights`` and ``next_sentence_label``
-        (``BertPretrainingPlan.make``). Sums beside ``loss``: ``mlm_loss``, and of
-        pairs ``nsp_loss`` and ``nsp_accuracy`` (or ``sop_``).
+        (``BertPretrainingPlan.make``). Sums besides ``loss``: ``mlm_loss``, and for pairs
+        ``nsp_loss`` and ``nsp_accuracy`` (or ``sop_``).
     """
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
@@ -188,8 +188,8 @@ def masked_lm(
 def sequence_classification() -> Objective:
     """Cross-entropy of the class of each text, in nats, and ``accuracy`` (Devlin et al. 2019).
 
-    The batch holds the inputs of :func:`encoder_inputs` and ``labels`` int32 ``[B]``, -1 for a row
-    without.
+    The batch has the inputs of :func:`encoder_inputs` and ``labels`` int32 ``[B]``, -1 for a row
+    without a label.
     """
     return _classes
 
@@ -197,7 +197,7 @@ def sequence_classification() -> Objective:
 def token_classification() -> Objective:
     """Cross-entropy of the tag of each word, in nats, and ``accuracy`` (Devlin et al. 2019).
 
-    The first token of a word carries its tag. The batch holds the inputs of
+    The tag belongs to the first token of a word. The batch has the inputs of
     :func:`encoder_inputs`, and ``labels`` int32 ``[B T]``, -1 at every other token.
     """
     return _classes
@@ -218,14 +218,14 @@ def image_classification(
 ) -> Objective:
     """Cross-entropy of the class of each image, in nats, with ``accuracy`` and ``top5_accuracy``.
 
-    The batch holds ``images`` float ``[B height width C]`` and ``labels`` int32 ``[B]``, -1 for a
-    row without. With a key, images are mixed as :func:`.mix_images` says, within each micro-batch;
-    there is no accuracy then.
+    The batch has ``images`` float ``[B height width C]`` and ``labels`` int32 ``[B]``, -1 for a row
+    without a label. With a key, images are mixed by :func:`.mix_images` within each micro-batch;
+    then there is no accuracy.
 
     Args:
-        label_smoothing: Probability that is spread over all classes.
+        label_smoothing: Probability spread over all classes.
         mixup: Parameter of the Beta distribution of MixUp.
-        cutmix: That of CutMix.
+        cutmix: Parameter of the Beta distribution of CutMix.
     """
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
@@ -254,14 +254,14 @@ def image_classification(
 
 
 def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
-    """Pairs of an image and a text among all pairs of a batch, in nats for each pair.
+    """Contrastive loss of image-text pairs among all pairs of a batch, in nats per pair.
 
-    The batch holds ``images`` float ``[B height width C]``, ``tokens`` int32 ``[B T]`` and
-    ``lengths`` int32 ``[B]``, 0 for a row without. Beside ``loss``: ``accuracy``, the share of
-    images and of texts whose nearest of the other kind is their own. On a mesh every device has the
+    The batch has ``images`` float ``[B height width C]``, ``tokens`` int32 ``[B T]`` and
+    ``lengths`` int32 ``[B]``, 0 for an empty row. Besides ``loss``: ``accuracy``, the fraction of
+    images and of texts whose nearest counterpart is the right one. On a mesh, every device has the
     vectors of all texts, and compares its images with them.
 
-    Source: Radford et al. 2021, whose limit of the temperature softmax has; Zhai et al. 2023.
+    Sources: Radford et al. 2021, including the limit of the softmax temperature; Zhai et al. 2023.
 
     Args:
         loss: :func:`.softmax_contrast` or :func:`.sigmoid_contrast`.
@@ -307,7 +307,7 @@ def _number_sums(numbers: Array, labels: Array) -> Sums:
 
 
 def with_language_model(lm_weight: float = 0.5, *, regress: bool = False) -> Objective:
-    """The loss of classes or numbers plus ``lm_weight`` times that of the texts themselves.
+    """The loss of classes or numbers plus ``lm_weight`` times the language-modelling loss.
 
     ``L(C) = L_task(C) + λ L_lm(C)`` with ``L_lm`` the mean over the tokens of each text: Radford et
     al. 2018, equation 5, and λ = 0.5 there.
@@ -318,7 +318,7 @@ def with_language_model(lm_weight: float = 0.5, *, regress: bool = False) -> Obj
 
     Returns:
         ``objective(model, batch, key)`` for a ``DecoderSequenceClassifier`` and the batches of
-        :func:`sequence_classification` or :func:`regression`. Sums beside theirs: ``lm_loss``.
+        :func:`sequence_classification` or :func:`regression`. An additional sum is ``lm_loss``.
     """
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
@@ -342,9 +342,9 @@ def question_answering() -> Objective:
     """Mean cross-entropy of the start and the end of answers, in nats.
 
     Only tokens in ``allowed`` can be either: the context, and [CLS] for "unanswerable". The batch
-    holds the inputs of :func:`encoder_inputs`, ``allowed`` bool ``[B T]``, and ``labels`` int32
-    ``[B 2]``, -1 for a row without. Beside ``loss``: ``accuracy``, the fraction of rows with start
-    and end right. Devlin et al. 2019, section 4.2.
+        has the inputs of :func:`encoder_inputs`, ``allowed`` bool ``[B T]``, and ``labels`` int32
+        ``[B 2]``, -1 for a row without labels. Besides ``loss``: ``accuracy``, the fraction of rows
+        with correct start and end. Devlin et al. 2019, section 4.2.
     """
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
@@ -362,7 +362,7 @@ def question_answering() -> Objective:
 def span_scores(
     model: Any, batch: dict[str, Any], key: Array | None = None
 ) -> Float[Array, "B 2 T"]:
-    """Logits of each token as start and as end of an answer; -1e30 if not allowed."""
+    """Returns logits of each token as start and as end of an answer; -1e30 if not allowed."""
     allowed = jnp.asarray(batch["allowed"])
     scores = model(*encoder_inputs(batch), key=key).transpose(0, 2, 1)
     return jnp.where(allowed[:, None], scores, -1e30)

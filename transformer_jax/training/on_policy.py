@@ -2,9 +2,9 @@
 
 Schulman et al. 2017, arXiv:1707.06347; Shao et al. 2024, arXiv:2402.03300.
 
-A batch holds prompts. The step samples completions by the search that generation uses, rewards
-them, and takes several updates on them; nothing leaves the devices, but for the tokens that a
-Python function rewards.
+A batch has prompts. The step samples completions with the same search as generation, computes their
+rewards, and takes several updates on them; only tokens for a Python reward function leave the
+devices.
 """
 
 from collections.abc import Callable
@@ -43,14 +43,14 @@ __all__ = [
 
 
 class Samples(NamedTuple):
-    """Completions that a policy wrote, after their prompts; padding is on the right.
+    """Prompts with completions sampled from a policy; padding is on the right.
 
     Attributes:
         tokens: The start token, the prompt, the completion, and padding.
         starts: Index of the first token of each completion.
-        lengths: Tokens of each row without padding.
+        lengths: Number of tokens of each row without padding.
         finished: Whether a completion ends with an end token.
-        numbers: Of the prompt of each row among all prompts.
+        numbers: Index of each row's prompt among all prompts.
     """
 
     tokens: Int[Array, "B T"]
@@ -61,7 +61,7 @@ class Samples(NamedTuple):
 
     @property
     def inside(self) -> Bool[Array, "B T"]:
-        """True at the tokens of completions."""
+        """True at tokens of completions."""
         at = jnp.arange(self.tokens.shape[1])[None]
         return (at >= self.starts[:, None]) & (at < self.lengths[:, None])
 
@@ -71,13 +71,13 @@ Reward = Callable[[Policies, Samples], Float[Array, " B"]]
 
 
 class KLControl(NamedTuple):
-    """The weight of the KL penalty, which follows a budget.
+    """The weight of the KL penalty, adapted to a KL budget.
 
     Attributes:
-        initial: At the first step; 0 is no penalty.
-        target: Nats of a completion, on average, that the policy may be away from the reference;
-            None keeps the weight.
-        horizon: Rate at which the weight follows.
+        initial: The weight at the first step; 0 is no penalty.
+        target: Target of the mean KL divergence from the reference, in nats per completion; None
+            keeps the weight constant.
+        horizon: Rate of adaptation.
     """
 
     initial: float = 0.05
@@ -85,7 +85,7 @@ class KLControl(NamedTuple):
     horizon: float = 0.1
 
     def next(self, coefficient: Float[Array, ""], kl: Float[Array, ""]) -> Float[Array, ""]:
-        """``β (1 + K clip(kl / target − 1, −0.2, 0.2))``: Ziegler et al. 2019, section 2.2.
+        """Returns ``β (1 + K clip(kl / target − 1, −0.2, 0.2))``: Ziegler et al. 2019, section 2.2.
 
         Example:
             >>> KLControl(0.1, target=2.0).next(jnp.float32(0.1), jnp.float32(9.0)).round(4)
@@ -101,14 +101,14 @@ FIXED = KLControl()
 
 
 class Adaptive(NamedTuple):
-    """The state of an optimizer beside the weight of the KL penalty."""
+    """The state of an optimizer with the weight of the KL penalty."""
 
     inner: PyTree
     kl_coefficient: Float[Array, ""]
 
 
 def adaptive_kl(tx: optax.GradientTransformation, initial: float) -> optax.GradientTransformation:
-    """``tx`` with the weight of the KL penalty in its state, which checkpoints hold.
+    """Adds the weight of the KL penalty to the state of ``tx``, so that checkpoints store it.
 
     Args:
         tx: An optimizer.
@@ -130,7 +130,7 @@ def adaptive_kl(tx: optax.GradientTransformation, initial: float) -> optax.Gradi
 
 
 def kl_coefficient(opt_state: Adaptive) -> Float[Array, ""]:
-    """The weight of the KL penalty in the state of :func:`adaptive_kl`."""
+    """Returns the weight of the KL penalty in the state of :func:`adaptive_kl`."""
     return opt_state.kl_coefficient
 
 
@@ -143,16 +143,17 @@ def sample(
     length: int,
     group: int = 1,
 ) -> Samples:
-    """Completions of prompts, ``group`` of each side by side, sampled from the policy itself.
+    """Samples completions of prompts from the policy, ``group`` per prompt in adjacent rows.
 
     Args:
-        model: A language model that decodes.
-        prompts: ``tokens`` ``[B P]``, padded on the left, ``starts`` ``[B]``, where each prompt
-            begins, and ``numbers`` ``[B]``, its number; without them it is that of the row.
-        key: Of this batch; the sample of a row depends on it and on the row's number.
-        special: Ids of the ends, of padding and of tokens that are never written.
-        length: Most new tokens, the end included.
-        group: Completions of each prompt.
+        model: A language model for decoding.
+        prompts: ``tokens`` ``[B P]``, padded on the left, ``starts`` ``[B]``, the index of each
+            prompt's first token, and ``numbers`` ``[B]``, the index of the prompt; by default, the
+            index of the row.
+        key: Key of this batch; the sample of a row depends on it and on the row's number.
+        special: Ids of end tokens, of padding and of suppressed tokens.
+        length: Maximum number of new tokens, including the end.
+        group: Number of completions per prompt.
     """
     given = {"numbers": jnp.arange(len(prompts["starts"]), dtype=jnp.int32)} | prompts
     tokens, begins, numbers = constrain_rows(
@@ -166,7 +167,7 @@ def sample(
     whole = jnp.concatenate([tokens, out.tokens[:, 0]], axis=1)
     at = jnp.arange(P + length)[None]
     lengths = P - begins + out.lengths[:, 0]
-    # To the left by the padding before each prompt.
+    # Shifts left by each prompt's padding.
     moved = jnp.take_along_axis(whole, jnp.minimum(at + begins[:, None], P + length - 1), axis=1)
     moved = jnp.where(at < lengths[:, None], moved, special.pad)
     starts, lengths = (P - begins).astype(jnp.int32), lengths.astype(jnp.int32)
@@ -183,26 +184,26 @@ def collect(
     reward: Reward,
     special: SpecialTokens,
 ) -> tuple[dict[str, Array], Sums]:
-    """A batch that the policy writes, with advantages, and what is measured of it.
+    """Samples a batch from the policy, and computes advantages and metrics.
 
-    Of PPO, the penalty ``−β log(π/π_ref)`` of each token is part of its reward; of GRPO it is part
-    of the loss. Sums: ``reward``, ``kl`` (nats a completion, by k1), ``completion_length`` and
-    ``finished``.
+    For PPO, the penalty ``−β log(π/π_ref)`` of each token is part of its reward; for GRPO, it is
+    part of the loss. Sums: ``reward``, ``kl`` (nats per completion, estimator k1),
+    ``completion_length`` and ``finished``.
 
     Args:
         model: The policy and its reference.
-        prompts: See :func:`sample`; sums leave out rows whose ``counted``, if given, is 0.
-        key: Of this batch.
+        prompts: See :func:`sample`; rows whose ``counted``, if given, is 0 are excluded from sums.
+        key: Key of this batch.
         coefficient: ``β``.
-        how: The method and its numbers.
-        reward: Rewards samples.
+        how: The method and its settings.
+        reward: The reward of samples.
         special: See :func:`sample`.
     """
     samples = sample(model.policy, prompts, key, special, length=how.length, group=how.group_size)
     mask = samples.inside
     hidden = model.policy.hidden(None, samples.tokens)
-    # Of the distribution that is sampled from: probability of tokens that are never sampled would
-    # else be free of the penalty.
+    # Log-probabilities of the sampling distribution; otherwise the probability of suppressed tokens
+    # would escape the penalty.
     never = special.suppress_tokens
     old = token_log_probs(model.policy, samples.tokens, hidden=hidden, suppressed=never)
     reference = token_log_probs(model.reference, samples.tokens, suppressed=never)
@@ -234,14 +235,14 @@ def collect(
 
 
 def _before(values: Float[Array, "B T"]) -> Float[Array, "B T"]:
-    """The value before each token, which is that at the token before it."""
+    """Returns the value before each token, which is the output at the previous token."""
     return jnp.pad(values[:, :-1], ((0, 0), (1, 0)))
 
 
 def grpo(clip: float = 0.2, suppressed: tuple[int, ...] = ()) -> Objective:
-    """Group-relative policy optimization: the clipped surrogate plus ``β`` KL by k3.
+    """Group-relative policy optimization: the clipped surrogate plus ``β`` KL (estimator k3).
 
-    The mean over the tokens of a completion, then over completions. Batches are those of
+    The loss is averaged over the tokens of a completion, then over completions. Batches come from
     :func:`collect`. Shao et al. 2024, formula (3).
 
     Args:
@@ -269,14 +270,14 @@ def ppo(
 ) -> Objective:
     """Proximal policy optimization: the clipped surrogate plus the loss of the value head.
 
-    Means over the tokens of completions. The policy is a
-    :class:`~transformer_jax.models.decoder.ValuedDecoder`; batches are those of
-    :func:`collect`. Schulman et al. 2017; Ziegler et al. 2019.
+    Losses are averaged over the tokens of completions. The policy is a
+    :class:`~transformer_jax.models.decoder.ValuedDecoder`; batches come from :func:`collect`.
+    Schulman et al. 2017; Ziegler et al. 2019.
 
     Args:
         clip: ``ε``.
         value_weight: Weight of the loss of the value head.
-        value_clip: Most change of a value by one batch.
+        value_clip: Maximum change of a value per batch.
         suppressed: Tokens that are never sampled.
     """
 
@@ -302,7 +303,7 @@ def _policy(model: Any) -> Any:
 
 
 def _clipped(now: Array, batch: dict[str, Array], clip: float) -> Sums:
-    """The fraction of tokens whose probability has changed by more than the clip."""
+    """Returns the fraction of tokens whose probability ratio exceeds the clip."""
     mask = batch["mask"]
     far = jnp.abs(jnp.exp(now - batch["old"]) - 1) > clip
     return {"clipped": ((far & mask).sum().astype(jnp.float32), mask.sum().astype(jnp.float32))}
@@ -313,19 +314,19 @@ def on_policy(
     control: KLControl = FIXED,
     updates: int = 1,
 ) -> Callable[..., Any]:
-    """``make_step`` for what learns from its own samples: a step like any other from outside.
+    """Returns ``make_step`` for learning from the model's own samples.
 
-    ``state.step`` grows by one a step, however many updates it takes; the samples of a step depend
-    on the state, the prompts and the step alone, so that runs resume exactly. The optimizer is one
-    of :func:`adaptive_kl`.
+    ``state.step`` grows by one per step, regardless of the number of updates; the samples of a step
+    depend only on the state, the prompts and the step, so that runs resume exactly. The optimizer
+    must come from :func:`adaptive_kl`.
 
     Args:
         collecting: :func:`collect` with its keyword arguments.
-        control: Of the weight of the KL penalty.
-        updates: Optimizer updates on the samples of a step.
+        control: Controller of the KL weight.
+        updates: Optimizer updates per step of samples.
 
     Raises:
-        ConfigError: Fewer than 1 updates; or, when traced, compiled by ``pmap``.
+        ConfigError: ``updates`` is below 1; or, when traced, the step is compiled by ``pmap``.
     """
     if updates < 1:
         raise ConfigError(f"align.updates is {updates}: at least 1")
@@ -338,7 +339,7 @@ def on_policy(
             shardings: Any = None,
         ) -> Any:  # fmt: skip
             if axis_name is not None:
-                raise ConfigError("training.mode is pmap: samples need the whole batch: use jit")
+                raise ConfigError("training.mode is pmap, but samples need all rows: use jit")
             begun, coefficient = state.step, kl_coefficient(state.opt_state)
             keys = jax.random.split(jax.random.fold_in(key, begun), updates + 1)
             policies = merge(state.params, frozen, None)
@@ -364,7 +365,7 @@ def evaluation(
 
     Args:
         collecting: :func:`collect` with its keyword arguments.
-        seed: Of the samples, which are the same at each evaluation.
+        seed: Seed of the samples, which are the same at each evaluation.
     """
 
     def objective(model: Policies, batch: dict[str, Any], key: Any = None) -> Sums:

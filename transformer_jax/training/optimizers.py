@@ -120,11 +120,11 @@ def constant(step: Count, peak: float, warmup: int) -> LearningRate:
 def make_schedule(
     schedule: ScheduleConfig, peak: float | None, d_model: int, total_steps: int
 ) -> Callable[[Count], LearningRate]:
-    """The learning rate as a function of the number of previous updates, from 0.
+    """Returns the learning rate as a function of the number of previous updates.
 
     Args:
         schedule: Learning-rate schedule.
-        peak: Highest learning rate; None is that of ``noam``.
+        peak: Peak learning rate; None is the peak of ``noam``.
         d_model: Model dimension.
         total_steps: Number of updates of the run, at which cosine and linear schedules end.
 
@@ -148,7 +148,7 @@ def make_schedule(
 
 
 def _clip(longest: float) -> optax.GradientTransformationExtraArgs:
-    """All gradients together no longer than ``longest``; the caller may know their length."""
+    """Clips the global gradient norm to ``longest``; the caller may know the norm."""
 
     def update(updates: PyTree, state: optax.EmptyState, params: PyTree = None, *, norm=None, **_):
         norm = optax.tree.norm(updates) if norm is None else norm
@@ -159,7 +159,7 @@ def _clip(longest: float) -> optax.GradientTransformationExtraArgs:
 
 
 def _scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
-    """``optax.scale_by_adam``, with one division an element instead of three."""
+    """``optax.scale_by_adam``, with one division per element instead of three."""
 
     def update(updates: PyTree, state: optax.ScaleByAdamState, params: PyTree = None):
         count = optax.safe_increment(state.count)
@@ -179,16 +179,16 @@ def _scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTran
 def _scale_by_muon(
     beta1: float, beta2: float, eps: float, params: Parameters
 ) -> optax.GradientTransformation:
-    """Projections by Muon, all other parameters by Adam, steps of both about as long.
+    """Muon for projections and Adam for all other parameters, with steps of similar size.
 
-    Muon makes all singular values of a kernel's momentum equal (Jordan et al. 2024); times
-    ``0.2 √max(rows, columns)`` its elements are as large as Adam's, so that one learning rate
-    serves both (Liu et al. 2025, arXiv:2502.16982).
+    Muon makes all singular values of a kernel's momentum equal (Jordan et al. 2024); with the
+    factor ``0.2 √max(rows, columns)``, its elements are as large as Adam's, so that one learning
+    rate suits both (Liu et al. 2025, arXiv:2502.16982).
     """
     labels = map_parameters(lambda p: "kernels" if is_projection(p) else "others", params)
 
     def axes(params: PyTree) -> PyTree:
-        # The last two: in a scanned stack, layers come before them.
+        # The last two axes: in a scanned stack, layers are the first axis.
         of = lambda p: optax.contrib.MuonDimensionNumbers(p.ndim - 2, p.ndim - 1)
         return jax.tree.map(of, params)
 
@@ -203,7 +203,7 @@ def _scale_by_muon(
 
 
 class LearningRateState(NamedTuple):
-    """The number of updates, and the learning rate of the last."""
+    """The number of updates, and the last learning rate."""
 
     count: Int[Any, ""] | Any
     learning_rate: Float[Any, ""] | Any
@@ -222,7 +222,7 @@ def _scale_by_rate(schedule: Callable[[Count], LearningRate]) -> optax.GradientT
 
 
 def learning_rate(opt_state: PyTree) -> LearningRate | None:
-    """The rate of the last update; None if the optimizer is not of :func:`make_optimizer`.
+    """Returns the last learning rate; None if the optimizer is not from :func:`make_optimizer`.
 
     Example:
         >>> from transformer_jax.training.settings import ScheduleConfig
@@ -240,7 +240,7 @@ def learning_rate(opt_state: PyTree) -> LearningRate | None:
 def weight_decay_mask(params: Parameters) -> PyTree:
     """Marks the parameters with weight decay: matrices, not gains and biases.
 
-    Their declared axes decide, not their rank: in a scanned stack a bias is a matrix.
+    This depends on declared axes, not on the rank: in a scanned stack, a bias has rank 2.
 
     Args:
         params: The parameters with their declarations, real or abstract.
@@ -260,22 +260,22 @@ def make_optimizer(
     total_steps: int,
     params: Parameters | None = None,
 ) -> optax.GradientTransformation:
-    """Clipping, the optimizer, decoupled weight decay and the schedule, in this order.
+    """Chains clipping, the optimizer, decoupled weight decay and the schedule.
 
     Adafactor (Shazeer and Stern 2018) runs with its factored second moment and update clipping,
-    without momentum and without scaling by the parameters' size, so learning rates mean the same
-    as Adam's.
+    without momentum and without scaling by parameter size, so learning rates are comparable with
+    Adam's.
 
     Args:
-        config: Which.
-        width: Of the model, for the Noam schedule.
-        total_steps: Of the run, for its schedule.
+        config: The optimizer and its settings.
+        width: Model dimension, for the Noam schedule.
+        total_steps: Number of updates of the run, for the schedule.
         params: The parameters with their declarations, real or abstract. Weight decay, layer-wise
-            decay and Muon read them; None where none of these is used.
+            decay and Muon need them; otherwise they may be None.
 
     Raises:
-        ConfigError: A rate that falls to the end of the run, and a warmup as long as that; or
-            parameters that are needed and not given.
+        ConfigError: The warmup of a decaying schedule is as long as the run, or required parameters
+            are missing.
     """
     if params is None and (config.weight_decay or config.layer_decay != 1 or config.name == "muon"):
         raise ConfigError(
@@ -312,11 +312,11 @@ def make_optimizer(
 
 
 def scale_by_layer(decay: float, params: Parameters) -> optax.GradientTransformation:
-    """Updates times ``decay ** n`` for ``n`` layers above (Howard and Ruder 2018).
+    """Multiplies updates by ``decay ** n`` for ``n`` layers above (Howard and Ruder 2018).
 
     Args:
-        decay: The factor from one layer to the layer below.
-        params: The parameters with the depths that they declare.
+        decay: The factor between a layer and the layer below.
+        params: The parameters with their declared depths.
     """
     depths = layer_depths(params)
     top = max(np.max(depth) for depth in jax.tree.leaves(depths))

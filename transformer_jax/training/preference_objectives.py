@@ -3,8 +3,8 @@
 Rafailov et al. 2023; Azar et al. 2023; Ethayarajh et al. 2024; Meng et al. 2024; Ouyang et al.
 2022.
 
-Batches are those of :class:`~transformer_jax.data.preference_examples.CompletionStore`: two rows
-of tokens an example, side by side, so that both are on one device.
+Batches come from :class:`~transformer_jax.data.preference_examples.CompletionStore`: two rows of
+tokens per example, along one axis, so that both are on one device.
 """
 
 import functools
@@ -53,28 +53,28 @@ class Policies(NamedTuple):
 
 
 class FrozenModel(NamedTuple):
-    """A model beside the one that is trained, such as a reward model."""
+    """A frozen model in addition to the trained one, such as a reward model."""
 
     make: Callable[[nnx.Rngs], nnx.Module]
     params: PyTree  # in host memory
-    device: Any  # one of those that it computes on
+    device: Any  # one of its devices
 
 
 def beside_reference(
     trained: Partition = EVERYTHING, reward: FrozenModel | None = None
 ) -> Partition:
-    """The policy as ``trained`` has it, and the one that it began as, which stays frozen.
+    """A partition into the policy (split by ``trained``) and the reference, its frozen first copy.
 
-    Only what is trained is copied: of adapters, both policies share the base.
+    Only trained parameters are copied: with adapters, both policies share the base.
 
     Args:
         trained: The partition of the policy.
-        reward: A reward model, which is frozen too.
+        reward: A reward model, also frozen.
     """
 
     def split(params: PyTree, rngs: Any) -> tuple[PyTree, PyTree]:
         trainable, frozen = trained.split(params, rngs)
-        # The state is donated to each step, so the reference needs arrays of its own.
+        # The state is donated to each step, so the reference needs its own arrays.
         copy = lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
         parts = {"policy": frozen, "reference": jax.tree.map(copy, trainable)}
         if reward is not None:
@@ -107,17 +107,17 @@ def token_log_probs(
     hidden: Float[Array, "B T D"] | None = None,
     suppressed: tuple[int, ...] = (),
 ) -> Float[Array, "B T"]:
-    """The log-probability of each token given those before it; 0 of the first.
+    """Returns the log-probability of each token given the preceding ones; 0 for the first.
 
-    Where the logits of all positions would take more than ``LARGE`` bytes, they are computed for
-    some positions at a time, and again in the backward pass.
+    If the logits of all positions take more than ``LARGE`` bytes, they are computed for a part of
+    the positions at a time, and recomputed in the backward pass.
 
     Args:
         model: A language model.
         tokens: Rows of one text each.
         key: Dropout, if given.
-        hidden: The hidden states of ``tokens``, where they are known already.
-        suppressed: Tokens that are never sampled: the others share their probability.
+        hidden: The hidden states of ``tokens``, if already known.
+        suppressed: Tokens that are never sampled, whose probability is redistributed.
     """
     hidden = model.hidden(None, tokens, key=key) if hidden is None else hidden
     hidden, output, targets = hidden[:, :-1], model.output_table(), tokens[:, 1:]
@@ -152,7 +152,7 @@ def _log_probs(
 def completion_log_probs(
     model: Scorer, batch: dict[str, Any], key: Key[Array, ""] | None = None
 ) -> tuple[Float[Array, "B 2"], Float[Array, "B 2"]]:
-    """The log-probability of each completion, end included, and its number of tokens.
+    """Returns the log-probability of each completion, including the end, and its number of tokens.
 
     Args:
         model: The policy.
@@ -169,7 +169,7 @@ def completion_log_probs(
 
 
 def reference_log_probs(model: Scorer, batch: dict[str, Any]) -> Float[Array, "B 2"]:
-    """``log π_ref`` of the completions of a batch, as objectives read it from ``reference``."""
+    """Returns ``log π_ref`` of the completions of a batch, for the batch's ``reference``."""
     return completion_log_probs(model, batch)[0]
 
 
@@ -182,27 +182,27 @@ def preference(
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> Objective:
-    """The loss of a method, in nats a pair (a completion, of KTO).
+    """The loss of a method, in nats per pair (for KTO, per completion).
 
-    Sums beside ``loss``: ``accuracy``, the fraction of pairs whose chosen completion has the
-    higher implicit reward (of KTO, the fraction of completions on the right side of the reference
-    point), and ``reward_margin``, by how much. Mean log-probabilities are the implicit rewards of
-    SimPO.
+    Sums besides ``loss``: ``accuracy``, the fraction of pairs whose chosen completion has the
+        higher implicit reward (for KTO, the fraction of completions on the correct side of the
+        reference point), and ``reward_margin``, the difference. The implicit rewards of SimPO are
+        mean log-probabilities.
 
     Args:
         method: The loss, of :mod:`~transformer_jax.functional.preference_losses`.
         beta: Weight of the KL divergence from the reference; scale of SimPO's reward.
-        label_smoothing: Probability that a preference is wrong; of DPO.
+        label_smoothing: Probability that a preference is wrong (DPO).
         margin: ``γ`` of SimPO.
-        desirable_weight: ``λ`` of desirable completions, of KTO.
-        undesirable_weight: ``λ`` of the others, of KTO.
+        desirable_weight: ``λ`` of desirable completions (KTO).
+        undesirable_weight: ``λ`` of undesirable completions (KTO).
 
     Returns:
-        ``objective(model, batch, key)``. The reference is ``batch["reference"]``, or else that of
-        the model, :class:`Policies`; SimPO has none. KTO compares the rows of a batch.
+        ``objective(model, batch, key)``. The reference is ``batch["reference"]``, or else in the
+        model, :class:`Policies`; SimPO has none. KTO compares the rows of a batch.
 
     Raises:
-        ConfigError: A number out of range.
+        ConfigError: A value is out of range.
     """
     if not beta > 0 or not 0 <= label_smoothing < 0.5 or margin < 0:
         raise ConfigError(
@@ -221,7 +221,7 @@ def preference(
 
 
 def _ratios(model: Any, batch: dict[str, Any], key: Any) -> tuple[Array, Array]:
-    """Log-probabilities under the policy and under the reference."""
+    """Returns log-probabilities under the policy and under the reference."""
     policy = model.policy if isinstance(model, Policies) else model
     found, _ = completion_log_probs(policy, batch, key)
     if "reference" in batch:
@@ -280,7 +280,7 @@ def _kto(beta: float, how: dict[str, Any]) -> Objective:
 def rewards(
     model: Any, batch: dict[str, Any], key: Key[Array, ""] | None = None
 ) -> Float[Array, "B 2"]:
-    """The reward of each completion by a decoder with one output: that of its last token."""
+    """Returns the reward of each completion: the scalar output at its last token."""
     tokens, lengths = jnp.asarray(batch["tokens"]), jnp.asarray(batch["lengths"])
     B, sides, T = tokens.shape
     found = model(tokens.reshape(B * sides, T), lengths.reshape(B * sides), key=key)
@@ -288,7 +288,7 @@ def rewards(
 
 
 def reward_model() -> Objective:
-    """The Bradley-Terry loss of pairs, in nats; sums as those of :func:`preference`."""
+    """The Bradley-Terry loss of pairs, in nats; sums as in :func:`preference`."""
 
     def objective(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
         found = rewards(model, batch, key)

@@ -1,4 +1,4 @@
-"""Progress of training: one live line on a terminal, plain lines elsewhere."""
+"""Progress of training: a live line on a terminal, plain lines elsewhere."""
 
 import contextlib
 import sys
@@ -19,11 +19,11 @@ _RATE = "_per_second"
 
 
 def progress_line(record: Mapping[str, Any], steps: int, left: float | int | None) -> str:
-    """One line of progress.
+    """Formats a line of progress.
 
     Args:
         record: ``step``, ``epoch``, ``loss``, ``tokens_per_second`` and
-            ``tokens_per_second_per_device`` (or ``examples``, or what else is counted), ``mfu``,
+            ``tokens_per_second_per_device`` (or ``examples``, or another unit), ``mfu``,
             ``learning_rate``.
         steps: The last step.
         left: Seconds to the last step, if known.
@@ -56,14 +56,14 @@ def progress_line(record: Mapping[str, Any], steps: int, left: float | int | Non
 
 
 class Progress:
-    """Context that shows progress, and prints permanent lines.
+    """Context manager that shows progress and prints permanent lines.
 
     Args:
         steps: The last step.
         start: The step before the first.
         every: Seconds between plain lines.
-        quiet: Show nothing, as in all processes but the first.
-        console: Where to; standard error if None, so that results can be piped.
+        quiet: Whether to show nothing, as in all processes but the first.
+        console: Output; None is standard error, so that results can be piped.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Progress:
         self._began += seconds
 
     def step(self, record: Mapping[str, Any]) -> None:
-        """Shows a step; off a terminal only the first, the last, and one per interval."""
+        """Shows a step; without a terminal, only the first, the last, and one per interval."""
         now = time.monotonic()
         done = record["step"] - self._start
         left = (now - self._began) / done * (self._steps - record["step"]) if done > 1 else None

@@ -1,4 +1,4 @@
-"""Settings of training: the loop, optimizers and schedules. They need no JAX."""
+"""Settings of training: the loop, optimizers and schedules. Does not need JAX."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ __all__ = [
     "profile_window",
 ]
 
-# What each optimizer takes, and its values where none are given.
+# The settings of each optimizer, with defaults.
 OPTIMIZER_DEFAULTS: dict[str, dict[str, float]] = {
     "adam": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
     "adamw": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
@@ -38,25 +38,26 @@ OPTIMIZER_DEFAULTS: dict[str, dict[str, float]] = {
     "muon": {"beta1": 0.95, "beta2": 0.99, "eps": 1e-9},
     "sgd": {"beta1": 0.9},
 }
-FALLING = ("cosine", "linear")  # schedules that decay over the whole run
+FALLING = ("cosine", "linear")  # schedules that decay until the end of the run
 
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig(Configuration, group="loop"):
     """Intervals of evaluations and checkpoints, and early stopping."""
 
-    # Steps between evaluations; 0 is at the end only, None ten times in a run or every 1000 steps.
+    # Steps between evaluations; 0 is only at the end, None is ten times per run, at most every 1000
+    # steps.
     evaluate_every: Amount | None = 1000
-    # Steps between checkpoints; 0 is at the end only, None as often as evaluations.
+    # Steps between checkpoints; 0 is only at the end, None is as often as evaluations.
     checkpoint_every: Amount | None = 1000
-    keep_last: Count = 3  # newest checkpoints that are kept, beside the best
-    # The metric of the best checkpoint; None is the first of the task.
+    keep_last: Count = 3  # number of newest checkpoints to keep, besides the best
+    # Metric that selects the best checkpoint; None is the first metric of the task.
     best_checkpoint_metric: str | None = None
-    patience: Count | None = None  # evaluations without a new best before stopping; None is never
-    max_nonfinite_steps: Count = 20  # consecutive non-finite steps before giving up
+    patience: Count | None = None  # evaluations without improvement before stopping; None is never
+    max_nonfinite_steps: Count = 20  # consecutive non-finite steps before an error
     tensorboard: bool = False  # also write TensorBoard files
     profile: str | None = None  # first and last step of a device profile, such as 10:15
-    # Seconds after which a step that has not finished has the stacks of its threads written; 0 is
+    # Seconds after which the stacks of all threads are written if a step has not finished; 0 is
     # never.
     hang_seconds: Amount = 600
 
@@ -65,7 +66,7 @@ class LoopConfig(Configuration, group="loop"):
         profile_window(self.profile)
 
     def for_steps(self, steps: int) -> "LoopConfig":
-        """The configuration with numbers for intervals that are None, by the run's number of steps.
+        """Returns the configuration with intervals that are None set by the number of steps.
 
         Example:
             >>> LoopConfig(evaluate_every=None, checkpoint_every=None).for_steps(650).evaluate_every
@@ -81,10 +82,10 @@ class LoopConfig(Configuration, group="loop"):
 
 
 def profile_window(setting: str | None) -> range:
-    """The steps of ``first:last``; empty for None.
+    """Parses ``first:last`` to a range of steps; empty for None.
 
     Raises:
-        ConfigError: It is not two step numbers, the first from 1 on and not after the last.
+        ConfigError: The value is not two step numbers, from 1, in increasing order.
 
     Example:
         >>> profile_window("10:12"), profile_window(None)
@@ -102,32 +103,33 @@ def profile_window(setting: str | None) -> range:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig(Configuration, group="optimizer.schedule"):
-    """Learning-rate schedule; all kinds begin with a linear warmup."""
+    """Learning-rate schedule; all kinds start with a linear warmup."""
 
-    # what follows warmup
+    # the schedule after warmup
     kind: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "noam"
-    # Warmup updates; below 1 a fraction of the run; None is a tenth of the run, at most 1000.
+    # Number of warmup updates, or a fraction of the run if below 1; None is a tenth of the run, at
+    # most 1000 updates.
     warmup_steps: int | NotNegative | None = 4000
-    final_fraction: Share = 0.0  # cosine and linear: the last rate divided by the peak
+    final_fraction: Share = 0.0  # cosine and linear: final learning rate divided by the peak
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Configuration, group="optimizer"):
     """The optimizer; defaults as in Vaswani et al. 2017, with clipping."""
 
-    # adamw, lion and muon take weight_decay apart from the gradient.
+    # adamw, lion and muon decouple weight_decay from the gradient.
     name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"] = "adam"
-    # At the peak; None (noam only): (d_model * warmup) ** -0.5.
+    # Peak learning rate; None (noam only) is (d_model * warmup) ** -0.5.
     learning_rate: NotNegative | None = None
     schedule: ScheduleConfig = ScheduleConfig()
     beta1: Rate | None = None  # momentum; None: adam(w), lion, sgd 0.9, muon 0.95
     beta2: Rate | None = None  # None: adam(w) 0.98, lion, muon 0.99, adafactor 0.8 (an exponent)
     eps: Rate | None = None  # None: adam(w), muon 1e-9, adafactor 1e-30
-    # Times the learning rate; of kernels and tables, not of vectors.
+    # Decoupled weight decay, times the learning rate, of kernels and tables but not of vectors.
     weight_decay: NotNegative = 0.0
-    # Longest gradient, all parameters together; None is no limit.
+    # Maximum global norm of the gradient; None is no limit.
     max_grad_norm: Annotated[float, Range(above=0, most=math.inf)] | None = 1.0
-    # Factor of the rate of each layer, relative to the layer above.
+    # Factor of the learning rate of each layer, relative to the layer above.
     layer_decay: Annotated[float, Range(above=0, most=1)] = 1.0
 
     def __post_init__(self) -> None:
@@ -146,7 +148,7 @@ def _check(config: OptimizerConfig) -> None:
 
 
 def _check_schedule(schedule: ScheduleConfig, peak: float | None) -> None:
-    """Checks that the values of a schedule and its peak go together.
+    """Checks the values of a schedule and its peak.
 
     Args:
         schedule: Learning-rate schedule.
@@ -178,15 +180,15 @@ def adamw(
     weight_decay: float = 0.01,
     schedule: ScheduleConfig = ScheduleConfig("linear", None),
 ) -> OptimizerConfig:
-    """AdamW, by default with a linear warmup and decay over the run (Loshchilov and Hutter 2019).
+    """Returns AdamW, by default with linear warmup and decay (Loshchilov and Hutter 2019).
 
     Args:
-        learning_rate: At the peak.
-        weight_decay: Times the learning rate; of kernels and tables, not of vectors.
-        schedule: How the learning rate changes.
+        learning_rate: Peak learning rate.
+        weight_decay: Decoupled weight decay, of kernels and tables but not of vectors.
+        schedule: Learning-rate schedule.
 
     Raises:
-        ConfigError: A value outside its range.
+        ConfigError: A value is out of range.
 
     Example:
         >>> adamw(3e-4).schedule.kind
@@ -198,7 +200,7 @@ def adamw(
 
 
 def num_warmup_steps(schedule: ScheduleConfig, total_steps: int) -> int:
-    """Number of warmup updates in a run of ``total_steps``.
+    """Returns the number of warmup updates in a run of ``total_steps``.
 
     Example:
         >>> [num_warmup_steps(ScheduleConfig(warmup_steps=n), 500) for n in (100, 0.1, None)]
@@ -231,15 +233,15 @@ def check_warmup(schedule: ScheduleConfig, total_steps: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class OnPolicy(Configuration, group="align"):
-    """Settings of learning from a policy's own samples."""
+    """Settings of on-policy learning."""
 
     method: Literal["ppo", "grpo"] = "grpo"  # with a value head, or without
-    length: Count = 32  # most tokens of a completion, its end included
-    group_size: Count = 4  # completions of each prompt
-    clip: Positive = 0.2  # most change of a token's probability, as a fraction, by one batch
+    length: Count = 32  # maximum tokens of a completion, with its end token
+    group_size: Count = 4  # completions per prompt
+    clip: Positive = 0.2  # maximum relative change of a token's probability per batch
     value_weight: NotNegative = 0.5  # weight of the loss of PPO's value head
-    value_clip: Positive = 0.2  # most change of a value by one batch
-    discount: Share = 1.0  # of later rewards
+    value_clip: Positive = 0.2  # maximum change of a value per batch
+    discount: Share = 1.0  # discount of later rewards
     gae_decay: Share = 0.95  # lambda of generalized advantage estimation
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Signals to stop, as flags that are read between two steps, in one or many processes."""
+"""Signals to stop, as flags that are read between steps, in one or many processes."""
 
 import os
 import signal
@@ -13,12 +13,12 @@ __all__ = ["StopSignals"]
 
 
 class StopSignals:
-    """While entered, SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the process.
+    """Context manager: SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the process.
 
-    A second signal ends it at once. SIGUSR1 is the warning of a scheduler that time runs out: a
-    second one changes nothing. With ``jax.distributed`` a signal to any process reaches all
-    of them at one common step: JAX's own handler of SIGTERM does that and stays, and the others
-    are passed on to it.
+    A second signal ends the process immediately, except SIGUSR1, a scheduler's warning of the time
+    limit. With ``jax.distributed``, a signal to any process reaches all processes at a common step:
+    this is done by JAX's own handler of SIGTERM, which stays in place and receives the other
+    signals too.
 
     Example:
         >>> with StopSignals() as stop:
@@ -34,7 +34,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        # Handlers can be set by the main thread alone; elsewhere signals stay as they are.
+        # Only the main thread can set handlers; in other threads, signals are unchanged.
         if threading.current_thread() is threading.main_thread():
             heard = [signal.SIGINT, signal.SIGUSR1]
             for number in heard if self._many else [*heard, signal.SIGTERM]:
@@ -54,7 +54,7 @@ class StopSignals:
         self._received = number
         name = signal.Signals(number).name
         # Only a plain write is safe inside a signal handler.
-        more = "" if number == signal.SIGUSR1 else "; once more ends at once"
+        more = "" if number == signal.SIGUSR1 else "; another signal ends it immediately"
         note = f"\n{name}: saving after this step{more}\n"
         os.write(2, note.encode())
         if self._many:
@@ -62,11 +62,11 @@ class StopSignals:
 
     @property
     def received(self) -> int | None:
-        """The signal that this process received, if it is the only one; else use ``reached``."""
+        """Returns the signal that a single process received; in several, use ``reached``."""
         return None if self._many else self._received
 
     def reached(self, step: int) -> int | None:
-        """The signal to stop by after ``step``, or None; in many processes all get the same step.
+        """Returns the signal to stop by after ``step``, or None, the same in all processes.
 
         Every process must call it at every step.
         """
@@ -76,7 +76,7 @@ class StopSignals:
 
         if not multihost_utils.reached_preemption_sync_point(step):
             return None
-        # All end with the same code; JAX's handler does not say whom it was called for.
+        # All end with the same code, since JAX's handler does not name the signal.
         answers = multihost_utils.process_allgather(np.int32(self._received or 0))
         heard = {int(number) for number in np.ravel(answers)}
         return next(

@@ -1,4 +1,4 @@
-"""The training state as one plain tree of arrays, and its creation on a mesh."""
+"""The training state as a tree of arrays, and its creation on a mesh."""
 
 import hashlib
 from collections.abc import Callable
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class TrainState(NamedTuple):
-    """The training state; the batches and keys of a run follow from ``step`` alone."""
+    """The training state; ``step`` alone determines the batches and keys of a run."""
 
     step: Int[Any, ""] | Any
     params: PyTree
@@ -44,10 +44,10 @@ class TrainState(NamedTuple):
     def create(
         cls, params: PyTree, tx: optax.GradientTransformation, *, ema: bool = False
     ) -> "TrainState":
-        """The state at step 0.
+        """Returns the state at step 0.
 
         Args:
-            params: Nested dictionaries of arrays that are trained.
+            params: Trainable arrays in nested dictionaries.
             tx: The optimizer.
             ema: Whether to keep a moving average of the parameters; it starts at the parameters.
 
@@ -61,9 +61,9 @@ class TrainState(NamedTuple):
 
 
 def split(model: nnx.Module) -> tuple[Any, dict[Any, Any]]:
-    """A model as its static graph and a plain nested dict of parameters.
+    """Splits a model into its static graph and a nested dict of parameters.
 
-    ``nnx.merge(graph, params)`` is the model again, inside or outside ``jax.jit``.
+    ``nnx.merge(graph, params)`` restores the model, inside or outside ``jax.jit``.
 
     Example:
         >>> graph, params = split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
@@ -85,23 +85,23 @@ def abstract_state(
     partition: Partition = EVERYTHING,
     seed: int = 0,
 ) -> tuple[Any, TrainState, TrainState, PyTree]:
-    """The graph, and the state's shapes and shardings, without allocating memory.
+    """Returns the graph, and shapes and shardings of the state, without allocating memory.
 
     Args:
-        make_model: Builds the model, from its own seed.
+        make_model: Creates the model, from its own seed.
         tx: The optimizer.
         mesh: Mesh of the state.
         ema: Whether to keep a moving average of the parameters.
-        partition: Split of the parameters; the state holds the trainable ones only.
+        partition: Split of the parameters; the state has only the trainable ones.
         seed: Random seed of parameters that the partition adds.
 
     Returns:
         ``(graph, shapes, shardings, frozen)``: the model's static graph, a :class:`TrainState` of
-        ``jax.ShapeDtypeStruct`` with shardings (the template of a restore), a
-        :class:`TrainState` of shardings alone, and the shapes of the frozen parameters.
+        ``jax.ShapeDtypeStruct`` with shardings (the template for restoring), a :class:`TrainState`
+        of shardings, and the shapes of the frozen parameters.
 
     Raises:
-        ConfigError: A parameter that declares no axes.
+        ConfigError: A parameter does not declare its axes.
     """
     model = with_attention_kernels(nnx.eval_shape(make_model), mesh.devices.flat[0])
     graph = nnx.graphdef(model)
@@ -126,7 +126,7 @@ def abstract_state(
 def abstract_parts(
     make_model: Callable[[], nnx.Module], partition: Partition = EVERYTHING, seed: int = 0
 ) -> tuple[Parameters, Parameters]:
-    """Trainable and frozen parameters as shapes, with the metadata of each parameter."""
+    """Returns the shapes of trainable and frozen parameters, with their metadata."""
     return jax.eval_shape(lambda: _split(parameters(make_model()), partition, seed))
 
 
@@ -135,7 +135,7 @@ def _split(params: PyTree, partition: Partition, seed: int) -> tuple[PyTree, PyT
 
 
 def _drawn(make_model: Callable[[], nnx.Module], partition: Partition, seed: int) -> Any:
-    """Trainable and frozen parameters, newly initialized."""
+    """Returns trainable and frozen parameters, newly initialized."""
     return tuple(values(part) for part in _split(parameters(make_model()), partition, seed))
 
 
@@ -159,24 +159,24 @@ def create_state(
     partition: Partition = EVERYTHING,
     seed: int = 0,
 ) -> tuple[Any, TrainState, TrainState, PyTree]:
-    """A new state, each array created with its sharding: no device ever holds all of it.
+    """Returns a new state, with each array created sharded, so that no device holds all of it.
 
     Args:
-        make_model: Builds the model, from its own seed.
+        make_model: Creates the model, from its own seed.
         tx: The optimizer.
         mesh: Mesh of the state.
         ema: Whether to keep a moving average of the parameters; it starts at the parameters.
-        params: Parameters to begin with, e.g. of a Hugging Face model; None is what ``make_model``
-            draws.
-        partition: Split of the parameters; the state holds the trainable ones only.
+        params: Initial parameters, e.g. of a Hugging Face model; None initializes them by
+            ``make_model``.
+        partition: Split of the parameters; the state has only the trainable ones.
         seed: Random seed of parameters that the partition adds.
 
     Returns:
-        ``(graph, state, shardings, frozen)``; the third pins the compiled step's inputs and
-        outputs, the last holds the frozen parameters.
+        ``(graph, state, shardings, frozen)``; the shardings fix the compiled step's inputs and
+        outputs, and ``frozen`` has the frozen parameters.
 
     Raises:
-        ConfigError: A parameter that declares no axes.
+        ConfigError: A parameter does not declare its axes.
     """
     graph, _, placed, frozen_shapes = abstract_state(
         make_model, tx, mesh, ema=ema, partition=partition, seed=seed
@@ -187,8 +187,8 @@ def create_state(
         return TrainState.create(params, tx, ema=ema)
 
     if params is None and mesh.size == 1:
-        # A single device. Separate initializers compile once per shape, in a third of the time of
-        # one program for all parameters.
+        # On a single device, separate initializers compile once per shape, in a third of the time
+        # of one program for all parameters.
         with jax.default_device(mesh.devices.item()):
             parts = _drawn(make_model, partition, seed)
         params, frozen = jax.device_put(parts, (placed.params, of_frozen))
@@ -215,15 +215,15 @@ def create_state(
 
 
 def _place(array: np.ndarray, sharding: NamedSharding) -> Array:
-    # Every process holds the whole host array and copies the shards of its devices.
+    # Every process has the complete host array and copies the shards of its devices.
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def digest(tree: PyTree) -> str:
-    """The SHA-256 of a tree: of its paths, types, shapes and every bit, in order of paths.
+    """Returns the SHA-256 of a tree: of paths, types, shapes and all bits, in order of paths.
 
-    It does not depend on the sharding. Arrays spread over processes are gathered, so all
-    processes must call it together.
+    It does not depend on the sharding. Arrays spread over processes are gathered, so all processes
+    must call it.
 
     Example:
         >>> digest({"a": jnp.zeros(2)}) == digest({"a": np.zeros(2, np.float32)})
@@ -243,17 +243,17 @@ def digest(tree: PyTree) -> str:
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    # The finalizer of a 32-bit hash: every input bit reaches every output bit.
+    # The finalizer of a 32-bit hash: every input bit affects every output bit.
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
 
 
 def device_digest(array: Array) -> UInt32[Array, "2"]:
-    """A 64-bit checksum of an array, computed on its devices.
+    """Returns a 64-bit checksum of an array, computed on its devices.
 
-    ``Σ mix(bits + mix(position))`` modulo 2³², twice. Sums of integers have no order, so the
-    digest is the same for every sharding; it changes when any bit does or values trade places.
+    ``Σ mix(bits + mix(position))`` modulo 2³², twice. Integer sums do not depend on the order, so
+    the digest is the same for every sharding; it changes if any bit changes or values are swapped.
 
     Example:
         >>> a, b = jnp.array([1.0, 2.0]), jnp.array([2.0, 1.0])

@@ -41,7 +41,7 @@ __all__ = [
     "means",
 ]
 
-Batch = dict[str, Any]  # arrays, or dictionaries of them, whose first axis is rows
+Batch = dict[str, Any]  # arrays, or dictionaries of arrays, with rows as first axis
 
 # (model, batch, key) -> Sums; training minimizes "loss".
 Objective = Callable[..., Sums]
@@ -60,35 +60,36 @@ def make_step(
     ema_decay: float | None = None,
     skip_nonfinite: bool = True,
 ) -> Step:
-    """One optimizer step, not compiled: ``step(state, frozen, batch, key) -> (state, metrics)``.
+    """Returns an optimizer step, not compiled: ``(state, frozen, batch, key) -> (state, metrics)``.
 
-    The loss and its gradient are ``Σ loss / Σ weight``, both sums over all micro-batches and all
-    devices, divided once: neither changes with how a batch is split. The same holds for every
-    other sum of the objective, each with its own weight.
+    The loss and its gradient are ``Σ loss / Σ weight``, with sums over all micro-batches and
+    devices and a single division, so neither depends on how a batch is split. The same holds for
+    every other sum of the objective, each with its own weight.
 
-    A step whose loss or gradient norm is not finite changes the step counter alone: parameters,
-    optimizer state and their moving average keep every bit.
+    A step with a non-finite loss or gradient norm changes only the step counter: parameters,
+    optimizer state and moving average are unchanged, bit for bit.
 
     ``key`` is folded with the step (and the micro-batch); None means no dropout. Metrics are
-    scalars: the objective's sums, each divided by its weight, among them ``loss``; ``weight``, the
-    weight of the loss; ``grad_norm`` (before clipping); ``skipped`` (0 or 1); and
-    ``learning_rate`` where ``tx`` comes from ``make_optimizer``.
+    scalars: the objective's sums divided by their weights, including ``loss``; ``weight``, the
+    weight of the loss; ``grad_norm`` (before clipping); ``skipped`` (0 or 1); and ``learning_rate``
+    if ``tx`` comes from ``make_optimizer``.
 
     Args:
-        objective: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``. An
-            attribute ``whole_batch = True`` marks one that compares the rows of a batch.
-        tx: The optimizer, clipping included; it updates ``state.params`` alone.
-        merge: ``(trainable, frozen, key) -> model``, such as ``merging(graph)``. Gradients are
-            those of the first argument.
-        accumulation: Micro-batches per batch, computed one after another; those of
-            :class:`.Compared` rows are compared all at once.
-        ema_decay: Decay of the moving average of parameters, which ``state.ema_params`` then holds.
-        skip_nonfinite: Whether non-finite updates are skipped.
+        objective: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``. The
+            attribute ``whole_batch = True`` marks an objective that compares the rows of a batch.
+        tx: The optimizer, including clipping; it updates only ``state.params``.
+        merge: ``(trainable, frozen, key) -> model``, such as ``merging(graph)``. Gradients are with
+            respect to the first argument.
+        accumulation: Number of micro-batches per batch, computed in sequence; rows of
+            :class:`.Compared` objectives are compared all at once.
+        ema_decay: Decay of the moving average of parameters in ``state.ema_params``.
+        skip_nonfinite: Whether to skip non-finite updates.
 
     Raises:
-        ConfigError: ``accumulation`` below 1, or above 1 with another objective of whole batches; a
-            decay outside [0, 1); or, when traced, rows that do not divide into the micro-batches,
-            an objective without a loss, or one of whole batches by pmap.
+        ConfigError: ``accumulation`` is below 1, or above 1 with another objective of whole
+            batches; the decay is outside [0, 1); or, when traced, the rows cannot be divided into
+            micro-batches, the objective has no loss, or pmap is used with an objective of whole
+            batches.
     """
     _check_accumulation(objective, accumulation)
     if ema_decay is not None and not 0.0 <= ema_decay < 1.0:
@@ -137,7 +138,7 @@ def make_step(
 
 
 def _check_accumulation(objective: Objective, accumulation: int) -> None:
-    """Refuses micro-batches that there cannot be."""
+    """Refuses invalid numbers of micro-batches."""
     if accumulation < 1:
         raise ConfigError(f"accumulation is {accumulation}: it must be at least 1")
     compared = isinstance(objective, Compared)
@@ -158,7 +159,7 @@ def _check_mode(objective: Objective, axis_name: str | None) -> None:
 
 
 def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
-    """Each sum divided by its own weight; 0 weight leaves the sum as it is.
+    """Divides each sum by its weight; with weight 0, the sum is unchanged.
 
     Example:
         >>> means({"loss": (jnp.float32(6), jnp.float32(4)), "accuracy": (1.0, 2.0)})["accuracy"]
@@ -168,7 +169,7 @@ def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
 
 
 def add_sums(parts: Iterable[Mapping[str, tuple[Any, Any]]]) -> dict[str, tuple[float, float]]:
-    """The sums and weights of several batches as those of all, in double precision.
+    """Adds the sums and weights of several batches, in double precision.
 
     Example:
         >>> add_sums([{"loss": (1.0, 2.0)}, {"loss": (3.0, 4.0)}])
@@ -194,7 +195,7 @@ def _updated(
     inv_weight: Float[Array, ""],
     norm: Float[Array, ""],
 ) -> TrainState:
-    """The state after an update by ``inv_weight`` times ``grads``, of length ``norm``."""
+    """Returns the state after an update by ``inv_weight`` times ``grads``, of norm ``norm``."""
     grads = jax.tree.map(lambda g: g * inv_weight.astype(g.dtype), grads)
     tell = optax.with_extra_args_support(tx).update
     updates, opt_state = tell(grads, state.opt_state, state.params, norm=norm)
@@ -212,12 +213,12 @@ def _where(
     state: TrainState,
     *how: PyTree,
 ) -> TrainState:
-    """The updated state if ``ok``, else the same with the next step."""
+    """Returns the updated state if ``ok``, else the same state with the step incremented."""
     if ok is None:
         return update(state, *how)
 
     def select(ok, state, *how):
-        # Selected, never multiplied: 0 * NaN is NaN.
+        # Select instead of multiplying: 0 * NaN is NaN.
         kept = jax.tree.map(lambda a, b: jnp.where(ok, a, b), update(state, *how), state)
         return kept._replace(step=state.step + 1)
 
@@ -227,14 +228,14 @@ def _where(
 
     if not alone:
         return select(ok, state, *how)
-    # Selected element by element, XLA:CPU would copy the moments before it updates them.
+    # With a select per element, XLA:CPU would copy the moments before updating them.
     return jax.lax.platform_dependent(ok, state, *how, cpu=branch, default=select)
 
 
 def _differentiated(
     objective: Objective, merge: Merge, accumulation: int, shardings: PyTree | None
 ) -> Differentiated:
-    """Sums of an objective over a batch, computed in parts, and the gradients of its loss."""
+    """Returns the sums of an objective over a batch, in parts, and gradients of the loss."""
     if isinstance(objective, Compared) and accumulation > 1:
         return _placed(cached(objective, merge, accumulation), shardings)
 
@@ -250,7 +251,7 @@ def _differentiated(
 
 
 def _placed(differentiated: Differentiated, shardings: PyTree | None) -> Differentiated:
-    """The same with gradients that lie as the parameters do."""
+    """Shards the gradients like the parameters."""
 
     def placed(*arguments: Any) -> tuple[Sums, PyTree]:
         sums, grads = differentiated(*arguments)
@@ -260,8 +261,8 @@ def _placed(differentiated: Differentiated, shardings: PyTree | None) -> Differe
 
 
 def _moving_average(ema: PyTree, params: PyTree, step: Int[Array, ""], decay: float) -> PyTree:
-    # Starts at the initial parameters; after n steps the decay is at most (1 + n) / (10 + n), so
-    # that no bias correction is needed.
+    # The average starts at the initial parameters; after n steps, the decay is at most (1 + n) /
+    # (10 + n), so that no bias correction is needed.
     keep = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
     return jax.tree.map(lambda a, p: a + (1.0 - keep).astype(p.dtype) * (p - a), ema, params)
 
@@ -274,21 +275,21 @@ def compile_step(
     *,
     frozen: PyTree | None = None,
 ) -> Any:
-    """``step`` compiled once for each batch shape; the state passed in is donated.
+    """Compiles ``step`` once per batch shape; the input state is donated.
 
     Args:
         step: Result of :func:`make_step`.
         mesh: Mesh of the state and the batches.
         shardings: Shardings of the state, fixed for inputs and outputs: otherwise the second call
-            would have other (equal) shardings than the first and compile again.
-        mode: "jit" lets the compiler partition the step over the mesh. "pmap" runs the same step on
-            whole copies of the state, each with its part of the rows, and adds up by ``psum``;
-            dropout then draws other masks on each device.
+            would have different (equivalent) shardings from the first, and compile again.
+        mode: "jit" lets the compiler partition the step over the mesh. "pmap" runs the step on full
+            copies of the state, each with a part of the rows, and sums by ``psum``; then dropout
+            masks differ between devices.
         frozen: Shardings of the frozen parameters; None without any.
 
     Raises:
-        ConfigError: "pmap" on a mesh with fsdp or tensor above 1, or in several processes; or,
-            when called, with a number of rows that is no multiple of the devices.
+        ConfigError: "pmap" is used on a mesh with fsdp or tensor above 1 or in several processes;
+            or, when called, the number of rows is not a multiple of the number of devices.
     """
     whole, frozen = replicated(mesh), {} if frozen is None else frozen
     if mode == "jit":
@@ -308,7 +309,7 @@ def compile_step(
         raise ConfigError(f"compile mode is {mode}: allowed are jit and pmap")
     if mesh.size != mesh.shape["data"] or jax.process_count() > 1:
         raise ConfigError(
-            f"pmap copies the whole state to each device of one process, but the mesh is "
+            f"pmap copies the full state to each device of one process, but the mesh is "
             f"{dict(mesh.shape)} in {plural(jax.process_count(), 'process')}: use jit"
         )
     return _pmapped(step, mesh, shardings)
@@ -326,7 +327,7 @@ def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Any:
     def run(state: TrainState, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None = None):
         batch = jax.tree.map(lambda x: _by_device(x, num_batch_shards(mesh)), batch)
         state, metrics = mapped(state, frozen, batch, key)
-        # The copies carry pmap's own mesh; naming ours instead moves nothing.
+        # The copies have pmap's own mesh; replacing it by ours moves no data.
         return jax.device_put(state, shardings), metrics
 
     return run
@@ -341,9 +342,9 @@ def _by_device(x: Any, devices: int) -> Any:
 
 
 def make_eval_step(objective: Objective, merge: Merge) -> Callable[..., Sums]:
-    """Sums and weights over a batch, without dropout: ``evaluate(params, frozen, batch) -> Sums``.
+    """Returns ``evaluate(params, frozen, batch) -> Sums``: sums and weights without dropout.
 
-    Add them over batches by :func:`add_sums`, and divide once.
+    Add them over batches with :func:`add_sums`, then divide once.
     """
 
     def evaluate(params: PyTree, frozen: PyTree, batch: Batch) -> Sums:
@@ -355,10 +356,10 @@ def make_eval_step(objective: Objective, merge: Merge) -> Callable[..., Sums]:
 def compile_eval(
     evaluate: Callable[..., Any], mesh: Mesh, shardings: PyTree, *, frozen: PyTree | None = None
 ) -> Any:
-    """``evaluate(params, frozen, batch)`` compiled once for each batch shape.
+    """Compiles ``evaluate(params, frozen, batch)`` once per batch shape.
 
     Args:
-        evaluate: Result of :func:`make_eval_step`, or another function of these.
+        evaluate: Result of :func:`make_eval_step`, or another function of the same arguments.
         mesh: Mesh of the parameters and the batches.
         shardings: Shardings of the trainable parameters.
         frozen: Shardings of the frozen parameters; None without any.

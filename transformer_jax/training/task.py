@@ -16,44 +16,45 @@ from transformer_jax.training.step import Batch, Objective, make_step
 
 __all__ = ["Data", "Items", "Plan", "Task", "fingerprint", "select_rows"]
 
-_HASHED = 1 << 24  # ids at a time
+_HASHED = 1 << 24  # ids to hash at a time
 
 
 @runtime_checkable
 class Items(Protocol):
-    """The items of one batch, row by row; arrays of numbers are items too."""
+    """The items of one batch, one per row, such as an array."""
 
     def __len__(self) -> int:
-        """Rows of the batch, over all processes."""
+        """Number of rows of the batch, over all processes."""
 
     def select(self, rows: Int[np.ndarray, " b"]) -> "Items":
-        """Some of the rows, such as those that one process holds."""
+        """Selects rows, such as those of one process."""
 
 
 @runtime_checkable
 class Plan(Protocol):
-    """The items of each batch as a pure function of the step, so that runs resume exactly."""
+    """The items of each batch, as a pure function of the step, so that runs resume exactly."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches per epoch."""
 
     def batch(self, step: int) -> Any:
-        """Items of batch ``step``, counted from 0 over all epochs."""
+        """Returns the items of batch ``step``, counted from 0 over all epochs."""
 
     def padding(self, start: int = 0) -> list[Any]:
-        """Items of every shape, in the order in which batches after ``start`` steps need them."""
+        """Returns items of every shape, in the order needed after ``start`` steps."""
 
 
 class Data(NamedTuple):
     """Batches for training or evaluation.
 
     Attributes:
-        plan: Which items make up each batch.
-        make_batch: From items, the rows of them that a process holds, to arrays whose first axis
-            is rows. Dictionaries of arrays may be nested.
-        fingerprint: Checksum of the data; a run refuses to resume on data with another one.
-        threads: How many training batches are made at once, such as those that decode pictures.
+        plan: The items of each batch.
+        make_batch: Function from the items of a process's rows to arrays with rows as first axis,
+            in possibly nested dictionaries.
+        fingerprint: Checksum of the data; a run refuses to resume on data with a different
+            checksum.
+        threads: Number of threads that create training batches, e.g. to decode pictures.
     """
 
     plan: Any
@@ -67,32 +68,34 @@ class Task:
     """The model, the data, the objective and the metrics of a run.
 
     Attributes:
-        model: Makes the model from its random streams. A function, since parameters are created
-            where they live.
+        model: Function that creates the model from random streams, so that parameters are created
+            directly on their devices.
         train: Training data.
         objective: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``.
-        valid: Validation data by name. Their sums are measured as ``NAME_SUM``: ``valid_loss``.
-        metrics: Metrics that can rank checkpoints; ``loop.best_checkpoint_metric`` chooses one,
-            else the first does.
+        valid: Validation data by name. Metrics are called ``NAME_SUM``: ``valid_loss``.
+        metrics: Metrics that can rank checkpoints; ``loop.best_checkpoint_metric`` chooses one, by
+            default the first.
         eval_objective: Objective for validation data, e.g. without label smoothing; None is
             ``objective``.
-        evaluate: ``model -> {name: value}``, such as BLEU of translations. Only the first
-            process calls it, with parameters on its first device.
+        evaluate: ``model -> {name: value}``, such as BLEU of translations. It is called only in the
+            first process, with parameters on its first device.
         test: ``(model, step) -> JSON``, results of the best checkpoint; called like ``evaluate``.
         partition: Split of the parameters into trainable and frozen.
-        initial: Function from initialized parameters, in host memory, to those of step 0. A
-            resumed run does not call it.
-        make_step: Replacement of :func:`make_step`, if a step is more than the gradient of a batch.
-        predictor: ``(model, tokenizer) -> what transformer_jax.load(directory, task) returns``,
-            such as a function of texts. The model is what the objective takes, without dropout.
-        flops: FLOPs of a training step on a batch, from the shapes of its arrays; MFU in metrics
-            and progress needs it.
-        counts: What the weight of the training loss counts, for speeds: "tokens", "examples".
-        regularization: Names of what only the training loss contains, such as "dropout", for
-            messages and curves.
-        tokenizer: Stored with the run.
-        settings: A dataclass that ``config.json`` holds; None stores nothing.
-        means: Metrics that are means of others, by name, such as ``valid_loss`` of several
+        initial: Function from initialized parameters, in host memory, to the parameters of step 0.
+            Not called by resumed runs.
+        make_step: Replacement for :func:`make_step`, if a step is more than the gradient of a
+            batch.
+        predictor: ``(model, tokenizer) -> predictor``, the result of
+            ``transformer_jax.load(directory, task)``, such as a function of texts. The model is the
+            objective's, without dropout.
+        flops: Function from a batch to the FLOPs of a training step, by its shapes; needed for MFU
+            in metrics and progress.
+        counts: The unit of the weight of the training loss, for speeds: "tokens", "examples".
+        regularization: Terms that only the training loss includes, such as "dropout", for messages
+            and curves.
+        tokenizer: Tokenizer to store with the run.
+        settings: A dataclass to store in ``config.json``, or None.
+        means: Metrics that are means of other metrics, by name, such as ``valid_loss`` of several
             validation sets.
     """
 
@@ -117,7 +120,7 @@ class Task:
 
 
 def select_rows(items: Any, rows: Int[np.ndarray, " b"]) -> Any:
-    """Some rows of a batch's items.
+    """Selects rows of a batch's items.
 
     Example:
         >>> select_rows(np.array([5, 6, 7]), np.array([0, 2]))
@@ -127,7 +130,7 @@ def select_rows(items: Any, rows: Int[np.ndarray, " b"]) -> Any:
 
 
 def fingerprint(plan: str, ids: Iterable[np.ndarray]) -> str:
-    """The checksum of data, from the plan's fingerprint and every token id.
+    """Returns the checksum of data, from the plan's fingerprint and all token ids.
 
     Example:
         >>> fingerprint("plan", [np.arange(3)]) == fingerprint("plan", [np.arange(4)])

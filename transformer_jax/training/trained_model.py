@@ -1,4 +1,4 @@
-"""The model of a checkpoint, made by the task that trained it."""
+"""The model of a checkpoint, created by the task that trained it."""
 
 import os
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ __all__ = ["TrainedModel", "load_model"]
 class TrainedModel(NamedTuple):
     """The result of :func:`load_model`."""
 
-    model: Any  # what the task's objective takes
-    step: int  # of the checkpoint
-    manifest: Mapping[str, Any]  # of the checkpoint
+    model: Any  # the model argument of the task's objective
+    step: int  # step of the checkpoint
+    manifest: Mapping[str, Any]  # manifest of the checkpoint
 
 
 def load_model(
@@ -38,18 +38,18 @@ def load_model(
     average: int = 1,
     mesh: Mesh | None = None,
 ) -> TrainedModel:
-    """The model of a checkpoint, without dropout.
+    """Loads the model of a checkpoint, without dropout.
 
     Args:
         task: The task that the run trained.
-        directory: Of the run.
+        directory: The run directory.
         which: A step, the newest, or the best.
-        average: How many checkpoints to average: the chosen one and those before it.
-        mesh: Devices that share it; None is the default device, which then holds it whole.
+        average: Number of checkpoints to average: the chosen one and its predecessors.
+        mesh: Devices for the model; None is the default device.
 
     Raises:
-        CheckpointError: There is no such checkpoint, nothing verifies, or the task makes a model
-            with other parameters.
+        CheckpointError: The checkpoint does not exist, none verifies, or the task's model has
+            different parameters.
     """
     loaded = load_parts(directory, which, average=average)
     make = lambda: task.model(nnx.Rngs(0))
@@ -59,7 +59,7 @@ def load_model(
         directory,
         overlay(kept, trained),
         overlay(loaded.frozen, loaded.params),
-        "by the task: it is not the one that was trained",
+        "by the task: it is not the trained task",
     )
     device = default_device() if mesh is None else mesh.devices.flat[0]
     graph = nnx.graphdef(with_attention_kernels(nnx.eval_shape(make), device))

@@ -57,8 +57,8 @@ from transformer_jax.training.validation import make_validation
 
 __all__ = ["Optimizer", "Trainer"]
 
-# A description, a transformation, or a function from the number of steps, and the parameters with
-# what they declare, to one.
+# A description, a transformation, or a function from the number of steps and the parameters with
+# their declarations to one of these.
 Optimizer: TypeAlias = (
     OptimizerConfig
     | optax.GradientTransformation
@@ -68,22 +68,22 @@ Optimizer: TypeAlias = (
 
 @dataclasses.dataclass
 class Trainer(Configuration, group="training"):
-    """Trains a task on a mesh; its directory is enough to resume and use the run.
+    """Trains a task on a mesh; the run directory is sufficient to resume and use the run.
 
-    A run that is interrupted and resumed ends with the same state, bit by bit.
+    A run that is interrupted and resumed ends with the same state, bit for bit.
 
     Attributes:
         task: The model, data, objective and metrics.
         directory: Run directory; created if missing. It may be on an object store:
             ``s3://bucket/run``.
         optimizer: A description, an Optax transformation, or a function from the number of steps
-            and the trained parameters, with what they declare, to one.
+            and the trained parameters, with their declarations, to one of these.
         mesh: Device mesh; None is all devices on the axis ``data``.
         seed: Random seed of parameters and dropout.
-        accumulation: Micro-batches per batch, computed one after another.
-        ema_decay: Decay of a moving average of the parameters, which evaluation then uses.
-        mode: How the step is compiled.
-        loop: Intervals of evaluations and checkpoints, and when to stop.
+        accumulation: Number of micro-batches per batch, computed in sequence.
+        ema_decay: Decay of a moving average of the parameters, used for evaluation.
+        mode: Compilation of the step: ``jit`` or ``pmap``.
+        loop: Intervals of evaluations and checkpoints, and stopping criteria.
 
     Raises:
         ConfigError: A value is out of range, or ``loop.best_checkpoint_metric`` is not a metric of
@@ -112,7 +112,7 @@ class Trainer(Configuration, group="training"):
             )
         self.metric: Metric = known[best]
 
-    # --- what the model is made of ---------------------------------------------------------------
+    # --- the model -------------------------------------------------------------------------------
 
     def _model(self) -> nnx.Module:
         return self.task.model(nnx.Rngs(key_for(self.seed, "initialization")))
@@ -131,46 +131,45 @@ class Trainer(Configuration, group="training"):
 
     @functools.cached_property
     def num_trained(self) -> int:
-        """The number of parameters that are trained, adapters included."""
+        """The number of trained parameters, including adapters."""
         trained, _ = abstract_parts(self._model, self.task.partition, self.seed)
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trained))
 
     def merge(self, trainable: Any, frozen: Any, key: Any = None) -> Any:
-        """The model as the task's objective takes it."""
+        """Returns the model argument of the task's objective."""
         return self.task.partition.merge(self.graph, trainable, frozen, key)
 
     def load(self, which: int | Literal["best", "last"] = "best", *, average: int = 1) -> Any:
-        """The model of a checkpoint, on the default device.
+        """Loads the model of a checkpoint on the default device.
 
         Raises:
-            CheckpointError: The checkpoint does not exist, is damaged, or has other parameters
-                than the model.
+            CheckpointError: The checkpoint does not exist, is damaged, or has different parameters.
         """
         return load_model(self.task, self.run.path, which, average=average).model
 
     def batches(self, start: int = 0) -> Iterator[dict[str, Any]]:
-        """The training batches after ``start`` steps, on the devices."""
+        """Returns the training batches after ``start`` steps, on the devices."""
         return training_batches(self.task.train, self.on, start)
 
     # --- training --------------------------------------------------------------------------------
 
     def fit(self, *, steps: int | None = None, epochs: int | None = None) -> FitResult:
-        """Trains from the newest checkpoint, or from step 0, up to a step.
+        """Trains from the newest checkpoint, or from step 0, to a given step.
 
         Writes ``results.json`` and ``curves.png``.
 
         Args:
-            steps: The last step, counted from the very first.
-            epochs: Instead of steps: passes over the training data.
+            steps: The last step, counted from the beginning of the run.
+            epochs: Passes over the training data, instead of ``steps``.
 
         Raises:
-            ConfigError: Neither steps nor epochs, or both.
-            CheckpointError: The run's checkpoints are damaged or of another model, or processes do
-                not share the directory.
-            DataError: The training data have changed since the run began, or are not the same in
-                all processes.
-            Stopped: By SIGTERM or SIGINT, after saving.
-            NumericsError: Too many consecutive steps were not finite.
+            ConfigError: Not exactly one of steps and epochs is given.
+            CheckpointError: The run's checkpoints are damaged or belong to another model, or
+                processes do not share the directory.
+            DataError: The training data have changed since the run began, or differ between
+                processes.
+            Stopped: Stopped by SIGTERM or SIGINT, after saving.
+            NumericsError: Too many consecutive steps were non-finite.
         """
         if (steps is None) == (epochs is None):
             raise ConfigError("fit takes either steps or epochs")
@@ -187,13 +186,13 @@ class Trainer(Configuration, group="training"):
         return result
 
     def _locked(self) -> contextlib.AbstractContextManager[Any]:
-        """The lock of the run, unless this process holds it already."""
+        """Returns the lock of the run, unless this process already holds it."""
         if not is_main_process() or holds_lock(self.run.path):
             return contextlib.nullcontext()
         return RunLock(self.run.path, say=log)
 
     def _check_processes(self, steps: int) -> None:
-        """Refuses processes that read other data or do not share the directory."""
+        """Refuses processes that read different data or do not share the directory."""
         sync_global_devices("run is locked by its trainer")
         check_shared(self.run.path)
         tokenizer = self.task.tokenizer
@@ -219,7 +218,7 @@ class Trainer(Configuration, group="training"):
         sync_global_devices("run is described")
 
     def _abstract(self, steps: int) -> tuple[Any, TrainState, TrainState, Any]:
-        """The optimizer; shapes and shardings of the state; shapes of the frozen parameters."""
+        """Returns the optimizer, the state's shapes and shardings, and frozen shapes."""
         tx = self._transformation(steps)
         _, *rest = abstract_state(
             self._model, tx, self.on, ema=self.ema_decay is not None,
@@ -243,7 +242,7 @@ class Trainer(Configuration, group="training"):
                 start = 0 if found is None else found[0]
                 padding = plan.padding(start) if start < steps else []
                 batches = [put_batch(self.task.train, items, self.on) for items in padding]
-                # It compiles while parameters are drawn.
+                # Compile while parameters are initialized.
                 step.prepare(shapes, batches)
                 state, step.frozen = self._fresh(tx) if found is None else found[1:]
                 kept.describe(checkpointer, step.frozen, self.task.partition)
@@ -264,7 +263,7 @@ class Trainer(Configuration, group="training"):
         if not isinstance(self.optimizer, OptimizerConfig):
             return self.optimizer(steps, trained)
         if self.optimizer.learning_rate is None:
-            raise ConfigError("optimizer.learning_rate is None: a Trainer needs it, the peak")
+            raise ConfigError("optimizer.learning_rate is None: a Trainer needs the peak")
         return make_optimizer(self.optimizer, 1, steps, params=trained)
 
     def _step(self, tx: Any, shardings: TrainState, frozen: Any) -> Any:
@@ -276,7 +275,7 @@ class Trainer(Configuration, group="training"):
         return compile_step(raw, self.on, shardings, self.mode, frozen=of_frozen)
 
     def _checkpointer(self, scheme: str | None) -> Checkpointer:
-        """The checkpointer of the run, with the fields of its manifests."""
+        """Returns the checkpointer of the run, with the fields of its manifests."""
         task, plan = self.task, self.task.train.plan
         key = {"seed": self.seed, "impl": _impl()} | ({} if scheme is None else {"scheme": scheme})
         return Checkpointer(
@@ -297,27 +296,27 @@ class Trainer(Configuration, group="training"):
     def _restored(
         self, checkpointer: Checkpointer, shapes: TrainState, frozen: Any
     ) -> tuple[int, TrainState, Any] | None:
-        """Step, state and frozen parameters of the newest good checkpoint; None without any."""
+        """Restores step, state and frozen parameters of the newest good checkpoint, or None."""
         found = kept.restore(checkpointer, self.run.path, shapes, frozen)
         if found is None:
             return None
         restored, frozen = found
         manifest, path = restored.manifest, self.run.path
         if manifest["data"]["fingerprint"] != self.task.train.fingerprint:
-            raise DataError(f"{path}: the training data are not those that the run began with")
+            raise DataError(f"{path}: the training data have changed since the run began")
         tokenizer = self.task.tokenizer
         if tokenizer is not None and manifest["tokenizer"] != tokenizer.sha256:
-            raise CheckpointError(f"{path}: tokenizer.json is not the one the run began with")
+            raise CheckpointError(f"{path}: tokenizer.json has changed since the run began")
         if manifest["key"]["impl"] != _impl():
             raise ConfigError(f"{path}: began with the random generator {manifest['key']['impl']}")
         for problem in restored.left:
-            log(f"not used, as it is damaged: {problem}")
+            log(f"ignored a damaged checkpoint: {problem}")
         older = ", the newest good checkpoint" if restored.left else ""
         log(f"resumed from step {restored.step}{older}")
         return restored.step, restored.state, frozen
 
     def _fresh(self, tx: Any) -> tuple[TrainState, Any]:
-        """State and frozen parameters at step 0."""
+        """Returns state and frozen parameters at step 0."""
         task, params = self.task, None
         if task.initial is not None:
             params = task.initial(nnx.to_pure_dict(nnx.state(self._model())))
@@ -330,7 +329,7 @@ class Trainer(Configuration, group="training"):
     # --- results ---------------------------------------------------------------------------------
 
     def loss_names(self) -> tuple[str, str]:
-        """Labels of the training and the validation loss, if they differ."""
+        """Returns labels of the training and the validation loss, if they differ."""
         extra = self.task.regularization
         return (
             f"training, with {' and '.join(extra)}" if extra else "training",
@@ -379,9 +378,9 @@ class Trainer(Configuration, group="training"):
             return dict(self.task.test(found.model, found.step))
 
     def _own_mesh(self) -> Mesh | None:
-        """The devices that this process computes on alone; None is one.
+        """Returns a mesh of this process's devices; None is a single device.
 
-        The state of training lies beside the tested model: no device should hold that whole.
+        The tested model is sharded, since the training state is also in memory.
         """
         if self.on.size == 1:
             return None

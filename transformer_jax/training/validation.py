@@ -33,14 +33,14 @@ __all__ = ["Validated", "make_validation", "validate_checkpoint"]
 def make_validation(
     task: Task, merge: Merge, mesh: Mesh, frozen: Any, shardings: TrainState
 ) -> Callable[[TrainState], dict[str, float]] | None:
-    """A function from a state to validation scores; None without anything to evaluate.
+    """Returns a function from a state to validation metrics; None if there is nothing to evaluate.
 
     Args:
-        task: Whose validation data, objective and ``evaluate`` are used.
-        merge: Makes a model of trained and frozen parameters.
+        task: The task, with validation data, objective and ``evaluate``.
+        merge: Function from trained and frozen parameters to a model.
         mesh: The devices.
-        frozen: Parameters that are not trained, on the devices.
-        shardings: Of the state.
+        frozen: Frozen parameters, on the devices.
+        shardings: Shardings of the state.
     """
     if not task.valid and task.evaluate is None:
         return None
@@ -70,7 +70,7 @@ def make_validation(
 def _evaluated(evaluate: Any, merge: Merge, params: Any, frozen: Any) -> dict[str, float]:
     """Evaluates in the main process, and returns the metrics to all."""
     if jax.process_count() == 1:
-        # What decodes and predicts runs on the mesh of its parameters.
+        # Decoding and prediction run on the mesh of the parameters.
         return {name: float(value) for name, value in evaluate(merge(params, frozen, None)).items()}
     found: dict[str, float] = {}
     host = gather_to_host((params, frozen))
@@ -84,9 +84,9 @@ def _evaluated(evaluate: Any, merge: Merge, params: Any, frozen: Any) -> dict[st
 class Validated(NamedTuple):
     """The result of :func:`validate_checkpoint`."""
 
-    scores: dict[str, float]  # by the names of metrics: valid_loss and others
-    model: Any  # what the task's objective takes
-    step: int  # of the checkpoint
+    scores: dict[str, float]  # by name of the metric, such as valid_loss
+    model: Any  # the model argument of the task's objective
+    step: int  # step of the checkpoint
 
 
 def validate_checkpoint(
@@ -98,23 +98,22 @@ def validate_checkpoint(
     mesh: Mesh | None = None,
     beside: Mapping[str, Any] | None = None,
 ) -> Validated:
-    """The metrics that training logs of a checkpoint, on the validation data of the task.
+    """Computes the validation metrics of a checkpoint, on the validation data of the task.
 
-    On the mesh of the training, and of the data that were validated there, they are the same
-    numbers.
+    On the same mesh and data, the values are the same as in training.
 
     Args:
         task: The task that the run trained, with the data to validate on.
-        directory: Of the run.
+        directory: The run directory.
         which: A step, the newest, or the best.
-        average: How many checkpoints to average: the chosen one and those before it.
+        average: Number of checkpoints to average: the chosen one and its predecessors.
         mesh: The devices; None is the default device.
-        beside: Frozen parameters that take the place of those that the run keeps, such as another
-            reward model, in nested dictionaries.
+        beside: Replacements of the run's frozen parameters, such as another reward model, in nested
+            dictionaries.
 
     Raises:
-        CheckpointError: There is no such checkpoint, nothing verifies, or the task makes a model
-            with other parameters.
+        CheckpointError: The checkpoint does not exist, none verifies, or the task's model has
+            different parameters.
     """
     mesh = make_mesh(MeshConfig(), [default_device()]) if mesh is None else mesh
     loaded = load_all_parts(directory, which, average=average)
@@ -125,7 +124,7 @@ def validate_checkpoint(
     frozen = {name: known[name] for name in flatten_dict(values(declared[1])) if name in known}
     parts = []
     for part, leaves in zip(map(values, declared), (trained, frozen), strict=True):
-        why = "by the task: it is not the one that was trained"
+        why = "by the task: it is not the trained task"
         check_parameters(directory, part, leaves, why)
         parts.append(with_leaves(part, leaves))
     places = [shardings(part, mesh) for part in declared]

@@ -118,7 +118,9 @@ def test_a_message_that_no_context_holds_is_refused_and_forgotten(make):
     session = ChatSession(make())
     talk(session, TALK[:1])
     before = list(session.messages)
-    with pytest.raises(DataError, match=r"the message has .* tokens with all that belongs to it"):
+    with pytest.raises(
+        DataError, match=r"the message has .* tokens with its template and system prompt"
+    ):
         talk(session, ["no " * 200])
     assert session.messages == before
     talk(session, TALK[1:2])

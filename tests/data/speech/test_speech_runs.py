@@ -308,7 +308,7 @@ def test_transcribe_refuses_a_translator(tmp_path, command):
     assert seq2seq.main(flags) == 0
     code, _, err = command("transcribe", run, "a.wav")
     assert code == 2
-    assert "the run of a translator, which this command does not use: try" in err
+    assert "the run of a translator, which this command does not support: try" in err
     code, _, err = command("evaluate", run, "--manifest", write)
     assert code == 2
     assert "--manifest is for a speech recognizer or a recurrent speech recognizer" in err
@@ -362,8 +362,8 @@ def bad_test(folder):
         (bad_nan, r"train\.tsv:3: .*train2\.npy: frame 2 of \d+ holds NaN or infinity"),
         (bad_width, r"train\.tsv:3: .*train2\.npy: frames of 9 values, but 8 are needed"),
         (bad_wav, r"train\.tsv:3: .*train2\.wav: no WAV file that can be read"),
-        (bad_line, r"train\.tsv:2: no text: a path, a tab and a text are needed"),
-        (bad_test, r"test\.tsv:2: .*test1\.npy: 1,025 frames, and the model reads at most 1,024"),
+        (bad_line, r"train\.tsv:2: no text: a path, a tab and a text are wanted"),
+        (bad_test, r"test\.tsv:2: .*test1\.npy: 1,025 frames, but the model reads at most 1,024"),
     ],
 )
 def test_bad_recordings_end_a_run_in_one_line_before_its_first_step(
@@ -387,7 +387,7 @@ def test_bad_recordings_end_a_run_in_one_line_before_its_first_step(
         (["--data.normalization.mean", "1", "--data.normalization.std", "1"],
          "data.normalization.mean has 1 numbers, but"),
         (["--data.read.max-length", "600"], "data.read.max_length is 600, but the model has"),
-        (["--init-from", "x"], "init_from: a recurrent speech recognizer starts from no"),
+        (["--init-from", "x"], "init_from: a recurrent speech recognizer cannot start"),
         (["--loop.best-checkpoint-metric", "bleu"], "this run has valid_loss, wer, cer, sacrebleu"),
         (["--data.audio.num-mels", "0"], "--data.audio.num-mels is 0: at least 1"),
     ],
@@ -404,7 +404,7 @@ def test_there_is_no_plan_of_it(speech, command):
     flags = ["train-speech", "luong", *manifests(speech), "--plan", "h200:1"]
     code, _, err = command(*flags, program=seq2seq.main)
     assert code == 2
-    assert "--plan: luong has no plan: there are plans of translators, language models," in err
+    assert "--plan: not available for luong: only for translators, language models," in err
 
 
 def test_a_text_run_reads_no_features(tmp_path, command):

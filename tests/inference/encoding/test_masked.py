@@ -121,7 +121,7 @@ def test_mistakes_say_what_to_do(wordpiece):
     fill = MaskFiller(*wordpiece)
     with pytest.raises(DataError, match=r'text 2 has no \[MASK\]: .* "the \[MASK\] dog"'):
         fill(["[MASK]", "a dog"])
-    with pytest.raises(DataError, match="at most 12 are read at once; shorten it"):
+    with pytest.raises(DataError, match="at most 12 are possible: shorten it"):
         fill(["the dog " * 6 + "[MASK]"])
     with pytest.raises(ConfigError, match="top is 0: from 1 to"):
         fill(["[MASK]"], top=0)

@@ -222,9 +222,9 @@ def test_a_word_of_several_pieces_is_their_mean(model, vectors):
 def test_every_occurrence_is_found_and_parts_of_words_are_not(vectors):
     assert [one.start for one in vectors.word("bank, banks bank", "bank")] == [0, 12]
     for word in ("ban", "", "cash"):
-        with pytest.raises(DataError, match=f'"{word}" is no word of the sentence'):
+        with pytest.raises(DataError, match=f'"{word}" is not a word of the sentence'):
             vectors.word("the bank", word)
-    with pytest.raises(DataError, match="beyond what is read, 20 tokens"):
+    with pytest.raises(DataError, match="beyond the length limit, 20 tokens"):
         vectors.word("the " * 30 + "bank", "bank")
 
 

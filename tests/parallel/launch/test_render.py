@@ -173,7 +173,7 @@ def test_the_command_prints_the_file(capsys):
     assert main(["launch", "--render", "slurm", "--", "train", "small"]) == 2
     assert "--render slurm needs --plan" in capsys.readouterr().err
     assert main(["launch", "--nodes", "2", "--", "train", "small"]) == 2
-    assert "--nodes is for the file of a cluster: give --render too" in capsys.readouterr().err
+    assert "--nodes is for a file for a cluster: add --render" in capsys.readouterr().err
     assert set(KINDS) == {"slurm", "jobset", "tpu-vm", "skypilot"}
 
 

@@ -1,1 +1,1 @@
-"""Using trained encoders: vectors, masked tokens, classes, tags and answers of texts."""
+"""Use of trained encoders: vectors, masked tokens, classes, tags and answers."""

@@ -1,4 +1,4 @@
-"""Texts of any number and length through an encoder: padded or packed, in a few shapes."""
+"""Batches of texts for an encoder, padded or packed, in a few shapes."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -26,17 +26,17 @@ __all__ = [
 # Padded lengths up to 512, and multiples of 512 beyond.
 _STEPS = ((4, 32, 4), (32, 64, 8), (64, 128, 16), (128, 256, 32), (256, 513, 64))
 _LENGTHS = tuple(length for step in _STEPS for length in range(*step))
-_BATCH = 64  # tokens of padding that a batch more, and perhaps a shape more, is worth
+_BATCH = 64  # tokens of padding to accept in order to save a batch, and perhaps a shape
 
 
 def length_buckets(
     lengths: Int[np.ndarray, " count"], tokens: int
 ) -> Iterator[tuple[Int[np.ndarray, " B"], int]]:
-    """Batches of examples of like length: their numbers, -1 for none, and the padded length.
+    """Yields batches of examples of similar length: indices (-1 is empty), and padded length.
 
-    A batch has as many rows as ``tokens`` have room for at its length; what is left over at a
-    length moves up to the next where that pads little, or has as many rows as the next power of
-    two. The longest come first, so that what does not fit into memory fails at once.
+    A batch has as many rows as fit into ``tokens``. A remainder joins the next length if that adds
+    little padding; otherwise its rows are padded to a power of two. The longest batches are first,
+    so that a lack of memory shows immediately.
 
     Example:
         >>> lengths = np.array([3, 20, 9, 8, 11])
@@ -58,7 +58,7 @@ def length_buckets(
         part = min(rows, 1 << max(left - 1, 0).bit_length())
         moves = (
             above is not None
-            and left < tokens // above  # or they would fill a longer batch by themselves
+            and left < tokens // above  # else they would fill a longer batch on their own
             and left * (above - T) < (part - left) * T + _BATCH
         )
         carried = members[whole:] if moves else members[:0]
@@ -69,7 +69,7 @@ def length_buckets(
             filled[:left] = members[whole:]
             batches.append((filled, T))
     for chosen, T in reversed(batches):
-        # Within a batch, too, the longest come first.
+        # The longest are also first within a batch.
         yield np.concatenate([chosen[chosen >= 0][::-1], chosen[chosen < 0]]), T
 
 
@@ -77,10 +77,10 @@ class Batches:
     """Runs a function of an encoder over examples, compiled once for each shape.
 
     Args:
-        program: ``(params, batch) -> array or tree of arrays``, the first axis of each being rows;
-            the batch holds tokens, lengths and types (``collate``).
-        tokens: Of a batch, padding included.
-        pad: The id that fills up rows.
+        program: ``(params, batch) -> array or tree of arrays`` with rows as first axis; the batch
+            has tokens, lengths and types (``collate``).
+        tokens: Maximum number of tokens per batch, with padding.
+        pad: Padding id.
     """
 
     def __init__(self, program: Callable[[Any, dict[str, Any]], Any], *, tokens: int, pad: int):
@@ -89,7 +89,7 @@ class Batches:
     def __call__(
         self, params: Any, examples: EncodedExamples
     ) -> Iterator[tuple[Int[np.ndarray, " rows"], Any]]:
-        """The numbers of some examples and what comes of them, until all have come once.
+        """Yields indices of examples with their results, until all are done.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
@@ -100,7 +100,7 @@ class Batches:
             indices = np.concatenate([indices, np.full(empty, -1, indices.dtype)])
             batch = collate(examples, indices, T, self._pad)
             made = self._program(params, batch)
-            if waiting is not None:  # one batch is computed while the one before is fetched
+            if waiting is not None:  # compute a batch while fetching the previous one
                 yield self._fetched(*waiting)
             waiting = indices, made
         if waiting is not None:
@@ -114,16 +114,16 @@ class Batches:
         return indices[real], found
 
 
-# Row lengths in tokens; beyond the last, its multiples.
+# Row lengths in tokens; longer rows are multiples of the last.
 _ROW_LENGTHS = (64, 128, 256, 512)
 
 
 class PackedRows(NamedTuple):
-    """The texts in each row of a batch, one after another.
+    """The texts in each row of a batch, in order.
 
     Attributes:
-        numbers: Of the texts; -1 is none.
-        T: Tokens of a row.
+        numbers: Indices of the texts; -1 is empty.
+        T: Length of a row in tokens.
     """
 
     numbers: Int[np.ndarray, "B S"]
@@ -131,7 +131,7 @@ class PackedRows(NamedTuple):
 
 
 def default_tokens(platform: str) -> int:
-    """Tokens of a batch where none are given: on a CPU, as many as its caches have room for.
+    """Returns the default number of tokens per batch; on a CPU, as many as fit into its caches.
 
     Example:
         >>> default_tokens("cpu"), default_tokens("tpu")
@@ -141,15 +141,15 @@ def default_tokens(platform: str) -> int:
 
 
 def pack(lengths: Int[np.ndarray, " count"], tokens: int) -> Iterator[PackedRows]:
-    """Batches of rows that hold several texts each; every text is in exactly one.
+    """Yields batches of rows of several texts each; every text is in exactly one row.
 
-    A text goes to the row with the least room that is enough for it, the longest text first (best
-    fit, decreasing). A batch has ``tokens`` divided by the length of its rows as rows, the last
-    one of each length the next power of two, so that there are few shapes to compile.
+    A text is placed in the row with the least sufficient room, the longest text first (best fit
+    decreasing). A batch has ``tokens`` divided by row length rows; the last batch of each length
+    has a power of two, so that few shapes are compiled.
 
     Args:
-        lengths: Tokens of each text.
-        tokens: Of a batch, padding included; a longer text has a batch of its own.
+        lengths: Number of tokens of each text.
+        tokens: Maximum number of tokens per batch, with padding; a longer text has its own batch.
 
     Example:
         >>> [(rows.numbers[:, :2].tolist(), rows.T) for rows in pack(np.array([70, 3, 60]), 128)]
@@ -166,7 +166,7 @@ def pack(lengths: Int[np.ndarray, " count"], tokens: int) -> Iterator[PackedRows
             if not rows.take(i, int(lengths[i])):
                 own.append([i])
                 rows.open(own[-1], T - int(lengths[i]), T // 2)
-        # Rows that fill up the last batch have room for shorter texts.
+        # Empty rows of the last batch have room for shorter texts.
         left = len(own) % most
         for _ in range(min(most, 1 << max(left - 1, 0).bit_length()) - left if left else 0):
             own.append([])
@@ -188,20 +188,20 @@ def _row_length(length: int) -> int:
 
 
 class _OpenRows:
-    """Rows with room, by how much they have."""
+    """Rows with room, by their room."""
 
     def __init__(self) -> None:
         self._by_room: dict[int, list[tuple[list[int], int]]] = {}
         self._most = 0
 
     def open(self, row: list[int], room: int, texts: int) -> None:
-        """A row with ``room`` tokens left, which holds at most so many ``texts``."""
+        """Adds a row with ``room`` free tokens and at most ``texts`` texts."""
         if room and len(row) < texts:
             self._by_room.setdefault(room, []).append((row, texts))
             self._most = max(self._most, room)
 
     def take(self, text: int, length: int) -> bool:
-        """Returns whether a row had room for a text, which is in it now."""
+        """Places a text in a row with room; returns whether there was one."""
         for room in range(length, self._most + 1):
             if found := self._by_room.get(room):
                 row, texts = found.pop()
@@ -214,7 +214,7 @@ class _OpenRows:
 def make_packed_inputs(
     examples: EncodedExamples, rows: PackedRows, pad: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of one batch.
+    """Returns the arrays of one batch.
 
     Returns:
         ``tokens``, ``types`` and ``positions`` int32 ``[B T]``, positions counted within each text;
@@ -232,7 +232,7 @@ def make_packed_inputs(
     store, (numbers, T) = examples.store, rows
     lengths = np.where(numbers < 0, 0, store.lengths[numbers])
     starts = np.cumsum(lengths, axis=1) - lengths
-    texts, places = ragged_indices(lengths.ravel())  # of every token: which text, and where in it
+    texts, places = ragged_indices(lengths.ravel())  # of every token: its text and its position
     row, chosen = texts // numbers.shape[1], numbers.ravel()[texts]
     at = row, starts.ravel()[texts] + places
     made = {name: np.zeros((len(numbers), T), np.int32) for name in ("types", "positions")}
@@ -248,9 +248,9 @@ class PackedBatches:
     """Runs a function of an encoder over packed examples, compiled once for each shape.
 
     Args:
-        program: ``(params, batch) -> array``; the batch is what :func:`make_packed_inputs` makes.
-        tokens: Of a batch, padding included.
-        pad: The id that fills up rows.
+        program: ``(params, batch) -> array``, for batches of :func:`make_packed_inputs`.
+        tokens: Maximum number of tokens per batch, with padding.
+        pad: Padding id.
     """
 
     def __init__(self, program: Callable[[Any, dict[str, Any]], Any], *, tokens: int, pad: int):
@@ -259,7 +259,7 @@ class PackedBatches:
     def __call__(
         self, params: Any, examples: EncodedExamples
     ) -> Iterator[tuple[PackedRows, Float[np.ndarray, "B ..."]]]:
-        """The rows of each batch and what comes of them."""
+        """Yields the rows of each batch with their results."""
         waiting: tuple[PackedRows, Array] | None = None
         for rows in pack(examples.store.lengths, self._tokens):
             empty = round_up_rows(len(rows.numbers), params) - len(rows.numbers)
@@ -267,7 +267,7 @@ class PackedBatches:
                 numbers=np.pad(rows.numbers, ((0, empty), (0, 0)), constant_values=-1)
             )
             made = self._program(params, make_packed_inputs(examples, rows, self._pad))
-            if waiting is not None:  # one batch is computed while the one before is fetched
+            if waiting is not None:  # compute a batch while fetching the previous one
                 yield waiting[0], np.asarray(waiting[1])
             waiting = rows, made
         if waiting is not None:

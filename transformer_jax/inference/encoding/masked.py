@@ -22,7 +22,7 @@ from transformer_jax.models.layers.replace import with_attention_kernels
 
 __all__ = ["MASK", "MaskFiller", "TokenPrediction"]
 
-MASK = "[MASK]"  # what hides a word, whatever the tokenizer calls its token
+MASK = "[MASK]"  # the placeholder in texts, whatever the tokenizer's token
 
 
 class TokenPrediction(NamedTuple):
@@ -33,22 +33,23 @@ class TokenPrediction(NamedTuple):
 
 
 class MaskFiller:
-    """The most probable tokens at each mask of a text (Devlin et al. 2019).
+    """Predicts the most probable tokens at each mask of a text (Devlin et al. 2019).
 
-    A word is hidden by ``[MASK]`` or the tokenizer's own token. Each mask is predicted with the
-    other masks still hidden. Probabilities are of the softmax over the whole vocabulary; special
-    tokens are left out.
+    A mask is ``[MASK]`` or the tokenizer's own token. Each mask is predicted with all other masks
+    in place. Probabilities are from the softmax over the full vocabulary; special tokens are
+    excluded.
 
     Args:
-        model: Graph and parameters of a ``EncoderForMaskedLM``.
-        tokenizer: Of its training.
-        length: Most tokens of a text, [CLS] and [SEP] among them; None is the model's positions.
-        prepare: What becomes of the text around masks, such as lower case.
-        tokens: Of a batch, padding included.
-        template: The special tokens around texts; None are those of training here.
+        model: Graph and parameters of an ``EncoderForMaskedLM``.
+        tokenizer: The tokenizer used in training.
+        length: Maximum length of a text in tokens, with [CLS] and [SEP]; None is the model's
+            positions.
+        prepare: Preprocessing of the text around masks, such as lower-casing.
+        tokens: Maximum number of tokens per batch, with padding.
+        template: The special tokens around texts; None is the default of training here.
 
     Raises:
-        ConfigError: The tokenizer has no mask.
+        ConfigError: The tokenizer has no mask token.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class MaskFiller:
         template: SpecialTokensTemplate | None = None,
     ):
         if tokenizer.mask is None:
-            raise ConfigError("the tokenizer of this run has no [MASK]: it hid no words")
+            raise ConfigError("the tokenizer of this run has no [MASK] token")
         self.params = model[1]
         whole = with_attention_kernels(nnx.merge(*model), device_of(self.params))
         self._graph, self._config = nnx.graphdef(whole), whole.config
@@ -72,16 +73,16 @@ class MaskFiller:
         self._length = length or self._config.positions.max_length
         begins = ~tokenizer.is_continuation
         begins[list(tokenizer.special_ids)] = False
-        # A word of such a vocabulary begins with its blank, and so does the hidden one.
+        # Tokens of such a vocabulary include the blank before a word, and so do predictions.
         self._blank_is_part = bool(tokenizer.is_continuation.any() and begins.sum() > 1)
         self._runs: dict[tuple[int, int], Batches] = {}
 
     def __call__(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[TokenPrediction]]]:
-        """Returns the ``top`` likeliest tokens of each mask of each text, the best first.
+        """Returns the ``top`` most probable tokens of each mask of each text, best first.
 
         Raises:
             ConfigError: ``top`` is less than 1 or more than the vocabulary.
-            DataError: A text has no mask, or more tokens than are read; it says which.
+            DataError: A text has no mask, or too many tokens; the message names the text.
         """
         plain = self._config.vocab_size - len(self._tokenizer.special_ids)
         if not 1 <= top <= plain:
@@ -105,10 +106,10 @@ class MaskFiller:
         return found
 
     def encode(self, text: str, name: str = "the text") -> list[int]:
-        """The ids of a text with its masks, between [CLS] and [SEP] or what the template has.
+        """Returns the ids of a text with masks, within the special tokens of the template.
 
         Raises:
-            DataError: It has no mask, or too many tokens.
+            DataError: The text has no mask, or too many tokens.
         """
         tokenizer = self._tokenizer
         assert tokenizer.mask is not None
@@ -116,7 +117,7 @@ class MaskFiller:
         parts = text.replace(own, MASK).split(MASK)
         if len(parts) == 1:
             raise DataError(
-                f'{name} has no {MASK}: write it in the place of a word, as in "the {MASK} dog"'
+                f'{name} has no {MASK}: put it in place of a word, as in "the {MASK} dog"'
             )
         if self._blank_is_part:
             parts[:-1] = [part.rstrip(" ") for part in parts[:-1]]
@@ -126,13 +127,13 @@ class MaskFiller:
         ids += self._template.suffix_ids
         if len(ids) > self._length:
             raise DataError(
-                f"{name} has {plural(len(ids), 'token')}: at most {self._length} are read at "
-                f"once; shorten it"
+                f"{name} has {plural(len(ids), 'token')}: at most {self._length} are "
+                f"possible: shorten it"
             )
         return ids
 
     def _program(self, masks: int, top: int) -> Batches:
-        """Returns the program that finds ``top`` tokens for up to ``masks`` masks of each row."""
+        """Returns the program that computes ``top`` tokens for up to ``masks`` masks per row."""
         masks = 1 << (masks - 1).bit_length()
         if (masks, top) in self._runs:
             return self._runs[masks, top]

@@ -1,4 +1,4 @@
-"""Poolings: vectors of layers and tokens as one vector of a text."""
+"""Pooling: vectors of layers and tokens to one vector per text."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -17,7 +17,7 @@ Pools = Pool | tuple[Pool, ...]
 def combine_layers(
     every: Sequence[Float[Array, "B T D"]], layers: Layers
 ) -> Float[Array, "B T *rest"]:
-    """Selects layers and pools their vectors, in float32; layer 0 is the embeddings.
+    """Selects or combines layers, in float32; layer 0 is the embedding layer.
 
     Example:
         >>> every = [jnp.full((1, 1, 1), 10.0**i) for i in range(6)]
@@ -38,13 +38,13 @@ def combine_layers(
 def pool_hidden_states(
     hidden: Float[Array, "B T *layers D"], batch: dict[str, Any], pool: Pools, skip: int = 0
 ) -> Float[Array, "B _ *layers F"]:
-    """One vector for each text of each row, or with ``none`` for each token.
+    """Returns one vector per text of each row, or with ``none`` per token.
 
     Args:
-        hidden: Of each token.
+        hidden: Vectors of each token.
         batch: With ``segments``, ``starts`` and ``lengths``: see :func:`make_packed_inputs`.
-        pool: How, see :meth:`Embedder.embed`; vectors of several poolings follow one another.
-        skip: First tokens of each text that are not pooled.
+        pool: The pooling, see :meth:`Embedder.embed`; vectors of several poolings are concatenated.
+        skip: Number of tokens at the start of each text to exclude.
 
     Example:
         >>> hidden = jnp.array([[[1.0], [3.0], [9.0]]])
@@ -66,7 +66,7 @@ def pool_hidden_states(
 def _pooled(
     flat: Float[Array, "B T D"], batch: dict[str, Any], mode: Pool, skip: int
 ) -> Float[Array, "B S D"]:
-    """The vector of each text of each row by one pooling."""
+    """Returns the vector of each text of each row by one pooling."""
     starts, lengths, segments = batch["starts"], batch["lengths"], batch["segments"]
     place = jnp.arange(flat.shape[1])[None, None] - starts[..., None]  # [B S T]
     numbers = jnp.arange(1, lengths.shape[1] + 1)
@@ -76,7 +76,7 @@ def _pooled(
         at = starts + (first if mode == "cls" else jnp.maximum(lengths - 1, 0))
         return jnp.take_along_axis(flat, at[..., None], axis=1, mode="clip")
     if mode == "max":
-        # The segment of each token that is pooled; 0 is that of none.
+        # The segment of each pooled token; 0 for other tokens.
         kept = jnp.where(own.any(1), segments, 0)
         most = lambda x, ids: jax.ops.segment_max(x, ids, num_segments=lengths.shape[1] + 1)
         return jax.vmap(most)(flat, kept)[:, 1:]

@@ -1,4 +1,4 @@
-"""Probes layers: a linear classifier for the labels of a task on the vectors of each."""
+"""Probes layers: a linear classifier of a task's labels on the vectors of each layer."""
 
 import functools
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int
 
 __all__ = ["ProbeResult", "majority", "probe", "probe_layers"]
 
-_PENALTY = 1e-3  # half of it times the squared length of the weights is added to the mean loss
-_STEPS, _RATE = 300, 0.1  # of Adam; the loss ends within 1e-3 of the smallest
+_PENALTY = 1e-3  # L2 penalty: half of it times the squared norm of the weights
+_STEPS, _RATE = 300, 0.1  # of Adam; the final loss is within 1e-3 of the minimum
 
 
 class ProbeResult(NamedTuple):
-    """One kind of vectors, and the share of held-out labels that a linear map of them tells."""
+    """A kind of vectors, and the held-out accuracy of a linear classifier on them."""
 
     name: str
     accuracy: float
@@ -31,21 +31,21 @@ def probe(
 ) -> float:
     """Returns the accuracy of multinomial logistic regression on frozen vectors.
 
-    Each number is standardised by its mean and deviation over the training vectors; Adam goes
-    over all of them at once, from zeros, so that the result is a function of the vectors.
+    Each component is standardized by its mean and deviation over the training vectors. Adam uses
+    full batches and starts from zeros, so the result is deterministic.
 
     Args:
-        train: Vectors to learn from.
-        labels: Their classes, from 0.
-        valid: Other vectors.
-        answers: Theirs; -1 is a class that was not there to learn.
+        train: Training vectors.
+        labels: Classes of the training vectors, from 0.
+        valid: Held-out vectors.
+        answers: Classes of the held-out vectors; -1 is a class without training examples.
 
     Example:
         >>> x = np.array([[-2.0], [-1.0], [1.0], [2.0]], np.float32)
         >>> probe(x, np.array([0, 0, 1, 1]), x * 3, np.array([0, 0, 1, -1]))
         0.75
     """
-    # In float64 the mean of equal float32 numbers is exact, and their deviation 0.
+    # In float64, the mean of equal float32 values is exact, and their deviation 0.
     mean, spread = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     spread = np.where(spread > 0, spread, 1.0)
     standard = lambda x: jnp.asarray((x - mean) / spread, jnp.float32)
@@ -59,7 +59,7 @@ def probe(
 def _fitted(
     x: Float[Array, "n D"], labels: Int[Array, " n"], classes: int
 ) -> tuple[Float[Array, "D C"], Float[Array, " C"]]:
-    """Weights and bias of the smallest penalised loss."""
+    """Returns weights and bias with the minimal penalized loss."""
 
     def loss(params: tuple[Array, Array]) -> Array:
         weights, bias = params
@@ -79,7 +79,7 @@ def _fitted(
 
 
 def majority(labels: Int[np.ndarray, " n"], answers: Int[np.ndarray, " m"]) -> tuple[int, float]:
-    """The most frequent class of training, and the share of answers that it is.
+    """Returns the most frequent training class, and its fraction of the answers.
 
     Example:
         >>> majority(np.array([0, 1, 1]), np.array([1, 0, -1, 1]))
@@ -95,7 +95,7 @@ def probe_layers(
     valid: Float[np.ndarray, "m layers D"],
     answers: Int[np.ndarray, " m"],
 ) -> list[ProbeResult]:
-    """Probes each layer, from the embeddings on, and the last four together.
+    """Probes each layer, from the embeddings, and combinations of the last four.
 
     Source: Devlin et al. 2019, table 7.
 

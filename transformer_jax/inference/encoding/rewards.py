@@ -1,4 +1,4 @@
-"""Rewards of texts and conversations, by a model trained on pairs (Ouyang et al. 2022)."""
+"""Rewards of texts and conversations by a model trained on pairs (Ouyang et al. 2022)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -19,28 +19,28 @@ from transformer_jax.inference.encoding.task_runner import TaskRunner, UnreadTex
 
 __all__ = ["RewardRunner", "Rewarded"]
 
-# A text; a prompt and a completion, by these names; or a conversation whose last message is the
-# answer that is rewarded.
+# A text; an object with prompt and completion; or a conversation whose last message is the answer
+# to reward.
 Rewarded: TypeAlias = str | Mapping[str, str] | Sequence[Message]
-# The start, the context, and the rewarded text with its end.
+# Ids of the start, the context, and the rewarded text with its end.
 _Parts: TypeAlias = tuple[list[int], list[int], list[int]]
 
 
 class RewardRunner(TaskRunner):
-    """The reward of texts and of answers to conversations, read as training reads them.
+    """Rewards of texts and of answers to conversations, tokenized as in training.
 
     Args:
-        model: As of :class:`TaskRunner`.
-        tokenizer: Of the run.
+        model: See :class:`TaskRunner`.
+        tokenizer: The tokenizer of the run.
         first: The start token of texts.
-        length: Most tokens of a row; a longer one loses the beginning of its prompt, then the end
-            of its completion.
-        tokens: Of a batch, padding included.
-        chats: Encodes conversations; None of a model that was trained on texts.
+        length: Maximum length of a row in tokens; the start of the prompt is truncated, then the
+            end of the completion.
+        tokens: Maximum number of tokens per batch, with padding.
+        chats: Encoder of conversations; None for a model trained on texts.
         prepare: Preprocesses the text of a message as in training.
 
     Attributes:
-        cut: How many texts so far were longer than ``length``.
+        cut: Number of texts so far that were longer than ``length``.
     """
 
     def __init__(
@@ -60,23 +60,23 @@ class RewardRunner(TaskRunner):
     def numbers(
         self, texts: Sequence[Rewarded], seconds: Sequence[str] | None = None
     ) -> Float[np.ndarray, " count"]:
-        """The reward of each text, or of the last message of each conversation.
+        """Returns the reward of each text, or of the last message of each conversation.
 
-        Training tokenizes a prompt and its completion apart, so that the tokens of both in one text
-        may be others. Completions of one prompt that are given together are read after the same
-        tokens of it, as pairs are in training: where the longest row is too long, the prompt of all
-        loses its beginning.
+        Training tokenizes prompt and completion separately, so the tokens of the concatenated text
+            may differ. Completions of one prompt in a call share the tokens of the prompt, as pairs
+            do in training: if the longest row is too long, the start of the prompt is truncated for
+            all.
 
         Args:
-            texts: Texts, which have no end token yet, prompts with completions, and conversations.
-            seconds: None: a reward model reads no pairs.
+            texts: Texts (without end token), prompts with completions, and conversations.
+            seconds: Must be None: a reward model does not read pairs.
 
         Raises:
-            ConfigError: There are conversations, and the model was trained on texts.
-            UnreadTextError: The last message is not of the assistant, or empty, or the chat
-                template refuses the conversation; or prompt or completion is no text.
+            ConfigError: Conversations are given, but the model was trained on texts.
+            UnreadTextError: The last message is not from the assistant, or is empty; the chat
+                template refuses the conversation; or prompt or completion is not text.
         """
-        assert seconds is None, "reward models read no pairs"
+        assert seconds is None, "reward models do not read pairs"
         parts: dict[int, _Parts] = {}
         alone = {i: text for i, text in enumerate(texts) if isinstance(text, str)}
         ids = self._tokenizer.encode_batch(list(alone.values()))
@@ -95,7 +95,7 @@ class RewardRunner(TaskRunner):
         return self.rows(examples)[:, 0]
 
     def _rows(self, parts: Sequence[_Parts]) -> list[list[int]]:
-        """Returns rows that fit; completions of one prompt follow the same tokens of it."""
+        """Returns rows of at most ``length`` tokens; completions of one prompt share its tokens."""
         groups: dict[tuple[int, ...], list[int]] = {}
         for i, (first, prompt, _) in enumerate(parts):
             groups.setdefault((*first, *prompt), []).append(i)
@@ -110,7 +110,7 @@ class RewardRunner(TaskRunner):
     def _of_completion(self, i: int, given: Mapping[str, str]) -> _Parts:
         if self.chats is not None:
             trained = "this reward model was trained on conversations"
-            raise UnreadTextError(i, f"a prompt with a completion, and {trained}: give messages")
+            raise UnreadTextError(i, f"a prompt with a completion, but {trained}: give messages")
         texts = [self._prepare(_field(i, given, name)) for name in ("prompt", "completion")]
         if not texts[1]:
             raise UnreadTextError(i, "the completion is empty: fill it in, or leave the line out")
@@ -133,15 +133,15 @@ class RewardRunner(TaskRunner):
 
 
 def _field(i: int, given: Mapping[str, Any], name: str) -> str:
-    """A text of a prompt with its completion."""
+    """Returns the prompt or the completion of an object."""
     if name not in given:
         raise UnreadTextError(
             i,
-            f"no field {name!r}: what is rewarded is a text, "
+            f"no field {name!r}: give a text, "
             f'{{"prompt": "...", "completion": "..."}}, or messages that end with an answer',
         )
     if not isinstance(text := given[name], str):
-        raise UnreadTextError(i, f"{name} is {type(text).__name__}, and text is wanted")
+        raise UnreadTextError(i, f"{name} is {type(text).__name__}; text is needed")
     if (flaw := flaw_of(text)) is not None:
         raise UnreadTextError(i, f"{name} {flaw}")
     return text

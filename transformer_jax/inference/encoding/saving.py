@@ -1,4 +1,4 @@
-"""Vectors written to a file as they come: ``.npz`` or ``.safetensors``."""
+"""Writes vectors to a file incrementally: ``.npz`` or ``.safetensors``."""
 
 import contextlib
 import io
@@ -16,21 +16,22 @@ from transformer_jax.core.output_files import Destination, draft_path
 __all__ = ["ENDINGS", "VectorFile"]
 
 ENDINGS = (".npz", ".safetensors")
-_HEADER = 1024  # bytes kept free for the header of a .safetensors file
+_HEADER = 1024  # bytes reserved for the header of a .safetensors file
 _CHUNK = 1 << 24
 _DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}
 
 
 class VectorFile:
-    """A file of arrays, of which one grows and is never held as a whole.
+    """A file of arrays, one of which grows and is never completely in memory.
 
-    It is written under another name, and there only if all went well. Links are followed.
+    The file is written under a temporary name, and renamed only if everything succeeded. Links are
+    followed.
 
     Args:
-        path: The file; its ending says which kind.
+        path: The file; its suffix selects the format.
 
     Raises:
-        ConfigError: Another ending, no regular file, or it cannot be written.
+        ConfigError: The suffix is unknown, the path is not a regular file, or it cannot be written.
 
     Example:
         >>> import tempfile
@@ -47,11 +48,11 @@ class VectorFile:
             raise ConfigError(f"--output {path}: the name ends in {' or '.join(ENDINGS)}")
         self.path = path
         self.rows = 0
-        self.shape: tuple[int, ...] = (0,)  # of one row
+        self.shape: tuple[int, ...] = (0,)  # shape of a row
         self.others: dict[str, np.ndarray] = {}
         self._to = Destination(path)
-        if self._to.draft is None:  # some of it is written last and stands first
-            raise ConfigError(f"--output {path}: this is no regular file: name another")
+        if self._to.draft is None:  # the header is written last
+            raise ConfigError(f"--output {path}: this is not a regular file: name another")
         self._draft = self._to.draft
         self._reserved = _HEADER if path.suffix == ".safetensors" else 0
 
@@ -64,7 +65,7 @@ class VectorFile:
         return self
 
     def add(self, vectors: np.ndarray) -> None:
-        """More rows of ``vectors``, all of one shape."""
+        """Appends rows of ``vectors``, all of one shape."""
         self.shape = vectors.shape[1:]
         self.rows += len(vectors)
         try:
@@ -79,7 +80,7 @@ class VectorFile:
         except OSError as problem:
             raise self._refused(problem) from None
         finally:
-            with contextlib.suppress(OSError):  # of a full disk, what is removed anyway
+            with contextlib.suppress(OSError):  # on a full disk; the file is removed anyway
                 self._file.close()
             self._draft.unlink(missing_ok=True)
 
@@ -102,7 +103,7 @@ class VectorFile:
             packed.unlink(missing_ok=True)
 
     def _head(self) -> None:
-        """The other arrays, and the header, at the beginning, that says where all are."""
+        """Writes the other arrays, and the header with all offsets at the beginning."""
         at = self._file.tell() - self._reserved
         table = {"vectors": _entry("float32", (self.rows, *self.shape), 0, at)}
         for name, array in self.others.items():
@@ -127,7 +128,7 @@ class VectorFile:
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> Any:
-    # A fixed time, so that the same vectors are the same file.
+    # A fixed time, so that equal vectors give equal files.
     return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
 
 

@@ -1,4 +1,4 @@
-"""Runs fine-tuned encoders on texts: classes, labels, numbers, tags, answers."""
+"""Runs fine-tuned models on texts: classes, labels, numbers, tags, answers."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,9 +23,9 @@ __all__ = ["AnswerSpan", "NoTokensError", "TaskRunner", "UnreadTextError"]
 
 
 class AnswerSpan(NamedTuple):
-    """A piece of a context that may answer a question; the empty text is "there is no answer".
+    """A span of a context that may answer a question; the empty text means "no answer".
 
-    ``score`` is the sum of the logits of its two ends, less those of there being no answer.
+    ``score`` is the sum of the logits of start and end, minus the logits of "no answer".
     """
 
     text: str
@@ -34,10 +34,10 @@ class AnswerSpan(NamedTuple):
 
 
 class UnreadTextError(DataError):
-    """A text that a model does not read.
+    """A text that a model cannot read.
 
     Attributes:
-        index: Its place among those given.
+        index: Its index in the call.
     """
 
     def __init__(self, index: int, reason: str):
@@ -45,24 +45,22 @@ class UnreadTextError(DataError):
         super().__init__(self.about(f"text {index + 1}"))
 
     def about(self, name: str) -> str:
-        """The message about a text of this name."""
+        """Returns the message, with a name for the text."""
         return f"{name}: {self._reason}"
 
 
 class NoTokensError(UnreadTextError):
-    """A text of which nothing is left to read."""
+    """A text without any tokens."""
 
     def __init__(self, index: int):
-        super().__init__(
-            index, "is empty, and this model reads nothing around a text: leave it out"
-        )
+        super().__init__(index, "is empty, and this model adds no special tokens: leave it out")
 
     def about(self, name: str) -> str:
-        """The message about a text of this name."""
+        """Returns the message, with a name for the text."""
         return f"{name} {self._reason}"
 
 
-# The conversion of scores by task; scores of other tasks are fractions of 1.
+# Conversion of logits by task; other tasks use the softmax.
 _SHARES = {
     "replaced": lambda scores: jnp.concatenate(
         [jax.nn.sigmoid(-scores), jax.nn.sigmoid(scores)], axis=-1
@@ -74,24 +72,24 @@ _SHARES = {
 
 
 class TaskRunner:
-    """Labels of texts by an encoder, or a decoder, with the head of its task.
+    """Labels texts with an encoder or a decoder with a head for a task.
 
-    Texts are cut to ``length`` tokens, long sentences of words continue in further rows and
-    long contexts are read through overlapping windows.
+    Texts are truncated to ``length`` tokens, long sentences of words continue in further rows, and
+    long contexts are read in overlapping windows.
 
     Args:
         model: Graph and parameters of a classifier of :mod:`transformer_jax.models.heads`;
-            parameters may be None as long as nothing is asked.
-        tokenizer: Of the run.
+            parameters may be None before the first call.
+        tokenizer: The tokenizer of the run.
         kind: The task.
-        labels: Names of classes or tags; of answers, whether ``"none"`` is among what can be told.
-        length: Most tokens of a row.
-        stride: Tokens that windows over a long context share.
-        tokens: Of a batch, padding included.
-        template: The special tokens around texts; None are those of training here.
+        labels: Names of classes or tags; for answers, whether ``"none"`` is possible.
+        length: Maximum length of a row in tokens.
+        stride: Overlap of windows over a long context, in tokens.
+        tokens: Maximum number of tokens per batch, with padding.
+        template: The special tokens around texts; None is the default of training here.
 
     Attributes:
-        cut: How many texts so far were longer than ``length``.
+        cut: Number of texts so far that were longer than ``length``.
     """
 
     def __init__(
@@ -120,12 +118,12 @@ class TaskRunner:
 
     @property
     def params(self) -> Any:
-        """The parameters in use; None before there are any, as when a run is about to begin."""
+        """The parameters in use; None if there are none yet, as before a run begins."""
         return self._params
 
     @params.setter
     def params(self, params: Any) -> None:
-        # The model is complete, and can be asked for its vocabulary, only with parameters.
+        # Only with parameters is the model complete, with its vocabulary.
         if params is not None:
             check_vocabulary(self._tokenizer, nnx.merge(self._graph, params).config.vocab_size)
         self._params = params
@@ -133,20 +131,19 @@ class TaskRunner:
     def classes(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None
     ) -> Float[np.ndarray, "count V"]:
-        """The probability of each class, of each text or pair of texts.
+        """Returns the probability of each class for each text or pair of texts.
 
-        They add up to 1, but for labels of which a text may have several or none
-        (``multi_label``): each has a probability of its own.
+        They sum to 1, except for multi-label models, with independent probabilities.
 
         Raises:
-            DataError: A text has no tokens, and its model reads nothing around it.
+            DataError: A text has no tokens, and the model adds no special tokens.
         """
         return self._texts(texts, seconds)
 
     def numbers(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None
     ) -> Float[np.ndarray, " count"]:
-        """The number of each text or pair of texts."""
+        """Returns the number for each text or pair of texts."""
         return self._texts(texts, seconds)[:, 0]
 
     def _texts(self, texts: Sequence[str], seconds: Sequence[str] | None) -> np.ndarray:
@@ -160,7 +157,7 @@ class TaskRunner:
         return self.rows(examples)
 
     def rows(self, examples: EncodedExamples) -> Float[np.ndarray, "count V"]:
-        """Probabilities, or the number, of each example."""
+        """Returns the probabilities or the number of each example."""
         out: np.ndarray | None = None
         for rows, scores in self._run(self.params, examples):
             if out is None:
@@ -169,7 +166,7 @@ class TaskRunner:
         return np.zeros((0, 1), np.float32) if out is None else out
 
     def tags(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, float]]]:
-        """The tag of each word of each sentence, and its probability."""
+        """Returns the tag of each word of each sentence, with its probability."""
         out: list[list[tuple[int, float]]] = [[(0, 0.0)] * len(sentence) for sentence in words]
         tagged = encode_tagged(words, self._tokenizer, self._length, self._template)
         for rows, scores in self._run(self.params, tagged.examples):
@@ -183,16 +180,16 @@ class TaskRunner:
     def answers(
         self, questions: Sequence[str], contexts: Sequence[str], *, best: int = 1, longest: int = 30
     ) -> list[list[AnswerSpan]]:
-        """The likeliest answers to each question, best first.
+        """Returns the most probable answers to each question, best first.
 
-        There being none is among them if the run was trained on such questions, and where a context
-        has no tokens.
+        "No answer" is included if the run was trained on such questions, and if a context has no
+        tokens.
 
         Args:
             questions: The questions.
-            contexts: What each is about.
-            best: How many answers of each.
-            longest: Most tokens of an answer.
+            contexts: The context of each question.
+            best: Number of answers per question.
+            longest: Maximum length of an answer in tokens.
         """
         how = self._length, self._stride
         spans = encode_questions(
@@ -204,7 +201,7 @@ class TaskRunner:
             for row, number in enumerate(rows.tolist()):
                 question = int(spans.question[number])
                 begin, end = scores[row, :, 0], scores[row, :, 1]
-                # A question has no answer if no window has one.
+                # There is no answer if no window has one.
                 nothing[question] = min(nothing[question], float(begin[0] + end[0]))
                 for place, worth in _spans(spans, number, begin, end, best, longest):
                     known = found[question].get(place, -np.inf)
@@ -229,7 +226,7 @@ def _spans(
     best: int,
     longest: int,
 ) -> list[tuple[tuple[int, int], float]]:
-    """The best pieces of one window, as characters, and the sums of their logits."""
+    """Returns the best spans of one window, in characters, and the sums of their logits."""
     places = spans.row_spans(number)
     inside: Int[np.ndarray, " some"] = np.flatnonzero(places[:, 0] >= 0)
     if not len(inside):

@@ -1,4 +1,4 @@
-"""Contextual vectors of texts, of their tokens and of single words."""
+"""Contextual embeddings of texts, tokens and words."""
 
 import functools
 import itertools
@@ -54,13 +54,13 @@ __all__ = [
 
 
 class EmbeddingBatch(NamedTuple):
-    """The vectors of some texts.
+    """The vectors of a batch of texts.
 
     Attributes:
-        vectors: A row for each text; without pooling one for each token of each text, one text
-            after another. With all layers there is an axis for them before the last.
-        lengths: How many tokens of each text were read, with [CLS] and [SEP].
-        ids: These tokens, one text after another.
+        vectors: A row per text, or without pooling a row per token of all texts in order. With all
+            layers, the second-last axis is layers.
+        lengths: Number of tokens of each text, with [CLS] and [SEP], after truncation.
+        ids: The ids of these tokens, of all texts in order.
     """
 
     vectors: Float[np.ndarray, "rows *layers D"]
@@ -72,17 +72,18 @@ class Embedder:
     """Embeds any number of texts of any length with an encoder.
 
     Args:
-        model: Graph and parameters, of an encoder with any head or of an encoder-decoder, of
-            which the encoder is used.
-        tokenizer: Of its training.
-        length: Longer texts are cut to so many tokens; None is the model's positions.
-        tokens: Of a batch, padding included.
-        template: The special tokens around texts; None are those of training here.
+        model: Graph and parameters of an encoder with any head, or of an encoder-decoder, whose
+            encoder is used.
+        tokenizer: The tokenizer used in training.
+        length: Maximum length in tokens, to which texts are truncated; None is the model's
+            positions.
+        tokens: Maximum number of tokens per batch, with padding.
+        template: The special tokens around texts; None is the default of training here.
 
     Attributes:
-        layers: L; the vectors have L + 1 layers, the first being the embeddings.
-        counts: Texts so far: ``lines``, and how many of them were ``cut``.
-        dense: What becomes of the vectors of texts, one each of the last layer; None is nothing.
+        layers: Number of layers L; vectors have L + 1 layers, of which the first is the embeddings.
+        counts: Number of texts so far (``lines``), and of truncated ones (``cut``).
+        dense: Function applied to pooled vectors of the last layer, or None.
     """
 
     def __init__(
@@ -122,23 +123,22 @@ class Embedder:
         skip: int = 0,
         block: int = 4096,
     ) -> Iterator[EmbeddingBatch]:
-        """The vectors of texts, ``block`` texts at a time, which bounds the memory.
+        """Yields the vectors of texts, ``block`` texts at a time to limit memory.
 
         Args:
             texts: The texts, or lines of a file of any size.
-            layers: ``last``; ``all``, the embeddings first; a layer, from 0, the embeddings, to L;
-                ``sum4`` or ``concat4``, the last four added or one after another (Devlin et al.
-                2019, table 7), or as many as there are, never the embeddings.
-            pool: ``mean`` over all tokens of a text, [CLS] and [SEP] among them; ``cls``, the
-                vector of [CLS]; ``max``; ``mean_sqrt_len_tokens``, the sum divided by the square
-                root of the number; ``weightedmean``, by the position, the first being 1;
-                ``lasttoken``; ``none``, one vector for each token. Vectors of several follow one
-                another.
-            skip: First tokens of each text that are not pooled.
-            block: Texts that are read before the first vectors come.
+            layers: ``last``; ``all``, with the embeddings first; a layer from 0 (the embeddings) to
+                L; ``sum4`` or ``concat4``, the sum or the concatenation of the last four (Devlin et
+                al. 2019, table 7), or of all layers if there are fewer, without the embeddings.
+            pool: ``mean`` over all tokens of a text, with [CLS] and [SEP]; ``cls``, the vector of
+                [CLS]; ``max``; ``mean_sqrt_len_tokens``, the sum divided by the square root of the
+                length; ``weightedmean``, weighted by position, from 1; ``lasttoken``; ``none``, one
+                vector per token. Vectors of several poolings are concatenated.
+            skip: Number of tokens at the start of each text to exclude.
+            block: Number of texts to read before the first vectors are computed.
 
         Raises:
-            ConfigError: There is no such layer or pooling.
+            ConfigError: A layer or pooling is unknown.
         """
         self.check(layers, pool)
         remaining = iter(texts)
@@ -153,43 +153,43 @@ class Embedder:
             yield EmbeddingBatch(made, store.lengths, np.asarray(store.ids))
 
     def check(self, layers: Layers, pool: Pools) -> None:
-        """Refuses layers and poolings that there are not.
+        """Refuses unknown layers and poolings.
 
         Raises:
-            ConfigError: It says which there are.
+            ConfigError: The message names the allowed ones.
         """
         named = ("last", "all", "sum4", "concat4")
         if layers not in named and not (isinstance(layers, int) and 0 <= layers <= self.layers):
             raise ConfigError(
-                f"layers {layers}: allowed are {', '.join(named)} and a number from 0, the "
-                f"embeddings, to {self.layers}"
+                f"layers {layers}: allowed are {', '.join(named)} and a number from 0 (the "
+                f"embeddings) to {self.layers}"
             )
         pools, allowed = (pool if isinstance(pool, tuple) else (pool,)), get_args(Pool)
         if not pools or not {*pools} <= {*allowed} or (len(pools) > 1 and "none" in pools):
             raise ConfigError(f"pool {pool}: allowed are {', '.join(allowed)}")
 
     def prompt_length(self, prompt: str) -> int:
-        """Returns how many tokens before a text belong to a prompt, special ones included."""
+        """Returns the number of tokens of a prompt before a text, including special ones."""
         examples, _ = self._encode([prompt])
         return int(examples.store.lengths[0]) - bool(self._template.suffix_ids)
 
     def tagged(self, words: Sequence[Sequence[str]]) -> Float[np.ndarray, "words layers D"]:
-        """The vectors of every layer for the first token of each word, sentence after sentence."""
+        """Returns the vectors of every layer for the first token of each word, in order."""
         tagged = encode_tagged(words, self._tokenizer, self.length, self._template)
         rows = self._rows(tagged.examples, "all", "none")
-        # Examples follow their sentences, so their words are in order.
+        # Examples are in the order of sentences, and so are their words.
         example, _ = ragged_indices(tagged.word_starts.lengths)
         return rows[tagged.examples.store.offsets[example] + tagged.word_starts.ids]
 
     def word(self, sentence: str, word: str) -> list[WordVectors]:
-        """The vectors of each occurrence of a word in a sentence.
+        """Yields the vectors of each occurrence of a word in a sentence.
 
         Raises:
-            DataError: The word is not in the sentence, or beyond what is read of it.
+            DataError: The word is not in the sentence, or in its truncated part.
         """
         found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", sentence)) if word else []
         if not found:
-            raise DataError(f'"{word}" is no word of the sentence "{sentence}"')
+            raise DataError(f'"{word}" is not a word of the sentence "{sentence}"')
         examples, _ = self._encode([sentence])
         [(_, spans)] = self._tokenizer.encode_spans([sentence])
         lead = len(self._template.prefix_ids)
@@ -204,7 +204,7 @@ class Embedder:
             at = within(begin, end)
             if not len(at):
                 most = plural(self.length, "token")
-                raise DataError(f'"{word}" is beyond what is read, {most}')
+                raise DataError(f'"{word}" is beyond the length limit, {most}')
             ids = examples.store.ids[at]
             reads = maps[:, at].mean(1)
             shares = [reads[:, within(*span)].sum(-1) for span in words]
@@ -224,13 +224,13 @@ class Embedder:
     def _encode(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None
     ) -> tuple[EncodedExamples, int]:
-        """The ids as the model was trained on, and how many texts were cut."""
+        """Returns the ids, tokenized as in training, and the number of truncated texts."""
         return encode_sentences(texts, seconds, self._tokenizer, self.length, self._template)
 
     def _rows(
         self, examples: EncodedExamples, layers: Layers, pool: Pools, skip: int = 0
     ) -> np.ndarray:
-        """Vectors of examples, in their order."""
+        """Returns the vectors of examples, in order."""
         store, out = examples.store, None
         run = self._program(layers, pool, skip)
         total = len(store.ids) if pool == "none" else len(store)
@@ -266,10 +266,10 @@ class Embedder:
     def attention(
         self, text: str, second: str | None = None
     ) -> tuple[list[str], Float[np.ndarray, "L 1 N T T"]]:
-        """The tokens of a text, or of two, and how much each reads of each, in every head.
+        """Returns the tokens of a text or a pair, and the attention weights of every head.
 
         Raises:
-            DataError: They are longer than is read.
+            DataError: The texts are longer than the model's length.
         """
         seconds = None if second is None else [second]
         examples, cut = self._encode([text], seconds)
@@ -302,9 +302,9 @@ def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N
 
 
 def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
-    """Returns the inputs of the first block of an encoder and the outputs of each.
+    """Returns the input of the first block of an encoder and the output of each block.
 
-    No text of a row sees another: the mask keeps them apart, and each has positions of its own.
+    Texts of a row do not attend to each other, and have separate positions.
     """
     found: list[Array] = []
     seq2seq, tokens = isinstance(model, TransformerEncoderDecoder), batch["tokens"]

@@ -1,6 +1,6 @@
 """Tasks: functions from data, a model's configuration and a tokenizer to what a Trainer trains.
 
-Each is imported on first use::
+Each task is imported on first use::
 
     task = tj.tasks.translation(pairs, config, tokenizer)
 """
@@ -41,7 +41,7 @@ __all__ = [
     "translation",
 ]
 
-# Modules of tasks; a module of the same name as its function would hide it.
+# Modules of tasks. A module with the name of its function would hide the function.
 _MODULES = {
     "captioning": "caption_task",
     "contrast": "contrast_task",
@@ -55,7 +55,7 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # checkers of types know the names above
+if not TYPE_CHECKING:  # for type checkers, which know the names above
 
     def __getattr__(name: str) -> Any:
         """Imports a task on first use."""

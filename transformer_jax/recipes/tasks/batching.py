@@ -1,4 +1,4 @@
-"""The cache of token ids of texts, and the test for dropout in a model."""
+"""The cache of token ids, and a test for dropout in a model."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,14 +9,14 @@ __all__ = ["TokenCache", "has_dropout"]
 
 
 class TokenCache(NamedTuple):
-    """The folder of the ids of texts, to be mapped into memory."""
+    """A folder of memory-mapped token ids."""
 
     cache: Path | None = None  # None keeps them in memory
-    writes: bool = True  # whether what is missing there is written
+    writes: bool = True  # whether to write missing files
 
 
 def has_dropout(config: ModelConfig) -> bool:
-    """Returns whether training a model drops anything.
+    """Returns whether training a model uses dropout.
 
     Example:
         >>> has_dropout(RecurrentConfig(dropout=0.0)), has_dropout(RecurrentConfig(dropout=0.1))

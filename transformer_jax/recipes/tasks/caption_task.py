@@ -1,4 +1,4 @@
-"""Captions of pictures: an encoder of images, a decoder, and scores of captions."""
+"""Captions of pictures: an image encoder, a decoder, and metrics of captions."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -46,14 +46,14 @@ _LIMIT = "evaluation.max_length"
 
 @dataclasses.dataclass(frozen=True)
 class PictureSettings:
-    """Settings of reading pictures.
+    """Settings for reading pictures.
 
     Attributes:
         preprocessing: Sizes and normalization.
         augmentation: Random changes of training pictures; MixUp and CutMix are ignored.
-        max_pixels: Most pixels of a picture.
-        decode_first: Whether all pictures are decoded before training; None decides by their size.
-        cache: A folder that keeps decoded pictures; None keeps them in memory.
+        max_pixels: Maximum number of pixels per picture.
+        decode_first: Whether to decode all pictures before training; None decides by their size.
+        cache: Folder for decoded pictures; None is memory.
     """
 
     preprocessing: Preprocessing = Preprocessing()
@@ -65,12 +65,12 @@ class PictureSettings:
 
 @dataclasses.dataclass(frozen=True)
 class CaptionBatches:
-    """Batches of so many captions.
+    """Batching of captions.
 
     Attributes:
-        rows: Captions of a batch, each with its picture.
-        length: Most tokens of a caption; longer ones are dropped in training, and counted.
-        seed: Of the order and of random changes.
+        rows: Number of captions per batch, each with its picture.
+        length: Maximum length of a caption in tokens; longer ones are dropped in training.
+        seed: Seed of the order and of augmentation.
     """
 
     rows: int = 32
@@ -80,7 +80,7 @@ class CaptionBatches:
 
 @dataclasses.dataclass(frozen=True)
 class CaptionSettings:
-    """A captioner."""
+    """The settings of a captioner."""
 
     model: TransformerConfig
     encoder: TransformerConfig
@@ -101,22 +101,22 @@ def captioning(
     label_smoothing: float = 0.0,
     evaluation: CaptionEvaluation = CaptionEvaluation(),
 ) -> Task:
-    """Captions of pictures by a :class:`.Captioner`.
+    """Returns the task of captions of pictures by a :class:`.Captioner`.
 
-    Every caption of a picture is a target of training, and a reference of scores. Validation
-    measures ``valid_loss`` without label smoothing, and of greedy captions ``exact``, ``sacrebleu``
-    and ``cider``; the best checkpoint is tested by beam search.
+    Every caption of a picture is a training target and a reference for metrics. Validation measures
+    ``valid_loss`` without label smoothing, and ``exact``, ``sacrebleu`` and ``cider`` of greedy
+    captions; the best checkpoint is tested with beam search.
 
     Args:
         data: Pictures for training, validation and tests.
-        encoder: Of the Vision Transformer.
-        config: Of the decoder.
-        tokenizer: Of the captions.
-        pictures: How pictures are read.
-        batches: Sizes and order of batches.
+        encoder: Configuration of the Vision Transformer.
+        config: Configuration of the decoder.
+        tokenizer: Tokenizer of the captions.
+        pictures: Settings for reading pictures.
+        batches: Batch sizes and order.
         label_smoothing: Probability spread over the vocabulary in training.
-        evaluation: What is described while and after training; a length limit and words that are
-            None follow from the batches and the training captions.
+        evaluation: Evaluation during and after training; a length limit and word splitting that are
+            None are derived from the batches and the training captions.
 
     Raises:
         DataError: A picture cannot be read, or no caption is short enough.
@@ -152,7 +152,7 @@ def captioning(
 
 
 class _Stores:
-    """The pictures of tables as an encoder reads them; tables often share their pictures."""
+    """The preprocessed pictures of tables, which often share pictures."""
 
     def __init__(self, encoder: TransformerConfig, settings: PictureSettings):
         image = encoder.image
@@ -178,7 +178,7 @@ class _Stores:
 def _regularization(
     encoder: TransformerConfig, config: TransformerConfig, label_smoothing: float, changes: bool
 ) -> tuple[str, ...]:
-    """Returns what only the training loss contains."""
+    """Returns the terms that only the training loss includes."""
     parts = {
         "dropout": has_dropout(encoder) or has_dropout(config),
         "label smoothing": label_smoothing > 0,
@@ -196,9 +196,9 @@ def _examples(
     *,
     shuffle: bool = True,
 ) -> Data:
-    """The batches of a table, whose captions are short enough, and a line about them.
+    """Returns the batches of a table, without captions that are too long, and a summary line.
 
-    Those that are not shuffled have each caption once.
+    Unless shuffled, they contain each caption once.
     """
     length = batches.length
     target = encode_targets(part.texts, tokenizer)
@@ -218,7 +218,7 @@ def _examples(
 
     def make(items: Any) -> dict[str, Any]:
         indices, images = store.of_items(items, rows, change)
-        # An empty row has no tokens, so that its picture does not count.
+        # A row of padding has no tokens, so its picture does not count.
         places = np.where(indices < 0, -1, kept[indices])
         tokens, lengths = pad_rows(target, places, length, tokenizer.pad)
         return {"inputs": {"images": images}, "target": tokens, "lengths": lengths}
@@ -231,7 +231,7 @@ def _examples(
 
 @dataclasses.dataclass(frozen=True)
 class _References:
-    """Pictures that are described, and all captions of each."""
+    """Pictures to describe, with all captions of each."""
 
     name: str
     store: ImageStore
@@ -240,11 +240,11 @@ class _References:
 
     @classmethod
     def of(cls, part: ImageTable, stores: _Stores) -> "_References":
-        """The pictures of a table."""
+        """Returns the pictures of a table."""
         return cls(part.name, stores[part], *references(part))
 
     def pictures(self, count: int | None = None) -> list[Picture]:
-        """The first pictures, or all."""
+        """Returns the first pictures, or all."""
         return [
             Picture(f"{self.name}: picture {row}", self.store.batch(np.array([row]))[0])
             for row in self.rows[:count]
@@ -252,7 +252,7 @@ class _References:
 
 
 class _Scores:
-    """Scores of greedy captions of validation pictures."""
+    """Metrics of greedy captions of validation pictures."""
 
     def __init__(self, part: _References, tokenizer: Tokenizer, evaluation: CaptionEvaluation):
         self.part, self.tokenizer, self.evaluation = part, tokenizer, evaluation
@@ -263,7 +263,7 @@ class _Scores:
         if self.captioner is None:
             search = self.evaluation.search(num_beams=1)
             self.captioner = ImageCaptioner((graph, params), self.tokenizer, search=search)
-        # Programs are kept from one evaluation to the next.
+        # Compiled programs are reused in later evaluations.
         self.captioner.params = params
         count = self.evaluation.captions
         pictures, wanted = self.part.pictures(count), self.part.texts[:count]
@@ -281,7 +281,7 @@ class _Scores:
 def _tester(
     tests: Mapping[str, _References], tokenizer: Tokenizer, evaluation: CaptionEvaluation
 ) -> Callable[[Any, int], dict[str, Any]]:
-    """Prints and returns the scores of the test sets."""
+    """Prints and returns the metrics of the test sets."""
 
     def test(model: Any, step: int) -> dict[str, Any]:
         captioner = ImageCaptioner(model, tokenizer, search=evaluation.search(evaluation.num_beams))
@@ -303,13 +303,13 @@ def score_captions(
     wanted: Sequence[Sequence[str]],
     tokenize: str | None = None,
 ) -> tuple[CaptionScores, list[str]]:
-    """Returns the scores of the captions of pictures, and the captions.
+    """Returns the metrics of captions of pictures, and the captions.
 
     Args:
         captioner: A trained model.
-        pictures: To describe.
-        wanted: The captions of each.
-        tokenize: How sacreBLEU splits words; None follows from the script.
+        pictures: The pictures to describe.
+        wanted: The reference captions of each picture.
+        tokenize: Tokenizer of sacreBLEU; None is chosen by the script.
     """
     written = decode_texts(captioner, pictures, _LIMIT)
     return caption_scores(written, wanted, tokenize), written

@@ -1,4 +1,4 @@
-"""Images and texts that belong together, by two towers."""
+"""Contrastive learning of images and texts with two towers."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ _METRICS = ("valid_accuracy", "recall_1")
 
 @dataclasses.dataclass(frozen=True)
 class ContrastSettings:
-    """Two towers."""
+    """The settings of a model of two towers."""
 
     model: TransformerConfig
     encoder: TransformerConfig
@@ -49,7 +49,7 @@ class ContrastSettings:
 
 
 class Towers(NamedTuple):
-    """Both towers, and what they have in common."""
+    """The configurations of both towers, and shared settings."""
 
     images: TransformerConfig
     texts: TransformerConfig
@@ -66,19 +66,19 @@ def contrast(
     batching: ImageBatching = ImageBatching(),
     cache: Path | None = None,
 ) -> Task:
-    """Images and texts as near vectors (Radford et al. 2021; Zhai et al. 2023).
+    """Returns the contrastive task on images and texts (Radford et al. 2021; Zhai et al. 2023).
 
-    All pairs of a batch are compared, also where it is divided. Validation measures ``valid_loss``
-    and ``valid_accuracy`` within its batches, and recall among all validation images and texts.
+    All pairs of a batch are compared, even across devices. Validation measures ``valid_loss`` and
+    ``valid_accuracy`` within batches, and recall among all validation images and texts.
 
     Args:
-        data: Images with texts; a single table is for training alone.
+        data: Images with texts; a single table is for training only.
         towers: Configurations of the model.
         tokenizer: Of the texts.
-        preprocessing: How pictures become the pixels of the model.
+        preprocessing: Preprocessing of pictures.
         augmentation: Random changes in training; MixUp and CutMix are ignored.
-        batching: Pairs of a batch, and the seed of the order and of random changes.
-        cache: A folder that keeps decoded pictures; None keeps them in memory.
+        batching: Pairs per batch, and the seed of the order and of augmentation.
+        cache: Folder for decoded pictures; None is memory.
 
     Raises:
         DataError: A picture cannot be read.
@@ -119,9 +119,9 @@ def _pairs(
     change: Augmentation | None = None,
     shuffle: bool = True,
 ) -> Data:
-    """The batches of pairs, and a line about them."""
+    """Returns the batches of pairs, and a summary line."""
     store, (examples, cut) = stores[id(part.pictures)], reader.encode(part.texts)
-    said = f", {cut:,} of them cut to {plural(reader.length, 'token')}" if cut else ""
+    said = f", {cut:,} of them truncated to {plural(reader.length, 'token')}" if cut else ""
     count = plural(len(set(part.rows.tolist())), "picture")
     log(f"{part.name}: {count}, {plural(len(part), 'text')}{said}")
     plan: Any = ArrayPlan(len(part), batching.batch_size, batching.seed, shuffle, fill=True)
@@ -136,7 +136,7 @@ def _pairs(
 
 
 class _Scores:
-    """Recall among the pairs of a table; programs are kept from one evaluation to the next."""
+    """Recall among the pairs of a table; compiled programs are reused in later evaluations."""
 
     def __init__(self, stores: Mapping[int, ImageStore], reader: TextReader):
         self.stores, self.reader = stores, reader

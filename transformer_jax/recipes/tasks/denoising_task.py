@@ -1,4 +1,4 @@
-"""Denoising: pre-training an encoder-decoder to restore texts (BART, T5)."""
+"""Denoising: pre-training of an encoder-decoder that restores texts (BART, T5)."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ __all__ = ["denoising"]
 
 @dataclasses.dataclass(frozen=True)
 class DenoisingSettings:
-    """An encoder-decoder that restores texts."""
+    """The settings of an encoder-decoder that restores texts."""
 
     model: TransformerConfig
     noise: NoiseConfig
@@ -45,19 +45,20 @@ def denoising(
     length: int = 128,
     cache: TokenCache = TokenCache(),
 ) -> Task:
-    """Pre-training of an encoder-decoder as BART or T5: it restores noised text.
+    """Returns the task of restoring noised text, as in BART or T5, by an encoder-decoder.
 
-    It has the objective of translation. Validation measures ``valid_loss`` with noise that stays
-    the same.
+    The objective is the same as for translation. Validation measures ``valid_loss`` with fixed
+    noise.
 
     Args:
-        data: Documents for training, validation and tests; a list of texts is for training alone.
-        config: Of the model.
-        tokenizer: Of the documents, with the mask token or the sentinels that the noise needs.
-        noise: What changes in a text.
-        batching: How texts are put into batches.
-        length: Most tokens of a source and of a target, special tokens included.
-        cache: Where token ids are kept.
+        data: Documents for training, validation and tests; a list of texts is for training only.
+        config: Configuration of the model.
+        tokenizer: Tokenizer of the documents, with the mask token or the sentinels that the noise
+            needs.
+        noise: Settings of the noise.
+        batching: Batching of texts.
+        length: Maximum length of a source and of a target in tokens, including special tokens.
+        cache: Folder for token ids.
 
     Raises:
         ConfigError: The tokenizer lacks tokens that the noise needs, or the length is too small.
@@ -89,7 +90,7 @@ def denoising(
 def _batches(plan: DenoisingPlan, store: SentenceStore) -> Callable[[NoisyBatch], dict[str, Any]]:
     def make(items: NoisyBatch) -> dict[str, Any]:
         made = plan.make(items)
-        release_pages(store.ids)  # in time all of a long text would stay
+        release_pages(store.ids)  # else all of a long text would stay in memory
         return made
 
     return make

@@ -1,4 +1,4 @@
-"""Translation in several directions: its batches, and the means over its directions."""
+"""Translation in several directions: batches, and means over directions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,15 +16,15 @@ __all__ = ["mean_of", "mean_scores", "named", "plan_of", "sampled_texts"]
 
 
 def plan_of(store: PairStore, pairs: Pairs, batching: Batching, temperature: float) -> BucketPlan:
-    """Returns the plan of the training batches, one plan over the pairs of all directions.
+    """Returns the plan of training batches over the pairs of all directions.
 
     Logs how often the pairs of each direction occur in an epoch.
 
     Args:
-        store: The pairs as ids; some of them may have been dropped.
+        store: The pairs as ids; some pairs may have been dropped.
         pairs: The pairs.
-        batching: How pairs are put into batches.
-        temperature: Of drawing directions, see :class:`.MixedPlan`.
+        batching: Batching of pairs.
+        temperature: Temperature of sampling directions, see :class:`.MixedPlan`.
     """
     if pairs.directions is None:
         return batching.plan(store.source_lengths, store.target_lengths)
@@ -35,13 +35,13 @@ def plan_of(store: PairStore, pairs: Pairs, batching: Batching, temperature: flo
     names = [str(way) for way, i in numbers.items() if i in present]
     shares = zip(names, counts, repeats(counts, temperature), strict=True)
     told = (f"{name} {plural(int(n), 'pair')} x {rate:.3g}" for name, n, rate in shares)
-    log(f"an epoch, temperature {temperature:g}: {', '.join(told)}")
+    log(f"per epoch, temperature {temperature:g}: {', '.join(told)}")
     lengths = store.source_lengths, store.target_lengths
     return MixedPlan(*lengths, groups, temperature, **batching.settings())
 
 
 def named(pairs: Pairs) -> dict[str, Pairs]:
-    """Returns the pairs of each direction by the end of the names of their metrics.
+    """Returns the pairs of each direction, by the suffix of their metrics.
 
     Example:
         >>> list(named(Pairs(["um"], ["one"], "example")))
@@ -51,9 +51,9 @@ def named(pairs: Pairs) -> dict[str, Pairs]:
 
 
 def mean_of(splits: Splits) -> list[str]:
-    """Returns the ends of the names of metrics whose means rank checkpoints.
+    """Returns the suffixes of metrics whose means rank checkpoints.
 
-    They are those of the validation pairs whose directions are trained, or of all if none is.
+    These are trained directions with validation pairs, or all directions if none is trained.
     """
     if splits.valid is None:
         return []
@@ -75,12 +75,12 @@ def mean_scores(tests: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def sampled_texts(pairs: Pairs, temperature: float) -> list[str]:
-    """Returns the texts of both sides, those of each language as often as the temperature asks.
+    """Returns the texts of both sides, with languages sampled by temperature.
 
     A language of ``n`` texts occurs in proportion to ``n^(1/T)``, each of its texts at least once.
 
     Args:
-        pairs: The pairs of several directions.
+        pairs: Pairs of several directions.
         temperature: ``T``.
 
     Example:
@@ -95,7 +95,7 @@ def sampled_texts(pairs: Pairs, temperature: float) -> list[str]:
     ):
         texts.setdefault(way.source, []).append(source)
         texts.setdefault(way.target, []).append(target)
-    # A sentence that several directions share is one text of its language.
+    # A sentence shared by several directions counts as one text of its language.
     own = [list(dict.fromkeys(each)) for each in texts.values()]
     rates = repeats(np.array([len(each) for each in own]), temperature)
     chosen = (

@@ -1,4 +1,4 @@
-"""Fit of a tokenizer and the texts of a run: unknown tokens, and targets that decode otherwise."""
+"""Checks of a tokenizer on the texts of a run: unknown tokens, and targets changed by decoding."""
 
 import contextlib
 import contextvars
@@ -17,12 +17,12 @@ from transformer_jax.evaluation.words import main_script
 
 __all__ = ["Side", "allowing", "check_restored", "describe_unknown", "log_scored", "unknown_share"]
 
-_WARNED, _REFUSED = 0.05, 0.5  # shares
+_WARNED, _REFUSED = 0.05, 0.5  # fractions
 _SHOWN = 5  # examples
-_SEARCHED = 2000  # texts that are searched for examples
+_SEARCHED = 2000  # texts to search for examples
 _BEGINNING = 1000  # characters of each
-_SAMPLED = 500  # targets that are decoded again
-_CHUNK = 1 << 24  # ids counted at a time
+_SAMPLED = 500  # targets to decode
+_CHUNK = 1 << 24  # ids to count at a time
 
 _allowed: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
     "allowed", default=frozenset()
@@ -30,12 +30,12 @@ _allowed: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
 
 
 class Side(NamedTuple):
-    """Texts of one side of a data set, and what they became.
+    """Texts of one side of a data set, and their ids.
 
     Attributes:
-        name: The name of the side, such as ``source``; empty where there is one side.
-        ids: Ids of all its texts.
-        texts: The texts; only read to name examples.
+        name: The name of the side, such as ``source``; empty if there is only one.
+        ids: Ids of all texts.
+        texts: The texts; only read to show examples.
         tokenizer: The tokenizer that made the ids.
     """
 
@@ -47,11 +47,11 @@ class Side(NamedTuple):
 
 @contextlib.contextmanager
 def allowing(*, unknown: bool = False, lossy: bool = False) -> Iterator[None]:
-    """Context in which tasks may train on data that they refuse otherwise.
+    """Context manager: tasks accept data that they would otherwise refuse.
 
     Args:
         unknown: Whether more than half of the tokens may be unknown.
-        lossy: Whether more than half of the targets may be decoded as other texts.
+        lossy: Whether more than half of the targets may be changed by decoding.
     """
     names = {"unknown": unknown, "lossy": lossy}
     token = _allowed.set(frozenset(name for name, given in names.items() if given))
@@ -62,7 +62,7 @@ def allowing(*, unknown: bool = False, lossy: bool = False) -> Iterator[None]:
 
 
 def unknown_share(ids: Integer[np.ndarray, " total"], tokenizer: Tokenizer) -> float:
-    """Returns the share of unknown tokens among the tokens of text.
+    """Returns the fraction of unknown tokens.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -83,22 +83,22 @@ def unknown_share(ids: Integer[np.ndarray, " total"], tokenizer: Tokenizer) -> f
 
 
 def describe_unknown(name: str, *sides: Side) -> str:
-    """Returns the share of unknown tokens of each side, as the end of a line about a data set.
+    """Returns the fraction of unknown tokens of each side, to append to the summary of a data set.
 
-    Above 5 % it logs a warning that names examples.
+    Above 5 %, logs a warning with examples.
 
     Args:
         name: The data set, for messages.
-        sides: Its sides.
+        sides: The sides of the data set.
 
     Raises:
-        DataError: More than half of the tokens of a side are unknown, and that is not allowed.
+        DataError: More than half of the tokens of a side are unknown, unless allowed.
     """
     shares = [(side, unknown_share(side.ids, side.tokenizer)) for side in sides]
     for side, share in shares:
         if share <= _WARNED:
             continue
-        shown = ", ".join(map(repr, _examples(side))) or "what a template puts around the texts"
+        shown = ", ".join(map(repr, _examples(side))) or "the parts of a template around the texts"
         where = f"the {side.name} of {name}" if side.name else name
         said = (
             f"{share:.1%} of the tokens of {where} are unknown to the tokenizer (such as {shown})"
@@ -106,7 +106,7 @@ def describe_unknown(name: str, *sides: Side) -> str:
         if share > _REFUSED and "unknown" not in _allowed.get():
             raise DataError(
                 f"{said}: choose a tokenizer that knows them (--tokenizer.kind bpe knows every "
-                f"character), or train on them as they are with --tokenizer.allow-unknown"
+                f"character), or allow them with --tokenizer.allow-unknown"
             )
         log(f"warning: {said}: the model cannot read or write them")
     parts = (f"{side.name} {share:.1%}".lstrip() for side, share in shares)
@@ -114,14 +114,14 @@ def describe_unknown(name: str, *sides: Side) -> str:
 
 
 def log_scored(name: str, count: str, tokenizer: Tokenizer, **sides: Sequence[str]) -> None:
-    """Logs the share of unknown tokens of texts that a trained model is scored on.
+    """Logs the fraction of unknown tokens in the evaluation texts of a trained model.
 
     Args:
         name: The data set.
         count: Its size, such as ``12 pairs``.
         tokenizer: The tokenizer of the run.
-        sides: Texts by the name of their side; those of ``target`` are what the model writes, and
-            ``text`` is the only side.
+        sides: Texts by the name of their side; ``target`` is the output of the model, and ``text``
+            is a single side.
     """
     made = []
     for side, texts in sides.items():
@@ -134,7 +134,7 @@ def log_scored(name: str, count: str, tokenizer: Tokenizer, **sides: Sequence[st
 
 
 def _examples(side: Side) -> list[str]:
-    """The first different texts of unknown tokens."""
+    """Returns the first different texts of unknown tokens."""
     found: dict[str, None] = {}
     texts = (text[:_BEGINNING] for text in itertools.islice(side.texts, _SEARCHED))
     while len(found) < _SHOWN and (chunk := list(itertools.islice(texts, 100))):
@@ -146,20 +146,20 @@ def _examples(side: Side) -> list[str]:
 
 
 def check_restored(name: str, targets: Sequence[str], tokenizer: Tokenizer) -> None:
-    """Checks that the tokens of targets are decoded as the targets, but for blanks in a row.
+    """Checks that decoding restores targets, except for repeated blanks.
 
-    Above 5 % of others it logs a warning with an example. Targets with unknown tokens are left
-    out: :func:`describe_unknown` counts these.
+    If more than 5 % differ, logs a warning with an example. Targets with unknown tokens are
+    skipped: :func:`describe_unknown` counts them.
 
     Args:
         name: The data set, for messages.
-        targets: Its targets, of which a sample is decoded.
+        targets: The targets, of which a sample is decoded.
         tokenizer: The tokenizer of the run.
 
     Raises:
-        DataError: More than half of the targets are decoded as other texts, which neither the
-            tokenizer's normalization (such as lower case) nor blanks between the words of a
-            script without blanks explain, and that is not allowed.
+        DataError: Decoding changes more than half of the targets, beyond the tokenizer's
+            normalization (such as lower case) and blanks between words of scripts without blanks,
+            unless allowed.
     """
     sample = targets[:: max(1, len(targets) // _SAMPLED)]
     rows = tokenizer.targets.encode_batch(sample)
@@ -184,7 +184,7 @@ def check_restored(name: str, targets: Sequence[str], tokenizer: Tokenizer) -> N
     if len(lost) > _REFUSED * len(known) and "lossy" not in _allowed.get():
         raise DataError(
             f"{said}: choose a tokenizer that restores them (--tokenizer.kind bpe restores every "
-            f"text), or train on them as they are with --tokenizer.allow-lossy"
+            f"text), or allow this with --tokenizer.allow-lossy"
         )
     log(f"warning: {said}")
 
@@ -194,9 +194,9 @@ def _with_single_blanks(text: str) -> str:
 
 
 def _is_lost(text: str, made: str, tokenizer: Tokenizer) -> bool:
-    """Returns whether a decoded text differs from its original by more than normalization.
+    """Returns whether a decoded text differs from the original by more than normalization.
 
-    Blanks in texts of scripts without blanks do not count.
+    Blanks are ignored in scripts without blanks.
     """
     original, decoded = (tokenizer.normalize(compose(one)) for one in (text, made))
     if main_script([text]) in ("han", "kana", "unspaced"):

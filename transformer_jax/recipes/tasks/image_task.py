@@ -1,4 +1,4 @@
-"""Classes of pictures, by a Vision Transformer."""
+"""Classification of pictures with a Vision Transformer."""
 
 import dataclasses
 import functools
@@ -48,13 +48,13 @@ _SCORED = 64  # pictures at a time
 
 @dataclasses.dataclass(frozen=True)
 class ImageBatching(Configuration, group="batching"):
-    """Batches of pictures."""
+    """Batching of pictures."""
 
-    batch_size: Count = 128  # pictures of a batch, over all devices
-    seed: Amount = 1  # of the order, and of random changes
+    batch_size: Count = 128  # pictures per batch, over all devices
+    seed: Amount = 1  # seed of the order, and of augmentation
 
     def plan(self, count: int, shuffle: bool = True) -> ArrayPlan:
-        """Returns batches of so many pictures; the last one of an epoch is filled up with -1.
+        """Returns the plan of batches; the last batch of an epoch is padded with -1.
 
         Example:
             >>> plan = ImageBatching(batch_size=2).plan(3, shuffle=False)
@@ -66,7 +66,7 @@ class ImageBatching(Configuration, group="batching"):
 
 @dataclasses.dataclass(frozen=True)
 class ImageSettings:
-    """A trained image classifier."""
+    """The settings of an image classifier."""
 
     model: TransformerConfig
     task: ImageTask
@@ -86,20 +86,20 @@ def image_classification(
     label_smoothing: float = 0.0,
     cache: Path | None = None,
 ) -> Task:
-    """Classes of pictures, by a Vision Transformer (Dosovitskiy et al. 2021).
+    """Returns the task of classifying pictures with a Vision Transformer (Dosovitskiy et al. 2021).
 
     Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_top5_accuracy``; the best
-    checkpoint is measured on validation and test pictures, with macro-F1.
+    checkpoint is evaluated on validation and test pictures, with macro-F1.
 
     Args:
-        data: Pictures with labels; a single table is for training alone.
-        config: Of the model.
-        labels: Names of classes, in order; without any, those of the training pictures.
-        preprocessing: How pictures become the pixels of the model.
+        data: Pictures with labels; a single table is for training only.
+        config: Configuration of the model.
+        labels: Names of classes, in order; if empty, the labels of the training pictures.
+        preprocessing: Preprocessing of pictures.
         augmentation: Random changes in training.
-        batching: Pictures of a batch, and the seed of the order and of random changes.
-        label_smoothing: Probability that is spread over all classes.
-        cache: A folder that keeps decoded pictures; None keeps them in memory.
+        batching: Pictures per batch, and the seed of the order and of augmentation.
+        label_smoothing: Probability spread over all classes.
+        cache: Folder for decoded pictures; None is memory.
 
     Raises:
         DataError: A picture cannot be read, or a label is unknown.
@@ -133,10 +133,10 @@ def image_classification(
 
 
 def picture_labels(splits: ImageSplits) -> tuple[str, ...]:
-    """Returns the labels of the training pictures: sorted, numbers by their size.
+    """Returns the labels of the training pictures, sorted; numbers are sorted numerically.
 
     Raises:
-        DataError: There is only one.
+        DataError: There is only one label.
     """
     found = set(splits.train.texts)
     if len(found) < 2:
@@ -151,18 +151,18 @@ def picture_labels(splits: ImageSplits) -> tuple[str, ...]:
 
 
 def label_numbers(part: ImageTable, labels: Sequence[str]) -> Int[np.ndarray, " count"]:
-    """Returns the number of the label of each picture.
+    """Returns the index of the label of each picture.
 
     Raises:
-        DataError: A label is not among them; the message names the picture.
+        DataError: A label is unknown; the message names the picture.
     """
     numbers = {label: i for i, label in enumerate(labels)}
     for index, text in enumerate(part.texts):
         if text not in numbers:
             shown = ", ".join(map(repr, labels[:20])) + (", ..." if len(labels) > 20 else "")
             raise DataError(
-                f"{part.where(index)}: the label {text!r} is not among those of training "
-                f"({shown}): mend it, or add such pictures to training"
+                f"{part.where(index)}: the label {text!r} is not among the training labels "
+                f"({shown}): correct it, or add training pictures with it"
             )
     return np.array([numbers[text] for text in part.texts], np.int32)
 
@@ -170,10 +170,10 @@ def label_numbers(part: ImageTable, labels: Sequence[str]) -> Int[np.ndarray, " 
 def open_stores(
     splits: ImageSplits, form: Pictures, cache: Path | None = None
 ) -> dict[int, ImageStore]:
-    """Returns the pictures of each source of the splits, by the identity of the source.
+    """Returns the pictures of each source of the splits, by the ``id`` of the source.
 
     Raises:
-        DataError: A picture that is decoded now cannot be read.
+        DataError: A picture to decode cannot be read.
     """
     stores: dict[int, ImageStore] = {}
     for part in splits.parts:
@@ -193,7 +193,7 @@ def _data(
     batching: ImageBatching,
     change: Augmentation | None = None,
 ) -> Data:
-    """The batches of pictures and their labels, changed at random in training."""
+    """Returns the batches of pictures with labels, augmented in training."""
     store, numbers = stores[id(part.pictures)], label_numbers(part, labels)
     log(f"{part.name}: {plural(len(part), 'picture')}, {plural(len(labels), 'label')}")
     plan: Any = batching.plan(len(part), shuffle=change is not None)
@@ -216,7 +216,7 @@ def _test(
     model: Any,
     step: int,
 ) -> dict[str, Any]:
-    """Prints and returns the scores of validation and test pictures."""
+    """Prints and returns the metrics of validation and test pictures."""
     del step
     graph, params = split(model)
     program = MeshProgram(lambda params, images: nnx.merge(graph, params)(images))
@@ -237,8 +237,8 @@ def image_scores(
     """Returns accuracy, top-5 accuracy and macro-F1 of labeled pictures, 0 to 1.
 
     Args:
-        classify: Function from normalized pictures to a score of each label.
-        store: Of the pictures.
+        classify: Function from normalized pictures to a score per label.
+        store: The preprocessed pictures.
         part: Pictures and their labels.
         labels: Names of classes, in order.
 

@@ -1,4 +1,4 @@
-"""Instruction tuning: conversations, a decoder, and the cross-entropy of the answers alone."""
+"""Instruction tuning: a decoder, and the cross-entropy of the answers in conversations."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -37,16 +37,16 @@ def instruction_tuning(
     *,
     rows: Rows,
 ) -> Task:
-    """Next-token prediction of answers by a decoder, given the messages before them.
+    """Returns the task of predicting answers, given the preceding messages, by a decoder.
 
     Validation measures ``valid_loss``, per token of the answers.
 
     Args:
         train: Conversations for training.
-        valid: Conversations for validation; None is none.
-        config: Of the model.
-        tokenizer: Of the conversations.
-        rows: How conversations are put into rows and batches; they are packed.
+        valid: Conversations for validation, or None.
+        config: Configuration of the model.
+        tokenizer: Tokenizer of the conversations.
+        rows: Packing of conversations into rows and batches.
     """
     plan_of = lambda chosen, shuffle: ChatPlan(
         *chosen,
@@ -78,7 +78,7 @@ def _batches(
 ) -> Callable[[RowBatch], dict[str, Any]]:
     def make(items: RowBatch) -> dict[str, Any]:
         made = chat_rows(store, items, rows.sequence_length, tokenizer.pad)
-        release_pages(store.ids)  # in time all of a long file would stay
+        release_pages(store.ids)  # else all of a long file would stay in memory
         release_pages(store.answers)
         return made
 
@@ -88,14 +88,14 @@ def _batches(
 def log_chats(
     name: str, store: ChatStore, texts: Iterable[str], tokenizer: Tokenizer, began: float
 ) -> None:
-    """A line about the conversations of a file.
+    """Logs a summary line about the conversations of a file.
 
     Args:
         name: The file.
-        store: Its conversations.
-        texts: The contents of their messages.
+        store: The conversations of the file.
+        texts: The contents of the messages.
         tokenizer: The tokenizer of the run.
-        began: When reading it began, by ``time.monotonic``.
+        began: When reading began, by ``time.monotonic``.
     """
     counts = store.counts
     rest = "".join(

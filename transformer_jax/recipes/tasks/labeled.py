@@ -1,4 +1,4 @@
-"""Labeled examples: classes of texts, numbers, tags of words, and answers, by an encoder."""
+"""Labeled examples: classes of texts, numbers, tags of words, and answers."""
 
 import dataclasses
 import functools
@@ -59,7 +59,7 @@ OBJECTIVES: dict[str, Callable[[], Objective]] = {
 
 @dataclasses.dataclass(frozen=True)
 class ExampleSettings:
-    """The task of a fine-tuned encoder."""
+    """The task of a fine-tuned model."""
 
     kind: str
     labels: tuple[str, ...]
@@ -69,7 +69,7 @@ class ExampleSettings:
 
 @dataclasses.dataclass(frozen=True)
 class LabeledSettings:
-    """A fine-tuned encoder."""
+    """The settings of a fine-tuned model."""
 
     model: TransformerConfig
     task: ExampleSettings
@@ -88,23 +88,23 @@ def labeled(
     stride: int = 64,
     batching: Batching = Batching(max_tokens=1024),
 ) -> Task:
-    """An encoder, or a decoder, with the head of a task, on labeled examples.
+    """Returns the task of fine-tuning an encoder or a decoder with a head on labeled examples.
 
-    A decoder reads texts in the template of :func:`.decoder_template`, and learns to classify them
-    or to tell their number.
+    A decoder reads texts in the template of :func:`.decoder_template`, for classification or
+    regression.
 
-    Validation measures ``valid_loss`` and the measures of the task; the best checkpoint is
-    measured on validation and test examples.
+    Validation measures ``valid_loss`` and the metrics of the task; the best checkpoint is evaluated
+    on validation and test examples.
 
     Args:
         data: Examples for training, validation and tests.
-        config: Of the model.
-        tokenizer: Of the examples.
+        config: Configuration of the model.
+        tokenizer: Tokenizer of the examples.
         kind: The task.
-        labels: Names of classes or tags, in order; of answers, whether some are "none".
-        length: Most tokens of an example, special tokens included.
-        stride: Tokens that windows over a long context share.
-        batching: How examples are put into batches.
+        labels: Names of classes or tags, in order; for answers, whether some are "none".
+        length: Maximum length of an example in tokens, including special tokens.
+        stride: Overlap of windows over a long context, in tokens.
+        batching: Batching of examples.
     """
     template = decoder_template(tokenizer) if config.decoder_layers else None
     encode = functools.partial(
@@ -155,7 +155,7 @@ question_answering = functools.partial(labeled, kind="qa", length=384)
 
 
 def _loss_alone(objective: Objective) -> Objective:
-    """Only the loss: the other metrics need predictions."""
+    """Reduces an objective to the loss: the other metrics need predictions."""
 
     def loss(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
         return {"loss": objective(model, batch, key)["loss"]}
@@ -164,7 +164,7 @@ def _loss_alone(objective: Objective) -> Objective:
 
 
 class _LabeledScores:
-    """The measures of a model, whose programs are kept from one evaluation to the next."""
+    """Metrics of a model; compiled programs are reused in later evaluations."""
 
     def __init__(self, tokenizer: Tokenizer, **how: Any):
         self.kind, self.labels = how["kind"], how["labels"]
@@ -184,7 +184,7 @@ def _evaluate(measured: _LabeledScores, part: Labeled, model: Any) -> dict[str, 
 
 
 def _test(measured: _LabeledScores, data: LabeledSplits, model: Any, step: int) -> dict[str, Any]:
-    """Prints and returns the measures on validation and test examples."""
+    """Prints and returns the metrics on validation and test examples."""
     del step
     parts = ({} if data.valid is None else {"valid": data.valid}) | data.tests
     for part in data.tests.values():
@@ -195,12 +195,12 @@ def _test(measured: _LabeledScores, data: LabeledSplits, model: Any, step: int) 
 
 
 def log_texts(part: Labeled, tokenizer: Tokenizer) -> None:
-    """Logs the number of examples that a trained model is scored on, and their unknown tokens."""
+    """Logs the number of evaluation examples of a trained model, and their unknown tokens."""
     log_scored(part.name, plural(len(part), "example"), tokenizer, text=_texts(part))
 
 
 def _texts(part: Labeled) -> list[str]:
-    """The texts of examples, or the words of their sentences."""
+    """Returns the texts of examples, or the words of their sentences."""
     if isinstance(part, Sentences):
         return [*part.texts, *(part.text_pairs or ())]
     if isinstance(part, Tagged):
@@ -210,22 +210,22 @@ def _texts(part: Labeled) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Encoded:
-    """Examples as ids, with what is to be predicted of each, or of each of their tokens."""
+    """Examples as ids, with the target of each example or of each token."""
 
     examples: EncodedExamples
     labels: np.ndarray | None = None  # [count ...]
-    tags: np.ndarray | None = None  # of the tokens of the store, -1 for those without
-    allowed: np.ndarray | None = None  # of these, where answers may be
+    tags: np.ndarray | None = None  # per token of the store; -1 without a tag
+    allowed: np.ndarray | None = None  # per token: whether an answer may be there
 
     @property
     def targets(self) -> np.ndarray:
-        """The labels or the tags."""
+        """Returns the labels or the tags."""
         targets = self.labels if self.tags is None else self.tags
         assert targets is not None
         return targets
 
     def batches(self, pad: int) -> Callable[[BatchPlan], dict[str, Any]]:
-        """From the items of a batch to its arrays; empty rows have no labels."""
+        """Returns a function from the items of a batch to its arrays; padding has no labels."""
         return functools.partial(self._batch, pad)
 
     def _batch(self, pad: int, items: BatchPlan) -> dict[str, np.ndarray]:
@@ -259,7 +259,7 @@ def _encode(
     stride: int,
     template: SpecialTokensTemplate | None,
 ) -> _Encoded:
-    """Examples and their labels as numbers, and a line about them."""
+    """Returns examples and labels as numbers, and a summary line."""
     numbers = {name: i for i, name in enumerate(labels)}
     if isinstance(part, Sentences):
         examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, length, template)

@@ -1,4 +1,4 @@
-"""Language modeling: documents, a decoder, and the cross-entropy of every next token."""
+"""Language modeling: a decoder, and the cross-entropy of every next token in documents."""
 
 import dataclasses
 import math
@@ -36,26 +36,26 @@ __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelSettings(Configuration, group=""):
-    """A decoder, and the token before the first token of a text."""
+    """The settings of a decoder, and the first token of texts."""
 
     model: TransformerConfig
-    first: Literal["bos", "eos", "newline"]  # what every text begins with
+    first: Literal["bos", "eos", "newline"]  # first token of every text
 
     recipe: ClassVar[str] = "language_model"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows(Configuration, group="training"):
-    """Rows of equal length that the tokens of documents are put into."""
+    """Rows of equal length for the tokens of documents."""
 
-    batch_size: Count = 32  # of a batch, over all devices
-    sequence_length: Count = 256  # tokens of a row
-    # Documents apart, or one stream cut anywhere.
+    batch_size: Count = 32  # rows per batch, over all devices
+    sequence_length: Count = 256  # tokens per row
+    # Rows of separate documents, or of one continuous stream.
     layout: Literal["packed", "contiguous"] = "packed"
-    seed: Amount = 1  # of the order
+    seed: Amount = 1  # seed of the order
 
     def plan(self, store: TextStore, *, shuffle: bool = True) -> ContiguousPlan | PackingPlan:
-        """Batches of the documents of ``store``."""
+        """Returns the plan of batches of the documents of ``store``."""
         how = {"length": self.sequence_length, "rows": self.batch_size, "seed": self.seed}
         if self.layout == "contiguous":
             return ContiguousPlan(len(store.ids), **how, shuffle=shuffle)
@@ -71,17 +71,17 @@ def language_model(
     ends: bool = True,
     cache: TokenCache = TokenCache(),
 ) -> Task:
-    """Next-token prediction by a decoder.
+    """Returns the task of next-token prediction by a decoder.
 
     Validation measures ``valid_loss`` and ``valid_bits_per_character``.
 
     Args:
-        data: Documents for training, validation and tests; a list of texts is for training alone.
-        config: Of the model.
-        tokenizer: Of the documents.
-        rows: How tokens are put into rows and batches.
+        data: Documents for training, validation and tests; a list of texts is for training only.
+        config: Configuration of the model.
+        tokenizer: Tokenizer of the documents.
+        rows: Division of tokens into rows and batches.
         ends: Whether every document ends with the end token.
-        cache: Where token ids are kept.
+        cache: Folder for token ids.
     """
     splits = data if isinstance(data, TextSplits) else TextSplits(as_documents(data), None, {})
     store = build_text_store(splits.train, tokenizer, cache, ends=ends)
@@ -109,7 +109,7 @@ def language_model(
 
 
 def _first(rows: Rows, ends: bool) -> Literal["bos", "eos", "newline"]:
-    """The token before the first one of a text, as it was in training."""
+    """Returns the id of the first token of texts."""
     if rows.layout == "packed":
         return "bos"
     return "eos" if ends else "newline"
@@ -120,14 +120,14 @@ def _batches(
 ) -> Callable[[RowBatch], dict[str, Any]]:
     def make(items: RowBatch) -> dict[str, Any]:
         made = make_rows(store, items, rows.sequence_length, tokenizer.bos, tokenizer.pad)
-        release_pages(store.ids)  # in time all of a long text would stay
+        release_pages(store.ids)  # else all of a long text would stay in memory
         return made
 
     return make
 
 
 def _with_bits(bits_per_nat: float) -> Objective:
-    """The objective, and bits per character: so many for each nat per token."""
+    """Returns the objective with bits per character, by the ratio to nats per token."""
     objective = objectives.language_model()
 
     def with_bits(model: Scorer, batch: dict[str, Any], key: Any = None) -> Sums:
@@ -139,7 +139,7 @@ def _with_bits(bits_per_nat: float) -> Objective:
 
 
 def as_documents(texts: Sequence[str]) -> DocumentStream:
-    """Texts as documents."""
+    """Returns texts as documents."""
     import hashlib
 
     digest = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
@@ -150,7 +150,7 @@ def as_documents(texts: Sequence[str]) -> DocumentStream:
 def build_text_store(
     texts: DocumentStream, tokenizer: Tokenizer, cache: TokenCache, *, ends: bool = True
 ) -> TextStore:
-    """The tokens of documents, and a line about them."""
+    """Tokenizes documents; returns the tokens and a summary line."""
     began = time.monotonic()
     store = build_tokens(texts, tokenizer, **cache._asdict(), ends=ends)
     counts = dict(store.counts)

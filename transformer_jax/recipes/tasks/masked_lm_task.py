@@ -1,4 +1,4 @@
-"""Masked-language modeling: pre-training an encoder, with a second objective on sentence pairs."""
+"""Masked-language modeling: pre-training of an encoder, with an objective on sentence pairs."""
 
 import dataclasses
 import time
@@ -32,14 +32,14 @@ __all__ = ["build_sentence_store", "masked_lm", "pretraining_plan"]
 
 @dataclasses.dataclass(frozen=True)
 class SentenceObjectiveSettings:
-    """The sentence-pair objective of pre-training, which has a head."""
+    """The sentence-pair objective, which has a head."""
 
     sentence_objective: str
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLMSettings:
-    """A pre-trained encoder."""
+    """The settings of a pre-trained encoder."""
 
     model: TransformerConfig
     masking: SentenceObjectiveSettings
@@ -58,18 +58,18 @@ def masked_lm(
     length: int = 128,
     cache: TokenCache = TokenCache(),
 ) -> Task:
-    """Pre-training of an encoder as BERT: masked tokens, and sentence pairs (Devlin et al. 2019).
+    """Returns the task of BERT: masked tokens, and sentence pairs (Devlin et al. 2019).
 
-    Validation measures losses and accuracies of both, on masks that stay the same.
+    Validation measures losses and accuracies of both, with fixed masks.
 
     Args:
-        data: Documents for training, validation and tests; a list of texts is for training alone.
-        config: Of the model.
-        tokenizer: Of the documents, with a mask token.
-        masking: What is masked, and the sentence-pair objective.
-        batching: How texts are put into batches.
-        length: Most tokens of a text, special tokens included.
-        cache: Where token ids are kept.
+        data: Documents for training, validation and tests; a list of texts is for training only.
+        config: Configuration of the model.
+        tokenizer: Tokenizer of the documents, with a mask token.
+        masking: Settings of masking, and the sentence-pair objective.
+        batching: Batching of texts.
+        length: Maximum length of a text in tokens, including special tokens.
+        cache: Folder for token ids.
     """
     splits = data if isinstance(data, TextSplits) else TextSplits(as_documents(data), None, {})
     plan_of = lambda store, shuffle: pretraining_plan(
@@ -104,7 +104,7 @@ def _batches(
 ) -> Callable[[PairBatch], dict[str, Any]]:
     def make(items: PairBatch) -> dict[str, Any]:
         made = plan.make(items)
-        release_pages(store.ids)  # in time all of a long text would stay
+        release_pages(store.ids)  # else all of a long text would stay in memory
         return made
 
     return make
@@ -119,7 +119,7 @@ def pretraining_plan(
     length: int,
     shuffle: bool,
 ) -> BertPretrainingPlan:
-    """Texts made of the sentences of ``store``, masked; without ``shuffle`` each once, in order."""
+    """Returns the plan of masked texts from the sentences of ``store``."""
     return BertPretrainingPlan(
         store,
         MLMMasking.of(
@@ -140,7 +140,7 @@ def pretraining_plan(
 def build_sentence_store(
     texts: DocumentStream, tokenizer: Tokenizer, cache: TokenCache, *, blanks: bool = False
 ) -> SentenceStore:
-    """The sentences of documents as ids, and a line about them."""
+    """Tokenizes the sentences of documents; returns the ids and a summary line."""
     began = time.monotonic()
     store = build_sentences(texts, tokenizer, blanks=blanks, **cache._asdict())
     counts = dict(store.counts)

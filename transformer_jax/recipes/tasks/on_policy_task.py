@@ -1,4 +1,4 @@
-"""A policy that learns from its own samples by PPO or GRPO, as a task."""
+"""The task of a policy that learns from its own samples with PPO or GRPO."""
 
 import dataclasses
 import functools
@@ -35,23 +35,23 @@ __all__ = ["Learning", "PromptRows", "from_samples", "reward_prompts"]
 class PromptRows:
     """The conversion of prompts to rows of batches, all of one shape."""
 
-    first: int  # the start token of texts; conversations begin as their template has it
-    batch_size: int = 8  # prompts of a batch, over all devices
-    max_length: int = 64  # most tokens of a prompt; a longer one loses its beginning
-    seed: int = 1  # of the order
+    first: int  # the start token of texts; conversations start as in their template
+    batch_size: int = 8  # prompts per batch, over all devices
+    max_length: int = 64  # maximum tokens of a prompt; longer ones lose their start
+    seed: int = 1  # seed of the order
     chats: ChatEncoder | None = None  # encodes conversations, if prompts are
 
     def data(
         self, prompts: Preferences, tokenizer: Tokenizer, *, shuffle: bool = True, number: int = 0
     ) -> Data:
-        """The batches of prompts, padded on the left.
+        """Returns the batches of prompts, padded on the left.
 
         Args:
-            prompts: Their completions are not used.
-            tokenizer: Of the model.
-            shuffle: Whether each epoch has an order of its own; without it, rows that fill the last
-                batch up are not ``counted``.
-            number: Of the first prompt; the others follow.
+            prompts: The prompts; completions are not used.
+            tokenizer: Tokenizer of the model.
+            shuffle: Whether to shuffle in each epoch; if not, padding rows of the last batch are
+                not ``counted``.
+            number: Number of the first prompt.
 
         Raises:
             ConfigError: The prompts are conversations, and ``chats`` is None.
@@ -74,7 +74,7 @@ class PromptRows:
         return Data(plan, made, fingerprint(plan.fingerprint, list(arrays.values())))
 
     def _ids(self, prompts: Preferences, tokenizer: Tokenizer) -> list[list[int]]:
-        """The ids of prompts, and a line about them if some are too long."""
+        """Returns the ids of prompts; logs a note if some are truncated."""
         if self.chats is not None and prompts.conversational:
             first, whole = [], [_asked(prompts, i, self.chats) for i in range(len(prompts))]
         else:
@@ -90,7 +90,7 @@ class PromptRows:
 
 
 def _asked(prompts: Preferences, i: int, chats: ChatEncoder) -> list[int]:
-    """The ids that an answer to conversation ``i`` follows."""
+    """Returns the ids of the prompt for an answer to conversation ``i``."""
     messages: Any = prompts.prompts[i]
     try:
         return chats.prompt(messages)
@@ -99,19 +99,19 @@ def _asked(prompts: Preferences, i: int, chats: ChatEncoder) -> list[int]:
 
 
 def reward_prompts(data: PreferenceSplits) -> list[str]:
-    """Returns the prompts of a text reward, by their numbers in :func:`from_samples`."""
+    """Returns the prompts as texts for a reward, numbered as in :func:`from_samples`."""
     parts = [data.train] if data.valid is None else [data.train, data.valid]
     return [prompt_text(prompt) for part in parts for prompt in part.prompts]
 
 
 class Learning(NamedTuple):
-    """Settings of a policy's learning.
+    """Settings of policy optimization.
 
     Attributes:
-        how: The method and its numbers.
-        control: Of the weight of the KL penalty.
-        updates: Optimizer updates on the samples of a step.
-        reward: Rewards samples.
+        how: The method and its settings.
+        control: Controller of the KL weight.
+        updates: Optimizer updates per step of samples.
+        reward: The reward of samples.
         reward_model: The frozen model that ``reward`` uses, if it does.
     """
 
@@ -131,24 +131,24 @@ def from_samples(
     *,
     partition: Partition | None = None,
 ) -> Task:
-    """A policy that learns from rewards of its own samples.
+    """Returns the task of a policy that learns from rewards of its own samples.
 
-    Validation samples from held-out prompts and measures ``valid_reward`` and ``valid_kl``; the
-    loss is the negative reward. Completions end with EOS, answers to conversations also with the
-    token that ends an answer in their template. The run has to start from a trained model: give the
-    task its ``initial``, and the trainer an optimizer of
+    Validation samples completions of held-out prompts and measures ``valid_reward`` and
+    ``valid_kl``; the loss is the negative reward. Completions end with EOS; answers to
+    conversations also with the token that ends an answer in their template. The run must start from
+    a trained model: set the task's ``initial``, and give the trainer an optimizer of
     :func:`transformer_jax.training.on_policy.adaptive_kl`.
 
     Args:
         data: Prompts for training and validation.
         config: Of the model.
         tokenizer: Of the model.
-        rows: How prompts become batches.
+        rows: Batching of prompts.
         learning: The method and the reward.
-        partition: What is trained; None is everything.
+        partition: The trained parameters; None is all.
 
     Raises:
-        ConfigError: Prompts are conversations, and ``rows`` has no encoder of them.
+        ConfigError: Prompts are conversations, but ``rows`` has no encoder for them.
         DataError: The chat template refuses a conversation.
     """
     how = learning.how

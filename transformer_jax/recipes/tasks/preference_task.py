@@ -1,4 +1,4 @@
-"""Preferences: a decoder trained on pairs or labels of completions, or a model of their reward."""
+"""Preferences: a decoder trained on pairs or labels of completions, or a reward model."""
 
 import dataclasses
 import itertools
@@ -66,13 +66,13 @@ class CompletionRows(Configuration, group="align"):
     """The conversion of prompts with completions to rows of batches."""
 
     first: int  # the start token
-    max_length: int = 512  # most tokens of a prompt with its completion
+    max_length: int = 512  # maximum tokens of a prompt with its completion
     batching: Batching = Batching(max_tokens=4096)
     answers: EncodeAnswers | None = None  # encodes conversations, if prompts are
     truncation: Truncation = "pair"  # see encode_preferences
 
     def data(self, store: CompletionStore, pad: int, *, shuffle: bool = True) -> Data:
-        """The batches of some examples."""
+        """Returns the batches of examples."""
         plan = self.batching.plan(store.lengths, shuffle=shuffle)
         arrays = [store.store.ids, store.starts]
         arrays += [] if store.labels is None else [store.labels]
@@ -92,7 +92,7 @@ class EncodedCompletions:
         return {"train": self.train} | ({} if self.valid is None else {"valid": self.valid})
 
     def with_reference(self, found: Mapping[str, Float[np.ndarray, "n 2"]]) -> "EncodedCompletions":
-        """The examples with the log-probabilities of the reference, by name of the part."""
+        """Returns the examples with the log-probabilities of the reference, by name of the part."""
         changed = {
             name: dataclasses.replace(store, reference=found[name])
             for name, store in self.parts().items()
@@ -103,10 +103,10 @@ class EncodedCompletions:
 def encode_splits(
     data: PreferenceSplits, tokenizer: Tokenizer, rows: CompletionRows
 ) -> EncodedCompletions:
-    """The ids of preferences, and a line about each part.
+    """Encodes preferences as ids; logs a summary line per part.
 
     Args:
-        data: For training and validation.
+        data: Preferences for training and validation.
         tokenizer: Of the model.
         rows: Start token and lengths.
     """
@@ -117,7 +117,7 @@ def encode_splits(
         )
         what = "pair" if part.kind == "pairs" else "completion"
         cut = f", {plural(store.truncated, 'row')} truncated" if store.truncated else ""
-        equal = f", {store.skipped:,} skipped: their two rows are equal" if store.skipped else ""
+        equal = f", {store.skipped:,} skipped: both rows are equal" if store.skipped else ""
         mean = plural(round(store.lengths.mean()), "token")
         texts = itertools.chain(map(prompt_text, part.prompts), *part.completions)
         unknown = describe_unknown(part.name, Side("", store.store.ids, texts, tokenizer))
@@ -125,7 +125,7 @@ def encode_splits(
         return store
 
     train = encode(data.train)
-    if data.valid is data.train:  # a file that is evaluated
+    if data.valid is data.train:  # a file to evaluate
         return EncodedCompletions(train, train)
     return EncodedCompletions(train, None if data.valid is None else encode(data.valid))
 
@@ -140,21 +140,21 @@ def preference(
     partition: Partition | None = None,
     **how: float,
 ) -> Task:
-    """A policy trained on preferences by DPO, IPO, KTO or SimPO.
+    """Returns the task of training a policy on preferences with DPO, IPO, KTO or SimPO.
 
-    Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_reward_margin``. The run has
-    to start from a trained model: give the task its ``initial``.
+    Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_reward_margin``. The run must
+        start from a trained model: set the task's ``initial``.
 
     Args:
         encoded: Examples, with the log-probabilities of the reference
-            (:func:`reference_log_probs`); without them the reference is a frozen copy of what is
-            trained.
+            (:func:`reference_log_probs`); without them, the reference is a frozen copy of the
+            initial model.
         config: Of the model.
         tokenizer: Of the model.
-        rows: How examples become batches.
+        rows: Batching of examples.
         method: The loss.
-        partition: What is trained; None is everything.
-        how: Numbers of :func:`transformer_jax.training.preference_objectives.preference`.
+        partition: The trained parameters; None is all.
+        how: Settings of :func:`transformer_jax.training.preference_objectives.preference`.
     """
     trained = EVERYTHING if partition is None else partition
     if method != "simpo" and encoded.train.reference is None:
@@ -171,7 +171,7 @@ def preference(
 
 
 def reward_config(config: TransformerConfig) -> TransformerConfig:
-    """The configuration of a reward model: without an output table, which it does not have."""
+    """Returns the configuration of a reward model, without an output table."""
     head = dataclasses.replace(config.head, tie_word_embeddings=True, bias=False)
     return dataclasses.replace(config, head=head)
 
@@ -184,17 +184,17 @@ def reward_model(
     *,
     partition: Partition | None = None,
 ) -> Task:
-    """A decoder with one output, the reward of a text, trained on pairs.
+    """Returns the task of training a reward model, a decoder with a scalar output, on pairs.
 
     Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_calibration_error``; a run
     ends with the reliability table of its best checkpoint.
 
     Args:
         encoded: Pairs.
-        config: Of the decoder, see :func:`reward_config`.
+        config: Configuration of the decoder, see :func:`reward_config`.
         tokenizer: Of the model.
-        rows: How examples become batches.
-        partition: What is trained; None is everything.
+        rows: Batching of examples.
+        partition: The trained parameters; None is all.
     """
     task = _task(
         encoded,
@@ -249,16 +249,16 @@ def reference_log_probs(
     *,
     name: Literal["train", "valid"] = "train",
 ) -> Float[np.ndarray, "n 2"]:
-    """``log π_ref`` of every completion, computed once; progress is shown.
+    """Returns ``log π_ref`` of every completion; shows progress.
 
     Args:
-        make_model: Makes the reference.
+        make_model: Creates the model of the reference.
         params: Its parameters, in host memory.
         store: The examples.
-        rows: How they become batches.
+        rows: Batching of the examples.
         pad: Padding id.
         mesh: The devices.
-        name: Of the part, for progress.
+        name: Name of the part, for progress.
     """
     declared = parameters(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
     model = with_attention_kernels(
@@ -286,7 +286,7 @@ def reference_log_probs(
 
 
 class Calibration:
-    """Accuracy and calibration of a reward model on pairs; its programs are kept.
+    """Accuracy and calibration of a reward model on pairs; compiled programs are reused.
 
     The model predicts that one of two completions is preferred, with probability
     ``σ(|r_a − r_b|)``.
@@ -299,7 +299,7 @@ class Calibration:
         self._program: Any = None
 
     def margins(self, model: Any) -> np.ndarray:
-        """Returns the reward of the chosen completion minus the rejected one's, for each pair."""
+        """Returns the reward of the chosen minus the rejected completion, for each pair."""
         from flax import nnx
 
         graph, params = split(model)
@@ -314,17 +314,17 @@ class Calibration:
         return np.concatenate(found)
 
     def table(self, model: Any) -> Reliability:
-        """The reliability table of a model."""
+        """Returns the reliability table of a model."""
         margins = jnp.asarray(self.margins(model))
         return reliability(jax.nn.sigmoid(jnp.abs(margins)), margins > 0)
 
     def evaluate(self, model: Any) -> dict[str, float]:
-        """``valid_calibration_error``."""
+        """Returns ``valid_calibration_error``."""
         error = expected_calibration_error(self.table(model))
         return {"valid_calibration_error": float(error)}
 
     def test(self, model: Any, step: int) -> dict[str, Any]:
-        """Prints the reliability table of a model, and returns what it says."""
+        """Prints the reliability table of a model, and returns its values."""
         del step
         table = self.table(model)
         accuracy = float((table.accuracy * table.counts).sum() / max(float(table.counts.sum()), 1))
@@ -337,7 +337,7 @@ class Calibration:
 
 
 def reliability_table(table: Reliability) -> str:
-    """A line for each bin that holds predictions.
+    """Formats a table with a line per bin with predictions.
 
     Example:
         >>> print(reliability_table(reliability(jnp.array([0.75, 0.95]), jnp.array([True, True]))))

@@ -22,13 +22,13 @@ __all__ = ["PythonReward", "load_reward", "model_reward"]
 
 RewardFunction = Callable[[str, str], float]
 
-_LARGEST = float(np.finfo(np.float32).max)  # training computes with float32
+_LARGEST = float(np.finfo(np.float32).max)  # training uses float32
 
 
 def load_reward(path: str, flag: str = "--reward.file") -> RewardFunction:
-    """The function ``reward(prompt, completion) -> float`` of a Python file.
+    """Loads the function ``reward(prompt, completion) -> float`` of a Python file.
 
-    The file is run: use files that you trust.
+    The file is executed: use files that you trust.
 
     Args:
         path: The file.
@@ -37,11 +37,11 @@ def load_reward(path: str, flag: str = "--reward.file") -> RewardFunction:
     Raises:
         ConfigError: The file is missing, cannot be run, or has no such function.
     """
-    if not os.path.isfile(path):  # False, too, of names that no file can have
+    if not os.path.isfile(path):  # also False for impossible file names
         raise ConfigError(f"{flag} {path}: there is no such file")
     spec = importlib.util.spec_from_file_location("reward_file", path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{flag} {path}: a Python file is wanted, whose name ends in .py")
+        raise ConfigError(f"{flag} {path}: must be a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -59,14 +59,14 @@ def _said(error: BaseException) -> str:
 
 
 class PythonReward:
-    """Rewards samples by a Python function of texts, called from the compiled step.
+    """A reward by a Python function of texts, called from the compiled step.
 
-    Each device hands over the tokens of its own rows. The function has to give equal rewards to
-    equal texts: a run that resumes asks again.
+    Each device passes the tokens of its own rows. The function must return equal rewards for equal
+    texts, since a resumed run calls it again.
 
     Attributes:
-        failure: What the function did wrong, in one line; None while it works. Whoever runs the
-            step raises it in place of JAX's error.
+        failure: The error of the function, in one line; None while it works. The caller of the step
+            raises it instead of JAX's error.
     """
 
     def __init__(
@@ -77,27 +77,26 @@ class PythonReward:
         prompts: Sequence[str] | None = None,
         clean: Callable[[str], str] = str,
     ):
-        """Takes a function with all that it needs.
+        """Stores the function and its inputs.
 
         Args:
             function: The reward of a prompt with its completion.
-            tokenizer: Of the samples; None where only :meth:`value` is used.
-            name: Of the function's file, for messages.
-            prompts: What the function is given as the prompt, by its number, as
-                :func:`.on_policy_task.reward_prompts` has them; None is the text of the tokens
-                before the completion.
-            clean: What the function is given of the text of a completion.
+            tokenizer: Tokenizer of the samples; None if only :meth:`value` is used.
+            name: Name of the function's file, for messages.
+            prompts: Prompts for the function, by number, from
+                :func:`.on_policy_task.reward_prompts`; None decodes the tokens before the
+                completion.
+            clean: Preprocessing of the text of a completion.
         """
         self.function, self.tokenizer, self.name = function, tokenizer, name
         self.prompts, self._clean = prompts, clean
         self.failure: str | None = None
 
     def value(self, prompt: str, completion: str) -> float:
-        """The reward of a completion.
+        """Returns the reward of a completion.
 
         Raises:
-            DataError: The function raises, or returns anything but a number that is finite in
-                float32.
+            DataError: The function raises, or does not return a number that is finite in float32.
         """
         shown = f"{self.name}: reward({prompt[:40]!r}, {completion[:40]!r})"
         try:
@@ -107,17 +106,17 @@ class PythonReward:
             raise DataError(self.failure) from None
         try:
             number = float(found)
-        except OverflowError:  # its digits may be too many to print
+        except OverflowError:  # may have too many digits to print
             number, found = math.inf, "an integer that is too large"
         except (TypeError, ValueError):
             number = math.nan
-        if not abs(number) <= _LARGEST:  # NaN, too
-            self.failure = f"{shown} returned {str(found)[:40]}: a finite number is wanted"
+        if not abs(number) <= _LARGEST:  # also for NaN
+            self.failure = f"{shown} returned {str(found)[:40]}: a finite number is needed"
             raise DataError(self.failure)
         return number
 
     def __call__(self, model: Policies, samples: Samples) -> Float[Array, " B"]:
-        """The rewards of samples."""
+        """Returns the rewards of samples."""
         del model
         call: Any = lambda *rows: jax.pure_callback(
             self._rewards, jax.ShapeDtypeStruct(rows[0].shape[:1], jnp.float32), *rows

@@ -16,7 +16,7 @@ from transformer_jax.inference.encoding.task_runner import TaskRunner
 
 __all__ = ["MEASURES", "aligned", "measure", "table", "write_scores"]
 
-# The first is what a task is known by.
+# The first is the main metric of a task.
 MEASURES: Mapping[str, tuple[str, ...]] = {
     "classify": ("accuracy", "f1", "macro_f1", "matthews"),
     "pair": ("accuracy", "f1", "macro_f1", "matthews"),
@@ -29,18 +29,18 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
 def measure(
     predictor: TaskRunner, kind: str, labels: Sequence[str], part: Labeled
 ) -> dict[str, float]:
-    """The measures of a task on labeled examples, from 0 to 1.
+    """Returns the metrics of a task on labeled examples, from 0 to 1.
 
-    F1 is of the second of two classes (GLUE's "1"), otherwise the mean over classes.
+    F1 is for the second of two classes (GLUE's "1"), or else the mean over classes.
 
     Args:
-        predictor: Of the trained model.
+        predictor: Predictor of the trained model.
         kind: The task.
         labels: Names of classes, in order.
         part: Examples.
 
     Raises:
-        DataError: A label that the run was not trained on.
+        DataError: The run was not trained on a label.
     """
     if isinstance(part, Questions):
         found = predictor.answers(part.questions, part.contexts)
@@ -66,8 +66,7 @@ def _numbers(given: list[str], labels: Sequence[str], name: str) -> np.ndarray:
     for label in given:
         if label not in numbers:
             raise DataError(
-                f"{name}: the label {label!r} is not among those that the run was trained on: "
-                f"{', '.join(labels)}"
+                f"{name}: the label {label!r} is not among the training labels: {', '.join(labels)}"
             )
     return np.array([numbers[label] for label in given])
 
@@ -85,7 +84,7 @@ def _classes(
 
 
 def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each part, a column for each measure.
+    """Formats a table with a row per part and a column per metric.
 
     Example:
         >>> print(table({"valid": {"accuracy": 0.5, "f1": 0.25}}))
@@ -99,7 +98,7 @@ def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Lines of cells under each other, the first column to the left and the others to the right.
+    """Formats a table, with the first column aligned left and the remaining ones right.
 
     Example:
         >>> print(aligned([["a", "figure"], ["longer", "1"]]))
@@ -112,14 +111,14 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_scores(path: str | None, scores: Mapping[str, Any]) -> None:
-    """Writes results as JSON, if there is a file to write them to.
+    """Writes results as JSON, if a file is given.
 
     Args:
         path: The file of ``--output``; None writes nothing.
         scores: The results.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     if path is None:
         return

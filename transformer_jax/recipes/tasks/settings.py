@@ -1,4 +1,4 @@
-"""Settings that several tasks of the library share."""
+"""Settings shared by several tasks."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,55 +18,55 @@ __all__ = [
 ]
 
 
-RECURRENT = "recurrent_"  # before the name of the recipe of a Transformer
+RECURRENT = "recurrent_"  # prefix of recipe names
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageTask(Configuration, group="task"):
     """The task of labeled pictures."""
 
-    kind: Literal["classify"] = "classify"  # what labels are of
-    labels: tuple[str, ...] = ()  # their names, in order; filled in from the training pictures
+    kind: Literal["classify"] = "classify"  # kind of labels
+    labels: tuple[str, ...] = ()  # names of the labels, in order; read from the training pictures
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig(Configuration, group="evaluation"):
     """Settings of translations in validation and at the end of training."""
 
-    # Validation sentences, of each direction, translated greedily while training; 0 is none.
+    # Number of validation sentences per direction to translate greedily during training; 0 is none.
     sentences: Amount = 200
-    shown: Amount = 3  # of these, how many are shown with their references at each evaluation
-    num_beams: Count = 4  # for the test sets in the end; 1 is greedy search
-    # Exponent of the length penalty of beams, here and wherever the run is used; 0 prefers short
-    # translations.
+    shown: Amount = 3  # number of them to print with references at each evaluation
+    num_beams: Count = 4  # for the test sets at the end; 1 is greedy search
+    # Exponent of the length penalty of beams, also the default when the run is used; 0 prefers
+    # short translations.
     length_penalty: NotNegative = 0.6
-    # A translation has at most max_len_a * source tokens + max_len_b tokens, here and wherever the
-    # run is used; None follows from the training pairs.
+    # A translation has at most max_len_a * source tokens + max_len_b tokens, also when the run is
+    # used; None is derived from the training pairs.
     max_len_a: NotNegative | None = None
-    max_len_b: Count | None = None  # ... plus this many tokens
-    # How sacreBLEU splits words, and error rates of scripts without blanks: 13a, intl, zh, char,
-    # ja-mecab, ko-mecab (packages: sacrebleu[ja], sacrebleu[ko]), flores101, flores200, spm,
-    # spBLEU-1K (they download a model once) or none. None follows from the script of the targets.
+    max_len_b: Count | None = None  # ... plus this number of tokens
+    # Word splitting of sacreBLEU, and of error rates for scripts without blanks: 13a, intl, zh,
+    # char, ja-mecab, ko-mecab (packages: sacrebleu[ja], sacrebleu[ko]), flores101, flores200, spm,
+    # spBLEU-1K (which download a model once) or none. None is chosen by the script of the targets.
     tokenize: Tokenize | None = None
 
     @property
     def limit(self) -> LengthLimit:
-        """The most tokens of a text."""
+        """Returns the maximum length of a text."""
         return LengthLimit().changed(self.max_len_a, self.max_len_b)
 
     def search(self, num_beams: int) -> GenerationConfig:
-        """The search for texts."""
+        """Returns the settings of beam search."""
         penalty = self.length_penalty
         return TRANSLATION.changed(
             num_beams=num_beams, length_penalty=penalty, **self.limit._asdict()
         )
 
     def completed(self, limit: LengthLimit, targets: Sequence[str] | None) -> "EvaluationConfig":
-        """The same with what follows from the training data where nothing is given.
+        """Returns the settings with None replaced by values derived from the training data.
 
         Args:
-            limit: The limit that follows from the lengths of the data.
-            targets: Training targets, whose script tells the words; None leaves that to the
+            limit: The limit by the lengths of the data.
+            targets: Training targets, whose script determines word splitting; None leaves it to the
                 references of each direction.
 
         Example:
@@ -83,25 +83,25 @@ class EvaluationConfig(Configuration, group="evaluation"):
 class SummaryEvaluation(Configuration, group="evaluation"):
     """Settings of summaries in validation and at the end of training."""
 
-    texts: Amount = 100  # validation texts summarized greedily while training; 0 is none
-    shown: Amount = 1  # of these, how many are shown with their references at each evaluation
-    num_beams: Count = 4  # for the test texts in the end; 1 is greedy search
-    # Most tokens of a summary, here and wherever the run is used; None follows from the training
-    # summaries.
+    texts: Amount = 100  # validation texts to summarize greedily during training; 0 is none
+    shown: Amount = 1  # number of them to print with references at each evaluation
+    num_beams: Count = 4  # for the test texts at the end; 1 is greedy search
+    # Maximum length of a summary in tokens, also when the run is used; None is derived from the
+    # training summaries.
     max_length: Count | None = None
-    # How ROUGE splits words: latin, as rouge-score does, or as sacreBLEU does with 13a, intl, zh,
-    # char, ja-mecab ... None follows from the script of the summaries.
+    # Word splitting of ROUGE: latin, as in rouge-score, or 13a, intl, zh, char, ja-mecab ..., as in
+    # sacreBLEU. None is chosen by the script of the summaries.
     tokenize: Literal["latin"] | Tokenize | None = None
-    lead: Count = 1  # sentences of the baseline that takes the first ones
-    oracle: Count = 3  # most sentences of the extractive oracle
+    lead: Count = 1  # number of leading sentences in the lead baseline
+    oracle: Count = 3  # maximum number of sentences of the extractive oracle
 
     @property
     def limit(self) -> LengthLimit:
-        """The most tokens of a summary."""
+        """Returns the maximum length of a summary."""
         return LengthLimit() if self.max_length is None else LengthLimit(0.0, self.max_length)
 
     def search(self, num_beams: int) -> GenerationConfig:
-        """The search for summaries."""
+        """Returns the settings of beam search."""
         return TRANSLATION.changed(num_beams=num_beams, **self.limit._asdict())
 
 
@@ -109,18 +109,19 @@ class SummaryEvaluation(Configuration, group="evaluation"):
 class CaptionEvaluation(Configuration, group="evaluation"):
     """Settings of captions in validation and at the end of training."""
 
-    captions: Amount = 200  # validation pictures described greedily while training; 0 is none
-    shown: Amount = 3  # of these, how many are shown with a reference at each evaluation
-    num_beams: Count = 4  # for the test sets in the end; 1 is greedy search
-    # Exponent of the length penalty of beams, here and wherever the run is used.
+    captions: Amount = 200  # validation pictures to describe greedily during training; 0 is none
+    shown: Amount = 3  # number of them to print with a reference at each evaluation
+    num_beams: Count = 4  # for the test sets at the end; 1 is greedy search
+    # Exponent of the length penalty of beams, also the default when the run is used.
     length_penalty: NotNegative = 0.6
-    # Most tokens of a caption, here and wherever the run is used; None is that of training.
+    # Maximum length of a caption in tokens, also when the run is used; None is the limit of
+    # training.
     max_length: Count | None = None
-    # How sacreBLEU splits words; see the setting of translators. None follows from the script.
+    # Word splitting of sacreBLEU, see the setting of translators. None is chosen by the script.
     tokenize: Tokenize | None = None
 
     def search(self, num_beams: int) -> GenerationConfig:
-        """The search for captions."""
+        """Returns the settings of beam search."""
         return TRANSLATION.changed(
             num_beams=num_beams,
             length_penalty=self.length_penalty,
@@ -131,6 +132,6 @@ class CaptionEvaluation(Configuration, group="evaluation"):
 
 @dataclasses.dataclass(frozen=True)
 class LengthSettings:
-    """Longest sequence of training, beyond which learned positions are untrained."""
+    """The longest sequence in training, beyond which learned positions are untrained."""
 
     sequence_length: int

@@ -1,4 +1,4 @@
-"""Speech recognition: recordings with texts, an encoder-decoder of features, and error rates."""
+"""Speech recognition: an encoder-decoder of features, and error rates."""
 
 import dataclasses
 import functools
@@ -55,7 +55,7 @@ METRICS = (
 
 @dataclasses.dataclass(frozen=True)
 class SpeechDataSettings:
-    """Settings of reading recordings, and of computing and normalizing their features."""
+    """Settings for reading recordings, and for computing and normalizing features."""
 
     read: SpeechReadOptions = SpeechReadOptions()
     audio: AudioConfig = AudioConfig()
@@ -64,7 +64,7 @@ class SpeechDataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class SpeechSettings:
-    """A speech recognizer."""
+    """The settings of a speech recognizer."""
 
     model: ModelConfig
     data: SpeechDataSettings
@@ -72,7 +72,7 @@ class SpeechSettings:
 
     @property
     def recipe(self) -> str:
-        """The recipe that uses such a run."""
+        """Returns the name of the recipe for such a run."""
         return f"{RECURRENT * isinstance(self.model, RecurrentConfig)}speech"
 
 
@@ -87,30 +87,30 @@ def speech_recognition(
     evaluation: EvaluationConfig = EvaluationConfig(),
     cache: Path | None = None,
 ) -> Task:
-    """Texts of recordings by an encoder-decoder of features.
+    """Returns the task of transcribing recordings with an encoder-decoder of features.
 
-    Validation measures ``valid_loss`` without label smoothing, and of greedy transcripts ``wer``
-    and ``cer`` in percent and ``sacrebleu``; the best checkpoint is tested by beam search.
+    Validation measures ``valid_loss`` without label smoothing, and ``wer`` and ``cer`` in percent
+    and ``sacrebleu`` of greedy transcripts; the best checkpoint is tested with beam search.
 
     Args:
         data: Recordings for training, validation and tests.
-        config: Of the model, with ``features``.
-        tokenizer: Of the texts.
-        settings: Longest recordings, how frames are made of waveforms, and the normalization of
+        config: Configuration of the model, with ``features``.
+        tokenizer: Tokenizer of the texts.
+        settings: Maximum length of recordings, features of waveforms, and normalization of
             features; an empty one is computed from the training recordings.
-        batching: How recordings are put into batches; tokens are positions of stacked frames.
+        batching: Batching of recordings; tokens are positions of stacked frames.
         label_smoothing: Probability spread over the vocabulary in training.
-        evaluation: What is transcribed while and after training; a length limit that is None
-            follows from the training recordings, whose positions are the source tokens.
-        cache: A folder that keeps features; None keeps them in memory.
+        evaluation: Evaluation during and after training; a length limit of None is derived from the
+            training recordings, whose positions are the source tokens.
+        cache: Folder for features; None is memory.
 
     Raises:
-        ConfigError: The model reads no features.
-        DataError: A file cannot be read as features of the model's width; or no recording is short
+        ConfigError: The model does not read features.
+        DataError: A file cannot be read as features of the model's size, or no recording is short
             enough.
     """
     if not config.features.num_features:
-        raise ConfigError("model.features.num_features is 0: give the numbers of a frame")
+        raise ConfigError("model.features.num_features is 0: give the number of features per frame")
     width = config.features.num_features
     read = dataclasses.replace(settings.read, normalization=tokenizer.normalization)
     settings = dataclasses.replace(settings, read=read)
@@ -136,7 +136,7 @@ def speech_recognition(
         order = batches.plan(kept.source_lengths, kept.target_lengths, shuffle=False)
         valid["valid"] = Data(order, _batches(kept, tokenizer.pad))
         if evaluation.sentences:
-            # All sources that the model can read, even if longer than in training.
+            # All sources that fit the model, even if longer than in training.
             most = config.max_length * config.features.stacked_frames
             read = np.flatnonzero(held.frames <= most)[: evaluation.sentences].tolist()
             evaluate = _ErrorRates(kept, data.valid, read, tokenizer, evaluation)
@@ -165,7 +165,7 @@ def _store(
     features: FeatureStore,
     recordings: Recordings,
 ) -> SpeechStore:
-    """Recordings that fit, and a line about them."""
+    """Returns the recordings that are short enough, and a summary line."""
     max_length = settings.read.max_length
     store = build_speech_store(
         features,
@@ -217,7 +217,7 @@ class _ErrorRates:
             self.transcriber = Transcriber(
                 (graph, params), self.tokenizer, self.normalization, search=search
             )
-        # Programs are kept from one evaluation to the next.
+        # Compiled programs are reused in later evaluations.
         self.transcriber.params = params
         with show_progress(f"transcribing {plural(len(self.recordings), 'validation recording')}"):
             found = decode_texts(self.transcriber, self.recordings)
@@ -232,16 +232,16 @@ class _ErrorRates:
 def _all_of(
     recordings: Recordings, features: FeatureStore, config: ModelConfig
 ) -> tuple[list[Recording], list[str]]:
-    """All recordings of a test set, with their texts: without some it would be another.
+    """Returns all recordings of a test set with their texts; none may be dropped.
 
     Raises:
-        DataError: One is longer than the model reads.
+        DataError: A recording is too long for the model.
     """
     most = config.max_length * config.features.stacked_frames
     for i in np.flatnonzero(features.frames > most).tolist():
         count = plural(int(features.frames[i]), "frame")
         raise DataError(
-            f"{recordings.where(i)}{recordings.paths[i]}: {count}, and the model reads at most "
+            f"{recordings.where(i)}{recordings.paths[i]}: {count}, but the model reads at most "
             f"{most:,}: split the recording, or raise "
             f"model.{'positions.' * hasattr(config, 'positions')}max_length"
         )
@@ -270,14 +270,14 @@ def score_recordings(
     lowercase: bool = False,
     tokenize: str | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Word and character error rates in percent and sacreBLEU, and the transcripts.
+    """Returns word and character error rates in percent and sacreBLEU, and the transcripts.
 
     Args:
         transcriber: A trained model.
-        recordings: To transcribe.
-        texts: What is said in each.
+        recordings: The recordings to transcribe.
+        texts: The reference texts.
         lowercase: Compare in lower case.
-        tokenize: How words are split: a name of :data:`.Tokenize`; None follows from the script.
+        tokenize: Word splitting, a name of :data:`.Tokenize`; None is chosen by the script.
     """
     found = decode_texts(transcriber, recordings)
     sides = [[text.lower() for text in side] if lowercase else side for side in (found, texts)]
@@ -290,7 +290,7 @@ def _tester(
     normalization: Normalization,
     evaluation: EvaluationConfig,
 ) -> Callable[[Any, int], dict[str, Any]]:
-    """Prints and returns the scores of the test sets."""
+    """Prints and returns the metrics of the test sets."""
 
     def test(model: Any, step: int) -> dict[str, Any]:
         search, found = evaluation.search(evaluation.num_beams), {}
@@ -306,7 +306,7 @@ def _tester(
 
 
 def shown_scores(scores: Mapping[str, Any]) -> str:
-    """Scores as a line shows them.
+    """Formats metrics in a line.
 
     Example:
         >>> shown_scores({"wer": 5.0, "cer": 1.25, "sacrebleu": 90.0, "recordings": 3})

@@ -1,4 +1,4 @@
-"""Summarization: texts and summaries, an encoder-decoder, and ROUGE of what it writes."""
+"""Summarization: an encoder-decoder, and ROUGE of its summaries."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -39,14 +39,14 @@ _LIMIT = "evaluation.max_length (max_len_b of evaluate)"
 
 @dataclasses.dataclass(frozen=True)
 class SummarySettings:
-    """Settings of reading texts and summaries."""
+    """Settings for reading texts and summaries."""
 
     read: SummaryOptions
 
 
 @dataclasses.dataclass(frozen=True)
 class SummarizationSettings:
-    """A summarizer."""
+    """The settings of a summarizer."""
 
     model: ModelConfig
     data: SummarySettings
@@ -66,25 +66,25 @@ def summarization(
     evaluation: SummaryEvaluation = SummaryEvaluation(),
     cache: Path | None = None,
 ) -> Task:
-    """Summarization of texts by an encoder-decoder: translation into fewer words.
+    """Returns the task of summarizing texts by an encoder-decoder: translation into fewer words.
 
-    Every reference is a target of training. Validation measures ``valid_loss`` without label
-    smoothing and ROUGE of greedy summaries; the best checkpoint is tested by beam search and
-    compared with the first sentences and the extractive oracle.
+    Every reference is a training target. Validation measures ``valid_loss`` without label
+    smoothing, and ROUGE of greedy summaries; the best checkpoint is tested with beam search, and
+    compared with the leading sentences and the extractive oracle.
 
     Args:
         data: Texts and summaries for training, validation and tests.
-        config: Of the model, a Transformer or recurrent.
-        tokenizer: Of both.
-        batching: How texts are put into batches.
+        config: Configuration of the model, a Transformer or recurrent.
+        tokenizer: Tokenizer of texts and summaries.
+        batching: Batching of texts.
         label_smoothing: Probability spread over the vocabulary in training.
-        read: Longest texts, and what texts begin with.
-        evaluation: What is summarized while and after training; a length limit and words that are
-            None follow from the training summaries.
-        cache: A folder that keeps token ids; None keeps them in memory.
+        read: Maximum length of texts, and their prefix.
+        evaluation: Evaluation during and after training; a length limit and word splitting of None
+            are derived from the training summaries.
+        cache: Folder for token ids; None is memory.
 
     Raises:
-        ConfigError: ``rouge-score`` is not installed, and is needed to measure.
+        ConfigError: ``rouge-score`` is needed, but not installed.
     """
     read = dataclasses.replace(read, normalization=tokenizer.normalization)
     data = _prefixed(data, read.source_prefix)
@@ -116,7 +116,7 @@ def summarization(
 def _completed(
     evaluation: SummaryEvaluation, texts: Summaries, tokenizer: Tokenizer
 ) -> SummaryEvaluation:
-    """The same with what follows from the training summaries where nothing is given."""
+    """Returns the settings with None replaced by values derived from the training summaries."""
     summaries, learned = texts.pairs(every=True).targets, dict[str, Any]()
     if evaluation.max_length is None:
         learned["max_length"] = learn_longest(encode_targets(summaries, tokenizer).lengths)
@@ -126,7 +126,7 @@ def _completed(
 
 
 def _prefixed(data: SummarySplits, prefix: str) -> SummarySplits:
-    """The texts with what they begin with for the model."""
+    """Adds the prefix to texts."""
     with_prefix = lambda texts: dataclasses.replace(texts, source_prefix=prefix)
     valid = None if data.valid is None else with_prefix(data.valid)
     tests = {name: with_prefix(texts) for name, texts in data.tests.items()}
@@ -145,7 +145,7 @@ class _SummaryScores:
         if self.translator is None:
             search = self.evaluation.search(num_beams=1)
             self.translator = Translator((graph, params), self.tokenizer, search=search)
-        # Programs are kept from one evaluation to the next.
+        # Compiled programs are reused in later evaluations.
         self.translator.params = params
         with show_progress(f"summarizing {plural(len(self.texts), 'validation text')}"):
             written = decode_texts(self.translator, self.texts.sources, _LIMIT)
@@ -158,7 +158,7 @@ class _SummaryScores:
 def _tester(
     data: SummarySplits, tokenizer: Tokenizer, evaluation: SummaryEvaluation
 ) -> Callable[[Any, int], dict[str, Any]]:
-    """Prints and returns ROUGE of a model on test texts, or else on validation texts."""
+    """Prints and returns ROUGE of a model on test (or else validation) texts."""
     parts = data.tests or ({} if data.valid is None else {"valid": data.valid})
 
     def test(model: Any, step: int) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def score_summaries(
         tokenizer: Of the model.
         texts: Texts with their summaries.
         evaluation: The baselines.
-        search: How summaries are searched for.
+        search: Settings of beam search.
     """
     references = [text for row in texts.references for text in row]
     sides = {"source": texts.sources, "target": references}
@@ -209,7 +209,7 @@ def score_summaries(
 
 
 def _table(scores: Mapping[str, RougeScores]) -> str:
-    """A row for the model and for each baseline."""
+    """Formats a table with a row for the model and for each baseline."""
     rows = [["summaries", "ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"]]
     for name, found in scores.items():
         rows.append([name, *(f"{getattr(found, one):.2f}" for one in _NAMES)])

@@ -1,4 +1,4 @@
-"""Translation: sentence pairs, an encoder-decoder, cross-entropy, and sacreBLEU of its output."""
+"""Translation: an encoder-decoder, cross-entropy, and sacreBLEU of its output."""
 
 import dataclasses
 import functools
@@ -49,19 +49,19 @@ __all__ = [
     "validation_batching",
 ]
 
-_WIDEST = 160  # characters of a sentence that are shown
+_WIDEST = 160  # maximum number of characters of a sentence to print
 
 
 @dataclasses.dataclass(frozen=True)
 class PairSettings:
-    """Settings of reading sentence pairs."""
+    """Settings for reading sentence pairs."""
 
     read: ReadOptions
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSettings:
-    """A translator."""
+    """The settings of a translator."""
 
     model: ModelConfig
     data: PairSettings
@@ -69,7 +69,7 @@ class TranslationSettings:
 
     @property
     def recipe(self) -> str:
-        """The recipe that uses such a run."""
+        """Returns the name of the recipe for such a run."""
         return f"{RECURRENT * isinstance(self.model, RecurrentConfig)}translation"
 
 
@@ -84,25 +84,25 @@ def translation(
     evaluation: EvaluationConfig = EvaluationConfig(),
     cache: Path | None = None,
 ) -> Task:
-    """Translation of sentences by an encoder-decoder.
+    """Returns the task of translating sentences with an encoder-decoder.
 
     Validation measures ``valid_loss`` without label smoothing, and ``sacrebleu`` of greedy
-    translations; the best checkpoint is tested by beam search on every test set. Of pairs of
-    several directions it measures both for each direction, such as ``sacrebleu_de-en``, and chrF;
-    ``valid_loss`` and ``sacrebleu`` are the means over the directions that are trained.
+    translations; the best checkpoint is tested with beam search on every test set. With several
+    directions, both are measured per direction, such as ``sacrebleu_de-en``, and chrF;
+    ``valid_loss`` and ``sacrebleu`` are means over trained directions.
 
     Args:
         data: Sentence pairs for training, validation and tests; a list of ``(source, target)`` is
-            for training alone. Pairs of several directions need a tokenizer that knows their
-            languages, see :func:`.tag_languages`.
-        config: Of the model, a Transformer or recurrent.
-        tokenizer: Of both sides.
-        batching: How pairs are put into batches.
+            for training only. Pairs of several directions need a tokenizer with their languages,
+            see :func:`.tag_languages`.
+        config: Configuration of the model, a Transformer or recurrent.
+        tokenizer: Tokenizer of both sides.
+        batching: Batching of pairs.
         label_smoothing: Probability spread over the vocabulary in training.
-        read: Longest sentences, what sources begin with, and whether text is lowercased for scores.
-        evaluation: What is translated while and after training; a length limit and words of BLEU
-            that are None follow from the training pairs.
-        cache: A folder that keeps token ids; None keeps them in memory.
+        read: Maximum length of sentences, prefix of sources, and whether metrics ignore case.
+        evaluation: Evaluation during and after training; a length limit and word splitting of None
+            are derived from the training pairs.
+        cache: Folder for token ids; None is memory.
 
     Raises:
         ConfigError: The tokenizer does not know the languages of the pairs.
@@ -149,13 +149,13 @@ def translation(
 
 
 def step_flops(config: ModelConfig, batch: Mapping[str, Any]) -> float:
-    """FLOPs of a training step on a batch, from its shapes."""
+    """Returns the FLOPs of a training step on a batch, from its shapes."""
     rows, source = batch["inputs"]["source"].shape[:2]
     return training_flops(config, rows, source, batch["target"].shape[1])
 
 
 def _prefixed(splits: Splits, prefix: str) -> Splits:
-    """The pairs with what sources begin with for the model."""
+    """Adds the prefix to sources."""
     valid = None if splits.valid is None else splits.valid.with_prefix(prefix)
     tests = {name: pairs.with_prefix(prefix) for name, pairs in splits.tests.items()}
     train = splits.train.with_prefix(prefix)
@@ -163,14 +163,14 @@ def _prefixed(splits: Splits, prefix: str) -> Splits:
 
 
 def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path | None) -> PairStore:
-    """Sentence pairs as ids, and a line about them."""
+    """Returns sentence pairs as ids, and a summary line."""
     store = build_store(
         pairs, tokenizer, max_length=read.max_length, too_long=read.too_long, cache=cache
     )
     counts = "".join(f", {n} {what}" for what, n in (pairs.counts | store.counts).items())
     if not len(store):
         raise DataError(
-            f"{pairs.name}: no pair has at most {plural(read.max_length, 'token')} a side"
+            f"{pairs.name}: no pair has at most {plural(read.max_length, 'token')} per side"
         )
     unknown = describe_unknown(
         pairs.name,
@@ -186,7 +186,7 @@ def _batches(store: PairStore, pad: int) -> Callable[[BatchPlan], dict[str, Any]
 
 
 def _validation(stores: Mapping[str, PairStore], batching: Batching, pad: int) -> dict[str, Data]:
-    """All pairs once, in order of length, whatever the budget of training.
+    """Returns batches of all pairs once, sorted by length, independent of training's batch size.
 
     The shapes of batches are the same for all directions.
     """
@@ -203,14 +203,14 @@ def _validation(stores: Mapping[str, PairStore], batching: Batching, pad: int) -
 
 
 def validation_batching(batching: Batching, *lengths: np.ndarray) -> Batching:
-    """Batching with room for the longest, in two shapes."""
+    """Returns batching with room for the longest example, in two shapes."""
     longest = max(int(side.max()) for side in lengths)
     tokens = max(batching.max_tokens, (longest + 4) * batching.required_batch_size_multiple)
     return dataclasses.replace(batching, max_tokens=tokens, num_buckets=2)
 
 
 def regularization(config: ModelConfig, label_smoothing: float) -> tuple[str, ...]:
-    """Names of what only the training loss of an encoder-decoder contains."""
+    """Returns the names of terms that only the training loss includes."""
     of_labels = (f"label smoothing {label_smoothing:g}",) * bool(label_smoothing)
     return (*of_labels, *("dropout",) * has_dropout(config))
 
@@ -218,7 +218,7 @@ def regularization(config: ModelConfig, label_smoothing: float) -> tuple[str, ..
 class _Bleu:
     """sacreBLEU of the greedy translations of the first validation sentences.
 
-    Of several directions sacreBLEU and chrF of each, and the means over those that are trained.
+    With several directions: sacreBLEU and chrF of each, and means over trained directions.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class _Bleu:
         self.parts = {name: part.first(evaluation.sentences) for name, part in parts.items()}
         self.means = mean_of(splits) if splits.valid.directions else []
         self.tokenizer, self.evaluation, self.lowercase = tokenizer, evaluation, lowercase
-        self.translator: Any = None  # a Translator, from the first evaluation on
+        self.translator: Any = None  # a Translator, after the first evaluation
 
     def __call__(self, model: Any) -> dict[str, float]:
         from transformer_jax.decoding.translator import Translator
@@ -239,7 +239,7 @@ class _Bleu:
         if self.translator is None:
             search = self.evaluation.search(num_beams=1)
             self.translator = Translator((graph, params), self.tokenizer, search=search)
-        # Programs are kept from one evaluation to the next.
+        # Compiled programs are reused in later evaluations.
         self.translator.params = params
         count = sum(map(len, self.parts.values()))
         found: dict[str, float] = {}
@@ -262,7 +262,7 @@ class _Bleu:
 
 
 def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
-    """Logs the first texts that a model wrote, with their sources and references."""
+    """Logs the first generated texts, with sources and references."""
     for i in range(min(count, len(texts))):
         for what, text in (
             ("source", pairs.sources[i]),
@@ -283,13 +283,13 @@ def decode_texts(
     setting: str = "max_len_a or max_len_b",
     directions: "Directions" = DEFAULT_DIRECTION,
 ) -> list[str]:
-    """Returns the best text for each source, and logs how many the length limit cut.
+    """Returns the best text for each source; logs how many texts the length limit truncated.
 
     Args:
-        translator: Of the texts.
-        sources: What it reads.
+        translator: The model to translate with.
+        sources: The source texts.
         setting: The setting that raises the limit, for the message.
-        directions: The direction of all sources, or one for each.
+        directions: The direction of all sources, or one per source.
     """
     before = translator.counts["limited"]
     texts = [done.text for done in translator.translate(sources, directions=directions)]
@@ -301,7 +301,7 @@ def decode_texts(
 def _tester(
     tests: dict[str, Pairs], tokenizer: Tokenizer, evaluation: EvaluationConfig, lowercase: bool
 ) -> Callable[[Any, int], dict[str, Any]]:
-    """Prints and returns the scores of the test sets."""
+    """Prints and returns the metrics of the test sets."""
     beams = evaluation.num_beams
 
     def test(model: Any, step: int) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def score_pairs(
     lowercase: bool = False,
     tokenize: str | None = None,
 ) -> "tuple[BleuScores, list[str]]":
-    """Scores of the translations of the sources of ``pairs``, and the translations."""
+    """Returns the metrics of translations of the sources of ``pairs``, and the translations."""
     from transformer_jax.evaluation.bleu import translation_scores
 
     sides = {"source": pairs.sources, "target": pairs.targets}
