@@ -115,7 +115,7 @@ def test_a_model_without_a_chat_template_is_refused(decoder_run, ngram_run, run_
     assert "llama-3 does not end answers with a special token of the tokenizer" in err
     code, _, err = run_command("chat", ngram_run, text="a\n")
     assert code == 2
-    assert "the run of an n-gram model, which this command does not use" in err
+    assert "the run of an n-gram model, which this command does not support" in err
     with pytest.raises(
         ConfigError, match="n-gram models and CTranslate2 cannot answer conversations"
     ):

@@ -219,7 +219,7 @@ def test_the_discriminator_tells_words_that_are_replaced(published, run_command)
 
 @pytest.mark.parametrize(("name", "words", "said"), [
     ("llama_cls", ["generate", "{}", "the"], "a fine-tuned decoder, which this command does not"),
-        ("llama_cls", ["classify", "{}", "a", ""], "text 2 is empty, and this model adds no special"),
+        ("llama_cls", ["classify", "{}", "a", ""], "text 2 is empty, and this model adds no"),
     ("llama_cls", ["classify", "{}", "a", "--threshold", "0.5"], "predicts one class: leave"),
     ("qwen3_number", ["classify", "{}", "a", "--threshold", "0"], "predicts a number: leave"),
     ("bert_multi", ["classify", "{}", "a", "--threshold", "1.5"], "--threshold is 1.5: at most 1"),

@@ -489,7 +489,7 @@ def test_wrong_arguments_are_one_line(
         ("qa", "tag", "a head for answers and none for tags: try `transformer-jax answer "),
         ("regress", "fill-mask", "it no longer has a masked-LM head: use the run that it was "
          "initialized from, runs/a"),
-        (None, "classify", "no head for classes: fine-tune it, see "
+        (None, "classify", "without a head for classes: fine-tune it, see "
          "`transformer-jax finetune classify --init-from"),
     ],
 )  # fmt: skip

@@ -448,8 +448,8 @@ def test_shards_and_halves(published, tmp_path, run_command):
 MISTAKES = [
     (["describe", "{bin}"], 4, "pytorch_model.bin"),
     (["fill-mask", "{bert_bare}", "a [MASK]"], 2, "without a masked-LM head"),
-    (["classify", "{bert}", "{text}"], 2, "no head for classes"),
-    (["translate", "{gpt2}"], 2, "a decoder, which this command does not use"),
+    (["classify", "{bert}", "{text}"], 2, "without a head for classes"),
+    (["translate", "{gpt2}"], 2, "a decoder, which this command does not support"),
     (["generate", "{gpt2}", "x", "--checkpoint", "7"], 2, "has no steps"),
     (["generate", "{bare}", "x"], 4, "tokenizer"),
     (["generate", "{gpt2}", "x", "--generation-config", "hf", "--top-k", "3"], 2,

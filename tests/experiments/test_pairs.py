@@ -118,8 +118,8 @@ def test_python_translates_each_text_into_its_language(trained):
     assert model.attention("um", to="up").tokens[0] == "<2up>"
     for settings, said in (
         ({}, "--to is missing: allowed are tp, pt, up"),
-        ({"to": "xx"}, "--to: xx is no target language"),
-        ({"to": "up", "from_": "up"}, "--from: up is no source language"),
+        ({"to": "xx"}, "--to: xx is not a target language"),
+        ({"to": "up", "from_": "up"}, "--from: up is not a source language"),
         ({"to": ["up"]}, "to names 1 language for 2 texts"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -134,7 +134,7 @@ def test_commands_take_and_refuse_languages(trained, texts, tmp_path, capfd):
     assert main([*map(str, translate), "--from", "tp", "--to", "up"]) == 0
     assert "tp-up is zero-shot: no training pair has this direction" in capfd.readouterr().err
     assert "--to is missing: allowed are tp, pt, up" in error_of(capfd, *translate)
-    assert "xx is no target language" in error_of(capfd, *translate, "--to", "xx")
+    assert "xx is not a target language" in error_of(capfd, *translate, "--to", "xx")
     score = ["score", trained, "--source", tmp_path / "in", "--target", tmp_path / "out"]
     assert main([*map(str, score), "--to", "tp"]) == 0
     assert "--to is missing" in error_of(capfd, *score)
@@ -151,14 +151,14 @@ def test_commands_take_and_refuse_languages(trained, texts, tmp_path, capfd):
     assert "tp-up is zero-shot" in err
     assert "leave --from and --to out" in error_of(capfd, *evaluate, *given, "--to", "up")
     wrong = ["--data.pairs", *pairs(texts, "up-pt", split="t")]
-    assert "up is no source language of any training pair" in error_of(capfd, *evaluate, *wrong)
+    assert "up is not a source language of any training pair" in error_of(capfd, *evaluate, *wrong)
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--data.test.pairs", "pt-xx=a,b"], "pt-xx: xx is no target language of any training"),
-        (["--data.valid.pairs", "up-pt=a,b"], "up-pt: up is no source language of any training"),
+        (["--data.test.pairs", "pt-xx=a,b"], "pt-xx: xx is not a target language of any training"),
+        (["--data.valid.pairs", "up-pt=a,b"], "up-pt: up is not a source language of any training"),
         (["--data.pairs", "pt-tp=a,b", "pt-tp=c,d"], "the pair pt-tp is given twice"),
         (["--data.languages.tags", "both"], "allowed are source, target, none"),
         (["--data.languages.temperature", "0.5"], "at least 1"),

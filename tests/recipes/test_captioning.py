@@ -75,7 +75,7 @@ def test_describe_shows_the_parts_of_the_model_of_a_new_recipe(run, capfd):
     [
         (["translate", "{run}"], "which this command does not support: use transformer_jax.load"),
         (["attention", "{run}", "a"], "whose attention is not shown here"),
-        (["export", "{run}", "{run}/hf"], "which this command does not use"),
+        (["export", "{run}", "{run}/hf"], "which this command does not support"),
         (["train", "small", "--init-from", "{run}"], "not of an encoder"),
     ],
 )

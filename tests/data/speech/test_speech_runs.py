@@ -317,7 +317,9 @@ def test_transcribe_refuses_a_translator(tmp_path, command):
 def test_what_cannot_be_transcribed_is_refused(speech, trained, tmp_path):
     transcribe = tj.load(trained)
     good = np.load(speech / "test0.npy")
-    with pytest.raises(DataError, match="recording 1: frames of 7 numbers, and this model reads 8"):
+    with pytest.raises(
+        DataError, match="recording 1: frames of 7 features, but this model reads 8"
+    ):
         transcribe(good[:, :7])
     with pytest.raises(DataError, match="recording 2: no frames: it is empty"):
         transcribe([good, good[:0]])
