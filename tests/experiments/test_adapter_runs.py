@@ -274,7 +274,7 @@ def test_each_prompt_of_a_batch_chooses_its_adapter(adapted, other, language):
         both.generate("um", adapter="three")
     with pytest.raises(ConfigError, match="there are none: see with_adapters"):
         base.generate("um", adapter="one")
-    with pytest.raises(CheckpointError, match="trained on another base than"):
+    with pytest.raises(CheckpointError, match="trained on a different base from"):
         tj_load(adapted).with_adapters({"one": adapted})
     with pytest.raises(CheckpointError, match="no adapter: give"):
         base.with_adapters({"one": language})

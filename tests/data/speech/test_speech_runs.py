@@ -326,7 +326,7 @@ def test_what_cannot_be_transcribed_is_refused(speech, trained, tmp_path):
     with pytest.raises(DataError, match=r"recording 1: frame 1 of .* holds NaN or infinity"):
         transcribe(np.full_like(good, np.nan))
     long = np.zeros((1025, WIDTH), np.float32)
-    with pytest.raises(DataError, match="1,025 frames, and this model reads at most 1,024: split"):
+    with pytest.raises(DataError, match="1,025 frames, but this model reads at most 1,024: split"):
         transcribe(long)
     with pytest.raises(DataError, match="no such file"):
         transcribe(tmp_path / "no.wav")
