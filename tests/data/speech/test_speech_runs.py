@@ -364,7 +364,7 @@ def bad_test(folder):
         (bad_nan, r"train\.tsv:3: .*train2\.npy: frame 2 of \d+ holds NaN or infinity"),
         (bad_width, r"train\.tsv:3: .*train2\.npy: frames of 9 values, but 8 are needed"),
         (bad_wav, r"train\.tsv:3: .*train2\.wav: no WAV file that can be read"),
-        (bad_line, r"train\.tsv:2: no text: a path, a tab and a text are wanted"),
+        (bad_line, r"train\.tsv:2: no text: a path, a tab and a text are needed"),
         (bad_test, r"test\.tsv:2: .*test1\.npy: 1,025 frames, but the model reads at most 1,024"),
     ],
 )
