@@ -216,6 +216,42 @@ def test_pairs_and_numbers(tasks, run_command):
     assert "--all is for classes" in err
 
 
+def test_evaluate_reads_other_columns(tasks, run_command, tmp_path):
+    (tmp_path / "a.tsv").write_text("review\tmood\ni sat\tbad\nthe bank\tgood\n")
+    data = ["--data", tmp_path / "a.tsv"]
+    columns = ["--data.read.text", "review", "--data.read.label", "mood"]
+    code, out, _ = run_command("evaluate", tasks("classify"), *data, *columns)
+    assert code == 0
+    assert out[0].split()[:2] == ["data", "accuracy"]
+    code, err = mistake(run_command("evaluate", tasks("classify"), *columns))
+    assert (code, "--data.read.text: give --data too" in err) == (2, True)
+    (tmp_path / "a.tsv").write_text("text\tlabel\ni sat\tbad\nthe bank\tx\n")
+    code, out, err = run_command("evaluate", tasks("classify"), *data)
+    assert code == 3
+    assert "a.tsv:3: the label 'x' is not among the training labels" in err
+
+
+def test_an_export_reads_the_second_text_of_a_pair_as_the_run_does(tasks, run_command, tmp_path):
+    assert run_command("export", tasks("pair"), tmp_path / "out")[0] == 0
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["model_input_names"] == ["input_ids", "token_type_ids", "attention_mask"]
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+def test_transformers_gives_an_exported_pair_the_probability_of_the_run(
+    tasks, run_command, tmp_path
+):
+    transformers = pytest.importorskip("transformers")
+    run_command("export", tasks("pair"), tmp_path / "out")
+    _, out, _ = run_command("classify", tasks("pair"), "--all", text="i sat\tto the bank\n")
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "out"), top_k=None)
+    scores = theirs({"text": "i sat", "text_pair": "to the bank"})
+    probabilities = {one["label"]: one["score"] for one in scores}
+    ours = dict(zip(TASKS["pair"][2], map(float, tsv(out)[1][2:]), strict=True))
+    assert probabilities == pytest.approx(ours, abs=1e-4)
+
+
 def test_tag_keeps_every_word(tasks, run_command):
     """B36."""
     long = " ".join(["rivers"] * 40)

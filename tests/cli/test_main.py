@@ -91,7 +91,7 @@ def test_version(capsys):
         (["score", "run", "--scource", "a", "--target", "b"], "did you mean --source?"),
         (["describe", "--presets", "gpt2"], "did you mean --preset?"),
         (["translate", "run", "--zzzzzz"], "translate has no flag --zzzzzz (see"),
-        (["translate"], "Missing from transformer-jax translate: PATH"),
+        (["translate"], "Missing from transformer-jax translate: RUN"),
         (["translate", "run", "--num-beams", "few"], "--num-beams is 'few': a whole number"),
         (
             ["translate", "run", "--normalization", "gnm"],

@@ -7,11 +7,12 @@ import pytest
 
 from transformer_jax.data.documents import TextOptions
 from transformer_jax.data.labeled import LabeledOptions
-from transformer_jax.data.labeled_files import read_sentences, read_tagged
+from transformer_jax.data.labeled_files import read_sentences
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.speech.recordings import read_manifest
 from transformer_jax.data.summaries import SummaryOptions, read_summaries
+from transformer_jax.data.tagged_files import read_tagged
 
 LINE = "O livro está em cima da mesa."
 ENDS = [" ", "   ", "\t", "\n", "\r\n", "\u00a0", "\u3000", "\u2003", "\u2028", "\x0b", "\x85",

@@ -13,7 +13,8 @@ from transformer_jax.cli import seq2seq
 from transformer_jax.core.errors import DataError
 from transformer_jax.core.old_names import earlier_settings
 from transformer_jax.data.labeled import LabeledSplits
-from transformer_jax.data.labeled_files import Sentences, Tagged
+from transformer_jax.data.labeled_files import Sentences
+from transformer_jax.data.tagged_files import Tagged
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes import driver

@@ -104,7 +104,7 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
             continue
         limits = range_of(cls, field.name)
         text = f"{texts[field.name]} ({limits})" if limits else texts[field.name]
-        reader = _with_reader(kinds[field.name])
+        reader = _with_reader(kinds[field.name], field.name)
         if (names := own_flag(cls, field.name)) != Flag():
             aliases = [f"--{name}" for name in names.also]
             flag = tyro.conf.arg(
@@ -134,7 +134,7 @@ def _default(info: StructTypeInfo, field: "dataclasses.Field[Any]") -> Any:
     return tyro.MISSING
 
 
-def _with_reader(kind: Any) -> Any:
+def _with_reader(kind: Any, name: str) -> Any:
     """Returns a field's type with a parser of words; switches and groups are unchanged."""
     plain, marks = kind, ()
     if typing.get_origin(kind) is Annotated:
@@ -144,10 +144,11 @@ def _with_reader(kind: Any) -> Any:
     if plain is bool or any(map(dataclasses.is_dataclass, parts)):
         return kind
     lists = [part for part in parts if typing.get_origin(part) is tuple]
-    metavar, stands = _metavar(parts, lists), _POSITIONAL in marks
+    choices = any(typing.get_origin(part) is Literal for part in parts)
+    named = _POSITIONAL in marks and not choices
     reader = PrimitiveConstructorSpec(
         nargs="*" if lists else 1,
-        metavar=metavar[1:-1] if stands and metavar[0] == "[" else metavar,
+        metavar=_placeholder(name, bool(lists)) if named else _metavar(parts, lists),
         instance_from_str=lambda words: _value(parts, lists, words),
         is_instance=lambda value: True,
         str_from_instance=lambda value: (
@@ -200,6 +201,20 @@ def _scalar(parts: Sequence[Any], word: str) -> Any:
         if part is Path:
             return Path(word)
     return word
+
+
+def _placeholder(name: str, several: bool) -> str:
+    """Returns the placeholder of a positional argument, which is its name.
+
+    Example:
+        >>> _placeholder("run", False), _placeholder("texts", True)
+        ('RUN', 'TEXT [TEXT ...]')
+    """
+    word = name.upper()
+    if not several:
+        return word
+    word = word.removesuffix("S")
+    return f"{word} [{word} ...]"
 
 
 def _metavar(parts: Sequence[Any], lists: Sequence[Any]) -> str:

@@ -156,9 +156,52 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
         flag = argument[2:].partition("=")[0].replace("_", "-")
         if not argument.startswith("--") or not flag or flag in known:
             continue
-        near = difflib.get_close_matches(flag, known, 1, 0.5)
-        hint = f": did you mean --{near[0]}?" if near else ""
+        near = " or ".join(f"--{one}" for one in nearest_flags(flag, known))
+        hint = f": did you mean {near}?" if near else ""
         raise ConfigError(f"{command} has no flag --{flag}{hint} (see {see} --help)")
+
+
+# Names of settings in other libraries, and the last names of flags that have this meaning here.
+_ELSEWHERE = {
+    "batch-size": "max-tokens",
+    "per-device-train-batch-size": "max-tokens",
+    "lr": "learning-rate",
+    "num-train-epochs": "epochs",
+    "max-steps": "steps",
+    "max-seq-length": "max-length",
+    "model-name-or-path": "init-from",
+}
+
+
+def nearest_flags(flag: str, known: Sequence[str]) -> list[str]:
+    """Returns the known flags that an unknown one may stand for, at most two.
+
+    Flags with the same last name come first, in the order of ``known``, then a flag that is spelled
+    nearly the same, then flags of which one last name begins with the other, then the flag that is
+    spelled most alike.
+
+    Example:
+        >>> known = ["model.dropout", "data.read.text", "training.seed", "mesh.context"]
+        >>> nearest_flags("text", known), nearest_flags("seeds", known), nearest_flags("x", known)
+        (['data.read.text'], ['training.seed'], [])
+    """
+    last = lambda one: one.rpartition(".")[2]
+    word = last(flag)
+    if all(last(one) != word for one in known):
+        word = _ELSEWHERE.get(word, word)
+    close = difflib.get_close_matches(flag, known, 1, 0.8)
+    for fits in (
+        lambda one: last(one) == word,
+        lambda one: one in close,
+        lambda one: last(one).startswith(f"{word}-"),
+        lambda one: word.startswith(f"{last(one)}-"),
+    ):
+        if alike := [one for one in known if fits(one)]:
+            group = flag.rpartition(".")[0]
+            return [one for one in alike if group and one.startswith(group)][:1] or alike[:2]
+    by_name = {last(one): one for one in reversed(known)}
+    near = [by_name[one] for one in difflib.get_close_matches(word, by_name, 1, 0.6)]
+    return near or difflib.get_close_matches(flag, known, 1, 0.5)
 
 
 def in_one_line(parse: Callable[[], T], see: str) -> T:

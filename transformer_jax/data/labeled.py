@@ -12,15 +12,14 @@ from transformer_jax.data.labeled_files import (
     LabeledOptions,
     LabeledTask,
     Sentences,
-    Tagged,
     collect_sentences,
     has_second,
     labeled_format,
     read_sentences,
-    read_tagged,
 )
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.squad import Questions, SquadAnswer, read_questions
+from transformer_jax.data.tagged_files import Tagged, read_tagged
 
 __all__ = [
     "Labeled",
@@ -33,7 +32,9 @@ __all__ = [
     "SquadAnswer",
     "Tagged",
     "label_names",
+    "numbered_labels",
     "open_labeled",
+    "place_of",
     "read_labeled",
 ]
 
@@ -46,7 +47,8 @@ _HELD_OUT = " (held out)"
 class LabeledData(Configuration, group="data"):
     """The source of labeled examples; set train or tfds."""
 
-    train: str | None = None  # training file: .tsv, .jsonl, .conllu or .json (SQuAD); .gz too
+    # Training file: .tsv, .jsonl, .conllu, .conll or .json (SQuAD); .gz too.
+    train: str | None = None
     valid: str | None = None  # validation file; without it, a part of training is held out
     test: str | None = None  # test file
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. glue/sst2
@@ -157,7 +159,7 @@ def label_names(splits: LabeledSplits, task: LabeledTask) -> tuple[str, ...]:
     if task in ("regress", "qa"):
         return ()
     what = "tag" if task == "tag" else "class"
-    found = {label for _, label in _labels(splits.train)}
+    found = {label for _, label in numbered_labels(splits.train)}
     if len(found) < 2:
         option = "tag" if task == "tag" else "label"
         raise DataError(
@@ -166,17 +168,22 @@ def label_names(splits: LabeledSplits, task: LabeledTask) -> tuple[str, ...]:
         )
     names = _sorted(found)
     for part in (splits.valid, *splits.tests.values()):
-        for i, label in _labels(part) if part is not None else ():
+        for i, label in numbered_labels(part) if part is not None else ():
             if label not in found:
                 assert part is not None
                 raise DataError(_unseen(part, i, what, label, names))
     return names
 
 
-def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]) -> str:
+def place_of(part: Labeled, i: int) -> str:
+    """Returns the file and line of an example, for messages."""
     lines = [] if isinstance(part, Questions) else part.lines
     file = part.name.removesuffix(_HELD_OUT)
-    place = f"{file}:{lines[i]}" if lines else f"{file}: example {i + 1}"
+    return f"{file}:{lines[i]}" if lines else f"{file}: example {i + 1}"
+
+
+def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]) -> str:
+    file, place = part.name.removesuffix(_HELD_OUT), place_of(part, i)
     shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
     do = "correct the label, or add such examples to the training file"
     if file != part.name:
@@ -185,7 +192,7 @@ def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]
     return f"{place}: the {what} {label!r} does not occur in training ({shown}): {do}"
 
 
-def _labels(part: Labeled) -> list[tuple[int, str]]:
+def numbered_labels(part: Labeled) -> list[tuple[int, str]]:
     """The labels of examples, each with the index of its example."""
     if isinstance(part, Sentences):
         return list(enumerate(part.labels))

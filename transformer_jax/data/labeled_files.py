@@ -1,4 +1,4 @@
-"""Labeled examples from files: tab-separated columns, JSONL, CoNLL-U."""
+"""Labeled texts from files: tab-separated columns, JSONL."""
 
 import dataclasses
 import math
@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from transformer_jax.core.config_fields import Configuration, Range
-from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, text_field
-from transformer_jax.data.text import read_lines
+from transformer_jax.data.text import check_readable, read_lines
 
 __all__ = [
     "LabeledOptions",
     "LabeledTask",
     "Sentences",
-    "Tagged",
     "check_number",
     "collect_sentences",
     "has_second",
+    "is_number",
     "labeled_format",
+    "prepare_label",
     "read_sentences",
-    "read_tagged",
 ]
 
 LabeledTask = Literal["classify", "pair", "regress", "tag", "qa"]
@@ -32,7 +32,7 @@ _FORMATS = {
     "classify": ("tsv", "jsonl"),
     "pair": ("tsv", "jsonl"),
     "regress": ("tsv", "jsonl"),
-    "tag": ("conllu", "jsonl"),
+    "tag": ("conllu", "columns", "jsonl"),
     "qa": ("squad",),
 }
 _ENDINGS = {
@@ -41,9 +41,9 @@ _ENDINGS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".conllu": "conllu",
+    ".conll": "columns",
     ".json": "squad",
 }
-_COLUMNS = {"form": 1, "upos": 3, "xpos": 4}  # CoNLL-U columns, from 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,10 @@ class LabeledOptions(Configuration, group="data.read"):
     label: str = "label"  # the same for the class, or the number of a regression
     pair: bool = False  # regression on two sentences (task pair always has two)
     header: bool | None = None  # TSV has a line of names; None: if a column is given by name
-    format: Literal["auto", "tsv", "jsonl", "conllu", "squad"] = "auto"  # auto: by the extension
-    tag: str = "upos"  # CoNLL-U column of tags, upos or xpos; or JSONL key of a list
+    # auto: by the extension; columns (.conll): a word and its tag in each line, as in CoNLL-2003.
+    format: Literal["auto", "tsv", "jsonl", "conllu", "columns", "squad"] = "auto"
+    # CoNLL-U column of tags, upos or xpos; JSONL key of a list; for columns a number, default last.
+    tag: str = "upos"
     lowercase: bool = False  # lower-case the text, not the labels
     normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
     # Fraction of training held out if no validation file is given, 0 to 0.5.
@@ -77,19 +79,6 @@ class Sentences:
         return len(self.texts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tagged:
-    """Sentences as lists of words, with a tag per word."""
-
-    name: str
-    words: list[list[str]]
-    tags: list[list[str]]
-    lines: list[int] = dataclasses.field(default_factory=list)  # first line of each sentence
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-
 def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, flag: str = "") -> str:
     """Returns the format of a file, by its extension if ``format`` is ``auto``.
 
@@ -104,10 +93,15 @@ def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, fla
     found = format if format != "auto" else _ENDINGS.get(suffix)
     allowed = " or ".join(_FORMATS[task])
     if found is None:
+        check_readable(pathlib.Path(path), flag)
         endings = ", ".join(end for end, kind in _ENDINGS.items() if kind in _FORMATS[task])
         raise ConfigError(
-            f"{flag} {path}: the name does not tell the format (known are {endings}): give "
-            f"data.read.format, {allowed}"
+            f"{flag} {path}: the name does not tell the format (known are {endings}): "
+            + (
+                "CSV is not read: write tabs between columns, or JSONL"
+                if suffix == ".csv"
+                else f"give data.read.format, {allowed}"
+            )
         )
     if found not in _FORMATS[task]:
         raise ConfigError(
@@ -170,7 +164,7 @@ def collect_sentences(
     lines, texts, seconds, labels = [], [], [], []
     fields = ("text", "text_pair", "label") if second else ("text", "label")
     for line, row in rows:
-        cells = [*map(prepare.line, row[:-1]), _label(row[-1], prepare)]
+        cells = [*map(prepare.line, row[:-1]), prepare_label(row[-1], prepare)]
         for field, cell in zip(fields, cells, strict=True):
             if not cell:
                 raise DataError(
@@ -184,11 +178,11 @@ def collect_sentences(
         seconds.append(sides[-1])
         labels.append(label)
     if not texts:
-        raise DataError(f"{name}: no examples: it is empty")
+        raise DataError(f"{name}: no examples: it is empty, or has only a header")
     return Sentences(name, texts, seconds if second else None, labels, lines)
 
 
-def _label(label: str, prepare: Preparation) -> str:
+def prepare_label(label: str, prepare: Preparation) -> str:
     """Prepares a class or a tag for comparison: labels keep their case."""
     return dataclasses.replace(prepare, lowercase=False).line(label)
 
@@ -218,7 +212,7 @@ def check_number(label: str, place: str) -> float:
 def _tsv(
     path: str, fields: list[tuple[str, str]], header: bool | None, where: str
 ) -> Iterator[tuple[int, list[str]]]:
-    named = [f"data.read.{option} {column}" for option, column in fields if not _numbers(column)]
+    named = [f"data.read.{option} {column}" for option, column in fields if not is_number(column)]
     if header is False and named:
         raise ConfigError(f"{named[0]}: without a header columns have numbers, from 1")
     header = bool(named) if header is None else header
@@ -228,7 +222,7 @@ def _tsv(
             continue
         cells = line.split("\t")
         if not places:
-            places = [_column(cells, *field, f"{path}:{number}") for field in fields]
+            places = _places(cells, fields, f"{path}:{number}")
             if header:
                 continue
         for (option, column), place in zip(fields, places, strict=True):
@@ -241,25 +235,34 @@ def _tsv(
         yield number, [cells[i] for i in places]
 
 
-def _numbers(column: str) -> bool:
+def is_number(column: str) -> bool:
     """Returns whether a column is given as a number: "²" is a digit, but not a number."""
     return column.isdecimal() and len(column) < 10
 
 
-def _column(header: list[str], option: str, column: str, place: str) -> int:
-    if _numbers(column):
-        if int(column) < 1:
-            raise ConfigError(f"data.read.{option} {column}: columns have numbers from 1")
-        return int(column) - 1
+def _places(header: list[str], fields: list[tuple[str, str]], place: str) -> list[int]:
+    """Returns the index of each column; one message names all columns that are missing."""
     names = [name.strip() for name in header]
-    if names.count(column) != 1:
-        found = "twice" if column in names else "not"
+    places, wrong = [], []
+    for option, column in fields:
+        if is_number(column):
+            if int(column) < 1:
+                raise ConfigError(f"data.read.{option} {column}: columns have numbers from 1")
+            places.append(int(column) - 1)
+        elif names.count(column) == 1:
+            places.append(names.index(column))
+        else:
+            wrong.append((f"data.read.{option}", column, "twice" if column in names else "not"))
+    if wrong:
         shown = ", ".join(repr(name[:30]) for name in names[:12])
+        columns = " and ".join(f"column {column!r} is {times}" for _, column, times in wrong)
+        options = " and ".join(option for option, *_ in wrong)
+        tabs = "; columns are separated by tabs" if len(names) < len(fields) else ""
         raise DataError(
-            f"{place}: column {column!r} is {found} in the header, which has {shown}: give "
-            f"data.read.{option}, a name or a number from 1"
+            f"{place}: {columns} in the header, which has {shown}: give {options}, a name or a "
+            f"number from 1{tabs}"
         )
-    return names.index(column)
+    return places
 
 
 def _jsonl(
@@ -279,104 +282,3 @@ def _jsonl(
                     for option, key in fields
                 ],
             )
-
-
-def read_tagged(
-    path: str, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
-) -> Tagged:
-    """Reads the words and tags of a CoNLL-U or JSONL file.
-
-    In CoNLL-U, comments, multi-word ranges (``1-2``) and empty nodes (``1.1``) are skipped. In
-    JSONL, ``read.text`` is the key of a list of words and ``read.tag`` of a list of as many tags.
-
-    Raises:
-        ConfigError: The column of tags is unknown.
-        DataError: A word has no tag, there are more tags than words, or there are no sentences. The
-            message has ``path:line``.
-    """
-    kind = labeled_format(path, "tag", read.format, where)
-    rows = (_conllu if kind == "conllu" else _word_lists)(path, read, where)
-    lines, words, tags = [], [], []
-    prepare = Preparation.of(read)
-    for line, sentence, row in rows:
-        lines.append(line)
-        words.append([prepare.line(word) for word in sentence])
-        tags.append([_label(tag, prepare) for tag in row])
-    if not words:
-        raise DataError(f"{path}: no sentences: it is empty")
-    return Tagged(path, words, tags, lines)
-
-
-def _conllu(
-    path: str, read: LabeledOptions, where: str
-) -> Iterator[tuple[int, list[str], list[str]]]:
-    if read.tag not in ("upos", "xpos"):
-        raise ConfigError(f"data.read.tag {read.tag}: CoNLL-U has upos and xpos")
-    form, tag = _COLUMNS["form"], _COLUMNS[read.tag]
-    begin = 0
-    words: list[str] = []
-    tags: list[str] = []
-    for number, line in enumerate(read_lines(path, where), 1):
-        if not line or line.isspace():
-            if words:
-                yield begin, words, tags
-            words, tags = [], []
-            continue
-        if line.startswith("#"):
-            continue
-        cells = line.split("\t")
-        if len(cells) != 10:
-            raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, but CoNLL-U has 10, separated "
-                f"by tabs"
-            )
-        if "-" in cells[0] or "." in cells[0]:
-            continue
-        if cells[0] != str(len(words) + 1):
-            raise DataError(
-                f"{path}:{number}: the word has number {cells[0]!r}, but {len(words) + 1} is "
-                f"needed: words count from 1, and an empty line ends a sentence"
-            )
-        word = cells[form].strip()
-        if not word or cells[tag] in ("", "_"):
-            what = f"has no {read.tag} tag" if word else "is empty"
-            raise DataError(
-                f"{path}:{number}: the word {word[:40]!r} {what}: fill it in"
-                + (", or choose another column with data.read.tag" if word else "")
-            )
-        begin = begin if words else number
-        words.append(word)
-        tags.append(cells[tag])
-    if words:
-        yield begin, words, tags
-
-
-def _word_lists(
-    path: str, read: LabeledOptions, where: str
-) -> Iterator[tuple[int, list[str], list[str]]]:
-    for number, line in enumerate(read_lines(path, where), 1):
-        if not line:
-            continue
-        row = parse_object(line, path, number)
-        lists = []
-        for option, key in (("text", read.text), ("tag", read.tag)):
-            found = row.get(key)
-            if not isinstance(found, list) or not found:
-                keys = ", ".join(map(repr, row)) or "none"
-                raise DataError(
-                    f"{path}:{number}: field {key!r} is not a list of texts (the fields are "
-                    f"{keys}): name it with data.read.{option}"
-                )
-            for i, item in enumerate(found, 1):
-                name = f"{key}, item {i}"
-                if not text_field({name: item}, name, path, number, "").strip():
-                    raise DataError(f"{path}:{number}: field {name!r} is empty: fill it in")
-            lists.append([item.strip() for item in found])
-        words, tags = lists
-        if len(words) != len(tags):
-            raise DataError(
-                f"{path}:{number}: {plural(len(words), 'word')} ({read.text!r}) and "
-                f"{plural(len(tags), 'tag')} "
-                f"({read.tag!r}): each word needs one tag"
-            )
-        yield number, words, tags

@@ -131,12 +131,16 @@ def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
     for role in ("unk", "mask"):
         if getattr(tokenizer, role) is not None:
             names[f"{role}_token"] = getattr(tokenizer, role)
+    # The default of this class has no token types: pairs would be read as one text.
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    types = model.config.embedding.type_vocab_size > 1
     length, tags = model.config.positions.max_length, tokenizer.languages
     tokens = {} if tags is None else {code: tokenizer.name(id) for code, id in tags.tags.items()}
     own = {LANGUAGES: tokenizer.special.get("languages")}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
+        **({"model_input_names": inputs} if types else {}),
         **{role: tokenizer.name(id) for role, id in names.items()},
         **({} if tags is None else tokenizer_fields(tags, tokens) or own),
     }

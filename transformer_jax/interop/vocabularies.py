@@ -125,7 +125,10 @@ def _source(folder: Path, settings: Settings) -> tuple[Path, _Convert]:
         return lines, lambda: _wordpiece(read_text(lines), settings)
     if os.path.lexists(merges):
         return merges, lambda: _byte_level(read_ids(vocabulary), read_text(merges), settings)
-    raise DataError(f"{folder}: has no tokenizer.json, vocabulary or SentencePiece model")
+    raise DataError(
+        f"{folder}: has no tokenizer.json, vocabulary or SentencePiece model: copy the files "
+        f"of its tokenizer into the folder"
+    )
 
 
 def _guarded(path: Path, make: _Convert) -> tokenizers.Tokenizer:

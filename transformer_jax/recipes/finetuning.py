@@ -86,6 +86,14 @@ class EvaluateTask(Configuration, group="--"):
 
     data: Annotated[str | None, Flag(also=("data.test",))] = None
     """File of labeled examples; None is the test (or else validation) data of the run."""
+    text: Annotated[str | None, Flag("data.read.text")] = None
+    """Column or key of the text in --data; None is that of the training file."""
+    text_pair: Annotated[str | None, Flag("data.read.text-pair")] = None
+    """Column or key of the second text; None is that of the training file."""
+    label: Annotated[str | None, Flag("data.read.label")] = None
+    """Column or key of the label; None is that of the training file."""
+    tag: Annotated[str | None, Flag("data.read.tag")] = None
+    """Column or key of the tags; None is that of the training file."""
 
 
 class Finetuning(Recipe):
@@ -115,6 +123,7 @@ class Finetuning(Recipe):
         """Returns the run with a decoder's special tokens and loss, if it starts from one."""
         if run.task.labels:
             raise ConfigError("task.labels are read from the training file: leave them out")
+        _check_second(run)
         if start is not None and start.model.decoder_layers:
             return _for_decoder(run, start)
         if run.model.decoder_layers:
@@ -129,10 +138,12 @@ class Finetuning(Recipe):
         return run
 
     def metrics_of(self, run: Any) -> tuple[str, ...]:
-        """Returns the metrics of the task."""
+        """Returns the metrics of the task; F1 of entities needs tags of entities."""
         from transformer_jax.recipes.tasks.scores import MEASURES
 
-        return tuple(f"valid_{name}" for name in MEASURES[run.task.kind])
+        names = MEASURES[run.task.kind]
+        names += ("entity_f1",) if run.task.kind == "tag" else ()
+        return tuple(f"valid_{name}" for name in names)
 
     def length_limit(self, run: Any) -> tuple[str, int]:
         """Returns the maximum length of an example."""
@@ -200,8 +211,16 @@ class Finetuning(Recipe):
 
         run = read(directory)
         kind, labels = run.task.kind, run.task.labels
+        given = {
+            name: getattr(request, name)
+            for name in ("text", "text_pair", "label", "tag")
+            if getattr(request, name) is not None
+        }
+        if given and request.data is None:
+            raise ConfigError(f"--data.read.{next(iter(given)).replace('_', '-')}: give --data too")
         if request.data is not None:
-            parts = {"data": read_labeled(request.data, kind, run.data.read, "--data")}
+            columns = dataclasses.replace(run.data.read, **given)
+            parts = {"data": read_labeled(request.data, kind, columns, "--data")}
         else:
             splits = self.open_data(run)
             parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
@@ -260,6 +279,16 @@ class Finetuning(Recipe):
         task, kind = fields["task"], self.family_of(fields)
         labels = len(task.get("labels", []))
         return make_model(kind, config, task=task["kind"], labels=labels, rngs=rngs)  # type: ignore[arg-type]
+
+
+def _check_second(run: Any) -> None:
+    """Refuses the column of a second text for a task that reads one text."""
+    read, kind = run.data.read, run.task.kind
+    if kind in ("classify", "regress") and read.text_pair != type(read).text_pair and not read.pair:
+        remedy = "use the task pair" if kind == "classify" else "give data.read.pair too"
+        raise ConfigError(
+            f"data.read.text_pair is {read.text_pair}: {kind} reads one text: {remedy}"
+        )
 
 
 def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:

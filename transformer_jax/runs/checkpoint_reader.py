@@ -327,7 +327,12 @@ def _candidates(
         known = ", ".join(map(str, reversed(there))) or "none"
         raise CheckpointError(f"{directory}: no checkpoint of step {which}: there are {known}")
     if not readable:
-        reason = "; ".join(problems.values()) or "none was written"
+        if not problems:
+            resume = f"transformer-jax resume {directory.parent}"
+            raise CheckpointError(
+                f"{directory}: the run has no checkpoint yet: wait for the first, or `{resume}`"
+            )
+        reason = "; ".join(problems.values())
         raise CheckpointError(f"{directory}: no checkpoint can be used: {reason}")
     first = _best(readable) if which == "best" else 0
     return readable[first : first + count]

@@ -32,7 +32,7 @@ from transformer_jax.models.heads import (
 )
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown, log_scored
-from transformer_jax.recipes.tasks.scores import MEASURES, measure, table
+from transformer_jax.recipes.tasks.scores import measure, measures_of, table
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
@@ -129,7 +129,7 @@ def labeled(
     outputs = {"regress": 1, "qa": 2}.get(kind, len(labels))
     head: Any = TokenClassifier if kind in ("tag", "qa") else SequenceClassifier
     head = DecoderSequenceClassifier if config.decoder_layers else head
-    names = (f"valid_{name}" for name in MEASURES[kind])
+    names = (f"valid_{name}" for name in measures_of(kind, labels))
     return Task(
         model=lambda rngs: head(config, labels=outputs, rngs=rngs),
         train=Data(plan, examples.batches(tokenizer.pad), fingerprint(plan.fingerprint, ids)),

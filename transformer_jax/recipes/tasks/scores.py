@@ -8,13 +8,21 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.labeled import Labeled, Questions, Sentences, Tagged
+from transformer_jax.data.labeled import (
+    Labeled,
+    Questions,
+    Sentences,
+    Tagged,
+    numbered_labels,
+    place_of,
+)
 from transformer_jax.evaluation.answers import squad_scores
 from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews_corrcoef
 from transformer_jax.evaluation.correlation import pearson, spearman
+from transformer_jax.evaluation.entities import entity_f1, marks_entities
 from transformer_jax.inference.encoding.task_runner import TaskRunner
 
-__all__ = ["MEASURES", "aligned", "measure", "table", "write_scores"]
+__all__ = ["MEASURES", "aligned", "measure", "measures_of", "table", "write_scores"]
 
 # The first is the main metric of a task.
 MEASURES: Mapping[str, tuple[str, ...]] = {
@@ -24,6 +32,16 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "tag": ("accuracy", "macro_f1"),
     "qa": ("exact_match", "f1"),
 }
+
+
+def measures_of(kind: str, labels: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of the measures of a task; tags of entities have one more.
+
+    Example:
+        >>> measures_of("tag", ("B-PER", "I-PER", "O"))
+        ('accuracy', 'macro_f1', 'entity_f1')
+    """
+    return MEASURES[kind] + ("entity_f1",) * (kind == "tag" and marks_entities(labels))
 
 
 def measure(
@@ -49,34 +67,42 @@ def measure(
         score = squad_scores(given, dict(zip(part.ids, texts, strict=True)))
         return {"exact_match": score.exact_match, "f1": score.f1}
     if isinstance(part, Tagged):
-        told = [tag for sentence in predictor.tags(part.words) for tag, _ in sentence]
-        tags = [tag for tags in part.tags for tag in tags]
-        return _classes(np.array(told), _numbers(tags, labels, part.name), kind, len(labels))
+        references = _numbers(part, labels)
+        told = [[tag for tag, _ in sentence] for sentence in predictor.tags(part.words)]
+        tags = np.array([tag for sentence in told for tag in sentence])
+        scores = _classes(tags, references, kind, labels)
+        if "entity_f1" in measures_of(kind, labels):
+            named = [[labels[tag] for tag in tags] for tags in told]
+            scores["entity_f1"] = entity_f1(named, part.tags)
+        return scores
     assert isinstance(part, Sentences)
     if kind == "regress":
         numbers = np.asarray(predictor.numbers(part.texts, part.text_pairs), np.float64)
         wanted = np.array([float(label) for label in part.labels])
         return {"pearson": pearson(numbers, wanted), "spearman": spearman(numbers, wanted)}
+    references = _numbers(part, labels)
     best = predictor.classes(part.texts, part.text_pairs).argmax(-1)
-    return _classes(best, _numbers(part.labels, labels, part.name), kind, len(labels))
+    return _classes(best, references, kind, labels)
 
 
-def _numbers(given: list[str], labels: Sequence[str], name: str) -> np.ndarray:
+def _numbers(part: Labeled, labels: Sequence[str]) -> np.ndarray:
     numbers = {label: i for i, label in enumerate(labels)}
-    for label in given:
+    given = numbered_labels(part)
+    for i, label in given:
         if label not in numbers:
             raise DataError(
-                f"{name}: the label {label!r} is not among the training labels: {', '.join(labels)}"
+                f"{place_of(part, i)}: the label {label!r} is not among the training labels: "
+                f"{', '.join(labels)}"
             )
-    return np.array([numbers[label] for label in given])
+    return np.array([numbers[label] for _, label in given])
 
 
 def _classes(
-    predictions: np.ndarray, references: np.ndarray, kind: str, classes: int
+    predictions: np.ndarray, references: np.ndarray, kind: str, labels: Sequence[str]
 ) -> dict[str, float]:
     ways: dict[str, Callable[..., float]] = {
         "accuracy": accuracy,
-        "f1": f1 if classes == 2 else macro_f1,
+        "f1": f1 if len(labels) == 2 else macro_f1,
         "macro_f1": macro_f1,
         "matthews": matthews_corrcoef,
     }
@@ -88,11 +114,11 @@ def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
 
     Example:
         >>> print(table({"valid": {"accuracy": 0.5, "f1": 0.25}}))
-        examples  accuracy      f1
-        valid       0.5000  0.2500
+        data   accuracy      f1
+        valid    0.5000  0.2500
     """
     names = list(next(iter(scores.values()), {}))
-    rows = [["examples", *names]]
+    rows = [["data", *names]]
     rows += [[part, *(f"{said[name]:.4f}" for name in names)] for part, said in scores.items()]
     return aligned(rows)
 
