@@ -15,6 +15,7 @@ project = "transformer_jax"
 root_doc = "index"
 exclude_patterns = ["_build", "_ext"]
 extensions = [
+    "commands",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -29,6 +30,7 @@ extensions = [
 # Markdown: headings have the anchors of GitHub, so that links hold in the repository too.
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
+smartquotes_action = "qe"  # quotes and ellipses; -- begins a flag and is no dash
 highlight_language = "text"  # of blocks that name no language, which are commands and output
 
 # Pages with code cells are executed, unless nothing in them has changed.

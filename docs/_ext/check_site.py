@@ -1,4 +1,4 @@
-"""Checks a built site: nothing is loaded from another host, and links and anchors exist.
+"""Checks a built site: it loads nothing from another host, and links, anchors and flags are whole.
 
     python docs/_ext/check_site.py docs/_build/html
 
@@ -50,6 +50,7 @@ class Page(HTMLParser):
         anchors: Values of ``id`` and ``name``.
         links: Addresses of ``<a>`` and ``<form>``.
         loaded: Addresses that a browser loads.
+        dashes: Words that begin with a typographic dash, as flags do whose -- became one.
     """
 
     def __init__(self, html: str):
@@ -57,6 +58,7 @@ class Page(HTMLParser):
         self.anchors: set[str] = set()
         self.links: list[str] = []
         self.loaded: list[str] = []
+        self.dashes: list[str] = []
         self._style = False
         self.feed(html)
 
@@ -77,9 +79,10 @@ class Page(HTMLParser):
             self.links.append(values.get("href", values.get("action", "")))
 
     def handle_data(self, data: str) -> None:
-        """Reads the text of a style sheet."""
+        """Reads text, of the page or of a style sheet."""
         if self._style:
             self.loaded += styles(data)
+        self.dashes += re.findall(r"(?<!\w)\u2013[a-z][\w.-]*", data)
 
     def handle_endtag(self, tag: str) -> None:
         """Ends a style sheet."""
@@ -106,6 +109,8 @@ def faults(site: Path) -> Iterator[str]:
             yield f"{name} loads {address}, which does not exist"
     for path, page in pages.items():
         name = path.relative_to(site)
+        for word in page.dashes:
+            yield f"{name} has {word}, whose -- became a dash"
         for link in page.links:
             target = urlsplit(link)
             if target.netloc or target.scheme:
@@ -124,7 +129,7 @@ def main(folder: str) -> int:
     wrong = [*faults(site)]
     print(*wrong, sep="\n", file=sys.stderr)
     pages = len([*site.rglob("*.html")])
-    print(f"{pages} pages: {len(wrong) or 'no'} faults of links and loaded files")
+    print(f"{pages} pages: {len(wrong) or 'no'} faults of links, loaded files and flags")
     return int(bool(wrong or not pages))
 
 

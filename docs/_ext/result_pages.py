@@ -16,7 +16,12 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 MACHINE = ("date", "commit", "cpu", "cores", "instructions", "python", "versions", "peers")
 COMMAND = re.compile(r"(python|transformer-jax|make|[A-Z_]+=\S+ python) ")
 SHOWN = 12  # values of a list in a cell
-LONG = 60  # characters; longer texts are no cells
+LONG = 50  # characters; longer texts are no cells
+FEW = 4  # values of a list that is a cell
+WIDE = 9  # columns that a page has room for
+NAMES = ("", "name", "run", "case")  # the columns that name a row
+EMPTY: tuple[Any, ...] = (None, [], {}, "")
+ACRONYMS = re.compile(r"\b(bleu|cbow|kl|mlm)\b", re.IGNORECASE)
 
 
 def number(value: float) -> str:
@@ -77,33 +82,48 @@ def is_table(value: Any) -> bool:
 
 
 def is_long(value: Any) -> bool:
-    """Returns whether a value is a command or a sentence, for which no column is wide enough."""
-    return isinstance(value, str) and (len(value) > LONG or bool(COMMAND.match(value)))
+    """Returns whether no column is wide enough: for commands, sentences, curves, environments.
+
+    Example:
+        >>> is_long("make demo"), is_long([1, 2]), is_long([[1, 2.5], [2, 2.4], [3, 2.3]])
+        (True, False, True)
+    """
+    if isinstance(value, str):
+        return len(value) > LONG or bool(COMMAND.match(value))
+    if isinstance(value, Mapping):
+        return "versions" in value
+    if isinstance(value, list) and not is_table(value):
+        return sum(len(one) if isinstance(one, list) else 1 for one in value) > FEW
+    return False
 
 
 def flat(item: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a row; a value of a nested mapping is named by both keys.
 
     Example:
-        >>> flat({"x": 1, "y": {"z": 2}, "runs": [{"a": 1}]})
-        {'x': 1, 'y z': 2}
+        >>> flat({"x": 1, "y": {"z": 2, "kernels": {"a": 3}}, "runs": [{"a": 1}]})
+        {'x': 1, 'y z': 2, 'y kernels': {'a': 3}}
     """
     values: dict[str, Any] = {}
     for name, value in item.items():
-        if isinstance(value, Mapping) and name != "versions":
-            values |= {f"{name} {part}": one for part, one in flat(value).items()}
+        if isinstance(value, Mapping) and not is_long(value) and name != "versions":
+            values |= {f"{name} {part}": one for part, one in value.items()}
         elif not is_table(value):
             values[name] = value
     return values
 
 
 def identity(row: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the values that tell a row from others: two short texts and a seed.
+    """Returns the names of the values that tell a row from others.
+
+    These are its names, or two short texts, and a seed.
 
     Example:
         >>> identity({"run": "a", "what": "b", "seed": 1, "loss": 2.0})
         ['run', 'what', 'seed']
     """
+    if {"", "name"} & {*row}:
+        return [name for name in row if name in NAMES] + ["seed"] * ("seed" in row)
     short = [name for name, one in row.items() if isinstance(one, str) and not is_long(one)]
     return short[:2] + ["seed"] * ("seed" in row)
 
@@ -136,7 +156,8 @@ def tables(name: str, value: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def table(lines: list[dict[str, Any]]) -> str:
     """Returns a Markdown table of rows, without the columns that no row fills.
 
-    Commands and sentences stand below it, under the first values of their rows.
+    Commands, sentences and curves stand below it, under the first values of their rows; a row of
+    these alone is not in the table.
 
     Example:
         >>> print(table([{"name": "a", "ms": 1.5, "by": "make demo"}, {"name": "b"}]))
@@ -147,23 +168,69 @@ def table(lines: list[dict[str, Any]]) -> str:
         <BLANKLINE>
         - a, by: `make demo`
     """
-    filled = [name for line in lines for name, one in line.items() if one not in (None, [], {})]
-    long = {name for line in lines for name, one in line.items() if is_long(one)}
-    columns = [name for name in dict.fromkeys(filled) if name not in long]
-    notes = []
+    long = {name for line in lines for name, one in line.items() if is_long(one)} - {*NAMES}
+    shown: list[dict[str, Any]] = []
+    notes: dict[str, list[str]] = {}  # the rows that share a note
     for line in lines:
         who = ", ".join(cell(line[name]) for name in identity(line))
-        notes += [
-            f"- {who}{', ' if who else ''}{cell(name.replace('_', ' '))}: {cell(line[name])}"
-            for name in line
-            if name in long and line[name]
-        ]
-    text = [
-        "| " + " | ".join(cell(name.replace("_", " ")) for name in columns) + " |",
-        "|" + "---|" * len(columns),
-        *("| " + " | ".join(cell(line.get(name)) for name in columns) + " |" for line in lines),
-    ]
-    return "\n".join(text if columns else []) + "\n\n" * bool(notes) + "\n".join(notes)
+        below = [name for name in line if name in long and line[name]]
+        for name in below:
+            note = f"{cell(blanks(name))}: {cell(line[name])}"
+            notes.setdefault(note, []).append(who)
+        row = {name: one for name, one in line.items() if name not in long and one not in EMPTY}
+        if not below or any(not isinstance(one, str) for one in row.values()):
+            shown.append(row)
+    whose = ["; ".join(dict.fromkeys(filter(None, rows))) for rows in notes.values()]
+    listed = ["- " + ", ".join(filter(None, pair)) for pair in zip(whose, notes, strict=True)]
+    return "\n\n".join([*layouts(shown), *(["\n".join(listed)] if listed else [])])
+
+
+def layouts(rows: list[dict[str, Any]]) -> Iterator[str]:
+    r"""Yields the tables of rows: one, if the page has room for its columns.
+
+    A few rows of many values become columns. Many rows that each fill few of the columns are
+    divided into tables of rows with the same columns.
+
+    Example:
+        >>> [text] = layouts([{"name": "a"} | {str(i): i for i in range(WIDE)}])
+        >>> print(*text.splitlines()[:4], sep="\n")
+        | name | a |
+        |---|---|
+        | 0 | 0 |
+        | 1 | 1 |
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    filled = sum(map(len, rows))
+    if len(columns) > WIDE and len(rows) <= FEW:
+        values = lambda name: [row.get(name) for row in rows]
+        names = [[blanks(name), *values(name)] for name in columns]
+        yield grid(names[0], names[1:])
+    elif len(columns) > WIDE and filled < len(rows) * len(columns) / 2:
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            groups.setdefault(tuple(row), []).append(row)
+        for names, group in groups.items():
+            yield grid([*map(blanks, names)], [[*row.values()] for row in group])
+    elif columns:
+        yield grid([*map(blanks, columns)], [[row.get(one) for one in columns] for row in rows])
+
+
+def grid(head: list[Any], rows: list[list[Any]]) -> str:
+    """Returns a Markdown table.
+
+    Example:
+        >>> print(grid(["low ms", "x"], [[1, None]]))
+        | low ms | x |
+        |---|---|
+        | 1 |  |
+    """
+    first, *others = ("| " + " | ".join(map(cell, line)) + " |" for line in [head, *rows])
+    return "\n".join([first, "|" + "---|" * len(head), *others])
+
+
+def blanks(name: str) -> str:
+    """Returns the name of a value as words."""
+    return name.replace("_", " ")
 
 
 def facts(values: Mapping[str, Any]) -> str:
@@ -175,7 +242,7 @@ def facts(values: Mapping[str, Any]) -> str:
         |---|---|
         | batch size | 16 |
     """
-    lines = [f"| {cell(name.replace('_', ' '))} | {cell(one)} |" for name, one in values.items()]
+    lines = [f"| {cell(blanks(name))} | {cell(one)} |" for name, one in values.items()]
     return "\n".join(["| | |", "|---|---|", *lines])
 
 
@@ -191,20 +258,26 @@ def sections(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {results.pop('command')}"
     rest = {}
     for name, value in results.items():
-        heading = name.replace("_", " ").capitalize()
+        heading = ACRONYMS.sub(lambda word: word[0].upper(), blanks(name).capitalize())
         if name == "tables":
             for one in value:
                 yield f"## {cell(one['title'])}"
                 yield table([flat(row) for row in one["rows"]])
-        elif is_long(value):
+        elif isinstance(value, str) and is_long(value):
             yield f"{cell(heading)}: {cell(value)}"
         elif is_table(value):
             for part, lines in tables(heading, value):
-                yield f"## {cell(part.replace('_', ' '))}"
+                yield f"## {cell(blanks(part))}"
                 yield table(lines)
         elif isinstance(value, Mapping):
-            yield f"## {cell(heading)}"
-            yield facts(value)
+            parts = {key: one for key, one in value.items() if is_table(one)}
+            if plain := {key: one for key, one in value.items() if key not in parts}:
+                yield f"## {cell(heading)}"
+                yield facts(plain)
+            for key, one in parts.items():
+                for part, lines in tables(f"{heading}: {key}", one):
+                    yield f"## {cell(blanks(part))}"
+                    yield table(lines)
         else:
             rest[name] = value
     if rest:
@@ -238,10 +311,11 @@ def contents(paths: list[Path]) -> str:
     for path in paths:
         results = json.loads(path.read_text("utf-8"))
         machine = {**results, **results.get("environment", {})}
-        what = results.get("task") or results.get("what") or results.get("command") or ""
-        day, cpu = machine.get("date"), machine.get("cpu")
+        named = (results.get(name) for name in ("task", "what", "command", "note"))
+        what = next((one for one in named if one), "")
+        day = f'<span class="one-line">{machine["date"]}</span>' if "date" in machine else ""
         link = f"[{title(path.stem)}]({path.stem}.md)"
-        lines.append(f"| {link} | {cell(what)} | {cell(day)} | {cell(cpu)} |")
+        lines.append(f"| {link} | {cell(what)} | {day} | {cell(machine.get('cpu'))} |")
     listed = "\n".join(path.stem for path in paths)
     return (
         "# All measurements\n\nA page a file of `benchmarks/results/`, made from it.\n\n"

@@ -65,6 +65,9 @@ def test_the_python_page_runs_as_written(published, trained_run, lesson, tmp_pat
         ("models/all-MiniLM-L6-v2", published("bert")),
         ("models/bert", published("bert")),
         ("runs/mood", published("bert_cls")),
+        ("runs/pairs", published("bert_cls")),
+        ("runs/ner", published("bert_tag")),
+        ("runs/qa", published("bert_qa")),
     ):
         assert f'"{path}"' in code
         code = code.replace(f'"{path}"', repr(str(there)))

@@ -6,6 +6,7 @@ from docs._ext import check_site
 
 GOOD = """<html><head><link rel="canonical" href="https://example.org/a.html">
 <link rel="stylesheet" href="a.css"></head><body><h1 id="top-of-it">A</h1>
+<p>seeds 1\u20133, words \u2013 and more</p>
 <a href="https://example.org">other</a> <a href="#top-of-it">up</a> <a href="b/c.html#x">c</a>
 <img src="data:image/png;base64,AA=="></body></html>"""
 
@@ -40,6 +41,7 @@ def test_a_good_site_has_no_faults(tmp_path):
         '<a href="nowhere.html">a</a>',
         '<a href="b/c.html#nowhere">a</a>',
         '<a href="#nowhere">a</a>',
+        "<p>the same without \u2013task.init-from</p>",
     ],
 )
 def test_a_fault_is_found(tmp_path, html):

@@ -1,6 +1,7 @@
 """Pages of results hold every figure of their file."""
 
 import doctest
+import itertools
 import json
 
 import pytest
@@ -39,6 +40,14 @@ def test_pages_are_listed_and_pages_of_missing_files_removed(tmp_path):
     names = {path.stem for path in PATHS} | {"index"}
     assert {path.stem for path in tmp_path.iterdir()} == names
     assert {*(tmp_path / "index.md").read_text().split()} >= names - {"index"}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_rows_of_a_table_have_the_columns_of_its_head(path):
+    lines = result_pages.page(path).split("\n")
+    for head, line in itertools.pairwise(lines):
+        if line.startswith("| ") and head.startswith("|"):
+            assert line.replace("\\|", "").count("|") == head.replace("\\|", "").count("|")
 
 
 @pytest.mark.parametrize("module", [check_site, repository_links, result_pages])
