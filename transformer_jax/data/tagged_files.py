@@ -127,7 +127,7 @@ def _columns(
         if len(cells) < max(2, place + 1):
             raise DataError(
                 f"{path}:{number}: {plural(len(cells), 'column')}, and the tag is in column "
-                f"{max(2, place + 1)}: correct the line, or choose another column with data.read.tag"
+                f"{max(2, place + 1)}: correct the line, or name another by data.read.tag"
             )
         begin = begin if words else number
         words.append(cells[0])
