@@ -123,7 +123,7 @@ def test_a_parameter_without_an_axis_a_dimension_is_an_error_that_names_it(axes)
     metadata = {} if axes is None else {"axes": axes}
     stray = {"blocks": {0: {"stray": nnx.Param(jnp.zeros((4, 4)), **metadata)}}}
     with pytest.raises(ConfigError, match=r"parameter blocks/0/stray of shape \[4, 4\] declares"):
-        sharding.shardings(stray, make_mesh(MeshConfig()))
+        sharding.shardings(stray, make_mesh(MeshConfig(fsdp=2)))
 
 
 def test_an_unknown_axis_name_is_an_error():

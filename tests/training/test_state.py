@@ -100,13 +100,38 @@ def test_given_parameters_are_placed_as_they_are(make_toy):
     assert jax.tree.map(lambda a: a.sharding, state.params) == shardings.params
 
 
-def test_a_parameter_without_axes_is_refused():
-    class Stray(nnx.Module):
-        def __init__(self):
-            self.stray = nnx.Param(jnp.zeros(3))
+class Stray(nnx.Module):
+    def __init__(self):
+        self.stray = nnx.Param(jnp.zeros(3))
 
+
+@pytest.mark.parametrize("sizes", [{"fsdp": 2}, {"tensor": 2}], ids=str)
+def test_a_parameter_without_axes_is_refused_where_parameters_are_split(sizes):
+    mesh = make_mesh(MeshConfig(**sizes))
     with pytest.raises(ConfigError, match=r"parameter stray of shape \[3\] declares no axes"):
-        abstract_state(Stray, optax.sgd(0.1), make_mesh(MeshConfig()))
+        abstract_state(Stray, optax.sgd(0.1), mesh)
+
+
+def test_a_parameter_without_axes_is_whole_where_none_is_split():
+    mesh = make_mesh(MeshConfig())
+    _, _, shardings, _ = abstract_state(Stray, optax.sgd(0.1), mesh)
+    assert shardings.params["stray"].is_fully_replicated
+    assert shardings.params["stray"].mesh == mesh
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda rngs: nnx.Dropout(0.1, rngs=rngs), r"rngs/count is RngCount.* with rngs=key"),
+        (lambda rngs: nnx.BatchNorm(3, rngs=rngs), r"mean is BatchStat.*averages of nnx.BatchNorm"),
+    ],
+    ids=["dropout", "batch_norm"],
+)
+def test_a_model_with_other_state_than_parameters_is_refused(make, says):
+    with pytest.raises(ConfigError, match=says):
+        split(make(nnx.Rngs(0)))
+    with pytest.raises(ConfigError, match=says):
+        abstract_state(lambda: make(nnx.Rngs(0)), optax.sgd(0.1), make_mesh(MeshConfig()))
 
 
 def test_merging_what_was_split_is_the_model_again(make_toy, sentences):

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import path_name
 from transformer_jax.functional.partitioning import LOGICAL_AXIS_RULES, MeshAxes, partition_spec
-from transformer_jax.models.layers.parameters import Parameters
+from transformer_jax.models.layers.parameters import Parameters, declared_axes
 
 __all__ = [
     "batch_sharding",
@@ -33,6 +33,9 @@ def shardings(
 ) -> PyTree:
     """The sharding of each parameter, from the axes that it declares.
 
+    A parameter without axes, such as that of a Flax layer, is whole on every device. It is refused
+    on a mesh that splits parameters.
+
     Args:
         params: Parameters with their declarations, real or abstract
             (:func:`transformer_jax.models.layers.parameters.parameters`).
@@ -40,7 +43,8 @@ def shardings(
         rules: Logical axis to mesh axis.
 
     Raises:
-        ConfigError: A parameter that declares no axes, or not one for each dimension.
+        ConfigError: A parameter that does not declare an axis for each dimension; or none, on a
+            mesh whose ``fsdp`` or ``tensor`` is above 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -52,7 +56,7 @@ def shardings(
 
     def of(path: tuple, param: Any) -> NamedSharding:
         name = path_name(path)
-        axes = _declared_axes(name, param)
+        axes = _checked_axes(name, param, mesh)
         # Layers differ only by index, and do not each need a line in the log.
         what = re.sub(r"/\d+/", "/*/", name)
         return NamedSharding(
@@ -63,13 +67,17 @@ def shardings(
     return jax.tree_util.tree_map_with_path(of, params, is_leaf=is_param)
 
 
-def _declared_axes(name: str, param: Any) -> tuple[str | None, ...]:
-    axes = param.get_metadata("axes", None) if isinstance(param, nnx.Variable) else None
-    if axes is None or len(axes) != param.ndim:
-        given = "no axes" if axes is None else f"the axes {axes}"
+def _checked_axes(name: str, param: nnx.Param, mesh: Mesh | AbstractMesh) -> tuple[str | None, ...]:
+    axes = declared_axes(param)
+    what = f"parameter {name} of shape {list(param.shape)} declares"
+    how = "one axis of LOGICAL_AXIS_RULES or None a dimension"
+    if len(axes) != param.ndim:
+        raise ConfigError(f"{what} the axes {axes}: give {how}")
+    if param.get_metadata("axes", None) is None and mesh.shape["fsdp"] * mesh.shape["tensor"] > 1:
         raise ConfigError(
-            f"parameter {name} of shape {list(param.shape)} declares {given}: create it with "
-            f"nnx.Param(value, axes=(...)), one axis of LOGICAL_AXIS_RULES or None a dimension"
+            f"{what} no axes, and the mesh splits parameters: create it with nnx.Param(value, "
+            f"axes=(...)), or a layer of Flax with kernel_metadata={{'axes': (...)}}, {how}; or "
+            f"take a mesh with fsdp 1 and tensor 1"
         )
     return axes
 
@@ -84,7 +92,7 @@ def make_placer(params: Parameters, mesh: Mesh) -> Callable[[str, np.ndarray], j
         mesh: The mesh.
 
     Raises:
-        ConfigError: A parameter that declares no axes.
+        ConfigError: As :func:`shardings`.
     """
     where = {
         path_name(path): sharding

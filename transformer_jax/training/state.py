@@ -65,6 +65,9 @@ def split(model: nnx.Module) -> tuple[Any, dict[Any, Any]]:
 
     ``nnx.merge(graph, params)`` restores the model, inside or outside ``jax.jit``.
 
+    Raises:
+        ConfigError: The model holds other state than parameters, such as random keys.
+
     Example:
         >>> graph, params = split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
         >>> {name: leaf.shape for name, leaf in params.items()}
@@ -72,8 +75,7 @@ def split(model: nnx.Module) -> tuple[Any, dict[Any, Any]]:
         >>> nnx.merge(graph, params)(jnp.ones((1, 2))).shape
         (1, 3)
     """
-    graph, params = nnx.split(model)
-    return graph, nnx.to_pure_dict(params)
+    return nnx.graphdef(model), values(parameters(model))
 
 
 def abstract_state(
@@ -101,7 +103,7 @@ def abstract_state(
         of shardings, and the shapes of the frozen parameters.
 
     Raises:
-        ConfigError: A parameter does not declare its axes.
+        ConfigError: A parameter does not declare the axes that the mesh needs.
     """
     model = with_attention_kernels(nnx.eval_shape(make_model), mesh.devices.flat[0])
     graph = nnx.graphdef(model)
@@ -176,7 +178,7 @@ def create_state(
         outputs, and ``frozen`` has the frozen parameters.
 
     Raises:
-        ConfigError: A parameter does not declare its axes.
+        ConfigError: A parameter does not declare the axes that the mesh needs.
     """
     graph, _, placed, frozen_shapes = abstract_state(
         make_model, tx, mesh, ema=ema, partition=partition, seed=seed

@@ -3,7 +3,7 @@
 A parameter is created as ``nnx.Param(value, axes=("embed", "heads"))``: one logical axis name, or
 None, per dimension. Sharding, weight decay, Muon and layer-wise learning rates read these
 declarations, and never parameter paths. Code that stacks modules declares their depth with
-:func:`at_depth`.
+:func:`at_depth`. Layers of Flax declare no axes: each of their dimensions has the axis None.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,15 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import path_name
+
 __all__ = [
     "INDEX_AXES",
     "LAYERS",
     "Parameters",
     "at_depth",
+    "declared_axes",
     "is_matrix",
     "is_projection",
     "layer_depths",
@@ -44,12 +48,34 @@ INDEX_AXES = frozenset({"vocab", "trained_row", "position", "token_type", "bucke
 def parameters(model: nnx.Module) -> Parameters:
     """The parameters of a model, real or abstract, by path, with their declarations.
 
+    Raises:
+        ConfigError: The model holds other state, such as random keys.
+
     Example:
         >>> made = lambda: nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",)))
         >>> parameters(nnx.eval_shape(made))["gain"].get_metadata("axes")
         ('embed',)
     """
-    return nnx.to_pure_dict(nnx.state(model), extract_fn=lambda param: param)
+    params = nnx.to_pure_dict(nnx.state(model), extract_fn=lambda param: param)
+    for path, variable in jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_variable):
+        _refuse_other_state(path_name(path), variable)
+    return params
+
+
+def _is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
+
+
+def _refuse_other_state(name: str, variable: Any) -> None:
+    if isinstance(variable, nnx.Param):
+        return
+    instead = "keep other state, such as the averages of nnx.BatchNorm, out of it"
+    if isinstance(variable, nnx.RngState):
+        instead = "make nnx.Dropout(rate) without rngs, and call it with rngs=key"
+    raise ConfigError(
+        f"{name} is {type(variable).__name__}, and a model that is trained holds parameters "
+        f"(nnx.Param) alone: {instead}"
+    )
 
 
 def map_parameters(function: Callable[[nnx.Param], Any], params: Parameters) -> Any:
@@ -60,7 +86,7 @@ def map_parameters(function: Callable[[nnx.Param], Any], params: Parameters) -> 
         >>> map_parameters(lambda param: param.shape, params)
         {'bias': (3,)}
     """
-    return jax.tree.map(function, params, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    return jax.tree.map(function, params, is_leaf=_is_variable)
 
 
 def values(params: Parameters) -> PyTree:
@@ -87,6 +113,17 @@ def logical_axes(param: nnx.Param) -> tuple[str | None, ...] | None:
     return axes
 
 
+def declared_axes(param: nnx.Param) -> tuple[str | None, ...]:
+    """The axes that a parameter declares; None for each dimension where it declares none.
+
+    Example:
+        >>> declared_axes(nnx.eval_shape(lambda: nnx.Linear(4, 3, rngs=nnx.Rngs(0))).kernel)
+        (None, None)
+    """
+    axes = param.get_metadata("axes", None)
+    return (None,) * param.ndim if axes is None else axes
+
+
 def is_matrix(param: nnx.Param) -> bool:
     """Returns whether a parameter has at least two axes besides ``layers``.
 
@@ -94,7 +131,7 @@ def is_matrix(param: nnx.Param) -> bool:
         >>> is_matrix(nnx.Param(jax.numpy.zeros((4, 3)), axes=("layers", "mlp")))  # stacked biases
         False
     """
-    return sum(axis != LAYERS for axis in param.get_metadata("axes")) > 1
+    return sum(axis != LAYERS for axis in declared_axes(param)) > 1
 
 
 def is_projection(param: nnx.Param) -> bool:
@@ -108,7 +145,7 @@ def is_projection(param: nnx.Param) -> bool:
         >>> is_projection(nnx.Param(jax.numpy.zeros((4, 3)), axes=("embed", "label")))
         False
     """
-    return is_matrix(param) and not INDEX_AXES & set(param.get_metadata("axes"))
+    return is_matrix(param) and not INDEX_AXES & set(declared_axes(param))
 
 
 def at_depth(module: nnx.Module, depth: int | tuple[int, ...]) -> None:
