@@ -20,6 +20,7 @@ from transformer_jax.runs import manifest
 from transformer_jax.runs.checkpoint import Checkpointer, load_params, steps
 from transformer_jax.runs.metrics import MetricsLog, read_metrics
 from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.curves import Curves
 from transformer_jax.training.loop import FitResult, Loop, fit
 from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import TrainState, digest
@@ -53,6 +54,7 @@ class LoopBench:
         self.evaluate = lambda state: {"valid_loss": 10.0 - float(state.step)}
         self.widths = self.planned = (7,)
         self.step = loop_step
+        self.curves = None
 
     def batch(self, number, width=None):
         width = width or self.widths[number % len(self.widths)]
@@ -72,6 +74,7 @@ class LoopBench:
             loop = Loop(
                 CompiledStep(self.step, jax.random.key(1)), self.batches, checkpointer,
                 self.path / "metrics.jsonl", config, evaluate=self.evaluate, steps_per_epoch=5,
+                curves=self.curves,
             )  # fmt: skip
             return fit(
                 restored.state if restored else loop_fresh(),
@@ -87,6 +90,36 @@ class LoopBench:
 @pytest.fixture
 def bench(tmp_path):
     return LoopBench(tmp_path)
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(0.0, [5, 10]), (1.0, [5, 12])])
+def test_curves_are_redrawn_at_most_once_a_period(bench, monkeypatch, seconds, lines):
+    """Drawing takes at most a hundredth of the time; the trainer draws the end."""
+    clock, drawn = [0.0], []
+
+    def draw(history, path, **how):
+        drawn.append(len(history))
+        clock[0] += seconds
+
+    def wait(number):
+        clock[0] += 20.0
+
+    monkeypatch.setattr("transformer_jax.visual.curves.training_curves", draw)
+    monkeypatch.setattr("transformer_jax.training.curves.time.monotonic", lambda: clock[0])
+    bench.hook = wait  # a checkpoint every second step, 40 s
+    bench.curves = Curves(bench.path / "curves.png", ("training", "validation"), [])
+    bench.run(12)
+    # A line for each step and for the evaluations of steps 4 and 8. Drawing for a second waits
+    # until 100 s later.
+    assert drawn == lines
+
+
+def test_a_metric_that_nothing_measures_is_warned_of_once(bench, capfd):
+    bench.evaluate = lambda state: {"valid_los": 1.0}
+    assert bench.run(8).best is None
+    err = capfd.readouterr().err
+    assert err.count("warning: no measurement is called valid_loss") == 1
+    assert "there are valid_los" in err
 
 
 def lp_train_lines(path):

@@ -404,9 +404,18 @@ def test_an_objective_of_whole_batches_refuses_accumulation():
         make_step(contrast, DESCENT, merging(graph), accumulation=2)
 
 
-@pytest.mark.parametrize("returned", [jnp.float32(1), {"accuracy": (1.0, 1.0)}])
-def test_an_objective_without_a_loss_is_refused(returned):
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (jnp.float32(1), "this one returned"),
+        ({"accuracy": (1.0, 1.0)}, "this one returned dict of accuracy"),
+        ({"loss": jnp.float32(1)}, r"loss is one array of shape \[\] here"),
+        ({"loss": (jnp.ones(3), 3.0)}, r"loss is 2 arrays of shapes \[3\], \[\] here"),
+        ({"loss": (1.0, 1.0), "right": (1.0,)}, r"right is 1 array of shape \[\] here"),
+    ],
+)
+def test_an_objective_without_a_sum_and_its_weight_is_refused(returned, says):
     graph, state = fresh(make_line, DESCENT)
     step = make_step(lambda model, batch, key: returned, DESCENT, merging(graph))
-    with pytest.raises(ConfigError, match="an objective returns a dictionary"):
+    with pytest.raises(ConfigError, match=f"an objective returns a dictionary.*; {says}"):
         step(state, {}, points())

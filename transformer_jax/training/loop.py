@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer_jax.core.errors import NumericsError, Stopped, command, plural
+from transformer_jax.core.errors import NumericsError, Stopped, plural
 from transformer_jax.core.task_progress import show_progress
 from transformer_jax.runs.checkpoint import Checkpointer, CheckpointScore
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.runs.metrics import MetricsLog
+from transformer_jax.runs.run_directory import how_to_continue
 from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.curves import Curves
 from transformer_jax.training.monitoring import (
     Profiler,
     Rates,
@@ -31,14 +33,23 @@ __all__ = ["FitResult", "Loop", "fit"]
 
 
 class FitResult(NamedTuple):
-    """The result of training."""
+    """The result of training.
+
+    Attributes:
+        state: The state after the last step.
+        step: The last step.
+        best: The best score by the metric of the best checkpoint; None where nothing measured it.
+        best_step: The step of that checkpoint.
+        early: Whether training stopped early.
+        recompilations: Number of batch shapes that were not compiled before the first step.
+    """
 
     state: TrainState
     step: int
     best: CheckpointScore | None
     best_step: int | None
-    early: bool  # whether training stopped early
-    recompilations: int  # batch shapes that were not compiled before the first step
+    early: bool
+    recompilations: int
 
     def __repr__(self) -> str:
         """Omits the state, whose arrays would fill pages."""
@@ -60,6 +71,7 @@ class Loop:
         evaluate: Function from a state to metrics by name, such as ``valid_loss``.
         steps_per_epoch: Steps per epoch, to compute the epoch in metrics.
         rates: Measurement of speed.
+        curves: Picture of the metrics, redrawn after evaluations and checkpoints.
     """
 
     step: CompiledStep
@@ -71,6 +83,7 @@ class Loop:
     evaluate: Callable[[TrainState], dict[str, float]] | None = None
     steps_per_epoch: int | None = None
     rates: Rates = dataclasses.field(default_factory=Rates)
+    curves: Curves | None = None
 
 
 def fit(
@@ -128,7 +141,7 @@ class _TrainingLoop:
             loop.steps_per_epoch,
         )
         self.start = self.saved = start
-        self.watchdog, self.rates = watchdog, loop.rates
+        self.watchdog, self.rates, self.curves = watchdog, loop.rates, loop.curves
         self.profiler = Profiler(
             profile_window(loop.config.profile), records.path.parent / "profile"
         )
@@ -136,7 +149,7 @@ class _TrainingLoop:
         self.pending: tuple[int, dict[str, Any], float | None] | None = None
         self.standing = loop.checkpointer.standing(start, self.metric, records.history)
         self.clock = time.monotonic()
-        self.reported_shapes = False
+        self.reported_shapes = self.unmeasured = False
 
     def run(
         self,
@@ -221,9 +234,7 @@ class _TrainingLoop:
         self.checkpointer.wait()
         where = "no step was taken yet" if number == 0 else f"the state of step {number} is saved"
         run = self.records.path.parent
-        return Stopped(
-            f"stopped by a signal; {where}: continue with {command('resume', run)}", signal
-        )
+        return Stopped(f"stopped by a signal; {where}: {how_to_continue(run)}", signal)
 
     def _after(self, state: TrainState, number: int, *, last: bool, stopping: bool) -> bool:
         """Evaluate and save when due; returns whether to stop early."""
@@ -247,6 +258,8 @@ class _TrainingLoop:
             progress = self.standing.fields(self.metric)
             self.checkpointer.save(number, state, score=score, progress=progress)
             self.saved = number
+        if self.curves is not None and not last and jax.process_index() == 0:
+            self.curves.draw_if_due(self.records.history)
         self.clock = time.monotonic()
         return over
 
@@ -265,6 +278,12 @@ class _TrainingLoop:
         name = self.metric.name
         score = CheckpointScore(name, scores[name], self.metric.better) if name in scores else None
         self.standing = self.standing.after(number, score)
+        if score is None and self.standing.best is None and not self.unmeasured:
+            self.unmeasured = True
+            self.progress.say(
+                f"warning: no measurement is called {name}, so no checkpoint is the best by it: "
+                f"there are {', '.join(scores)}"
+            )
         words = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         mark = "  best" if self.standing.best_step == number else ""
         self.progress.say(f"step {number}  {words}  ({duration(took)}){mark}")

@@ -43,15 +43,30 @@ def checked(sums: Any) -> Sums:
     """Checks the result of an objective.
 
     Raises:
-        ConfigError: The result is not a dictionary, or has no loss.
+        ConfigError: The result is not a dictionary of sums with weights, or has no loss.
     """
+    contract = 'an objective returns a dictionary {"loss": (sum, weight), name: (sum, weight), ...}'
     if not isinstance(sums, dict) or "loss" not in sums:
         raise ConfigError(
-            'an objective returns a dictionary {"loss": (sum, weight), name: (sum, weight), ...}; '
-            f"this one returned {type(sums).__name__}"
+            f"{contract}; this one returned {type(sums).__name__}"
             + (f" of {', '.join(map(str, sums))}" if isinstance(sums, dict) else "")
         )
+    for name, pair in sums.items():
+        shapes = [jnp.shape(value) for value in pair] if isinstance(pair, tuple | list) else None
+        if shapes != [(), ()]:
+            raise ConfigError(
+                f"{contract}; {name} is {_described(pair, shapes)} here: return two scalars, "
+                f"the sum over the batch and the weight that divides it"
+            )
     return sums
+
+
+def _described(pair: Any, shapes: list[tuple[int, ...]] | None) -> str:
+    if shapes is None:
+        return f"one array of shape {list(jnp.shape(pair))}"
+    ends = "" if len(shapes) == 1 else "s"
+    said = ", ".join(str(list(shape)) for shape in shapes)
+    return f"{plural(len(shapes), 'array')} of shape{ends} {said}"
 
 
 def accumulated(differentiated: Differentiated, parts: int) -> Differentiated:

@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Int
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.runs.checkpoint_score import Metric
@@ -97,6 +98,9 @@ class Task:
         settings: A dataclass to store in ``config.json``, or None.
         means: Metrics that are means of other metrics, by name, such as ``valid_loss`` of several
             validation sets.
+
+    Raises:
+        ConfigError: ``valid`` is no mapping.
     """
 
     model: Callable[[nnx.Rngs], nnx.Module]
@@ -117,6 +121,10 @@ class Task:
     tokenizer: Tokenizer | None = None
     settings: Any = None
     means: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.valid, Mapping):
+            raise ConfigError('valid maps names to validation data: give {"valid": data}')
 
 
 def select_rows(items: Any, rows: Int[np.ndarray, " b"]) -> Any:

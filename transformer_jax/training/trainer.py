@@ -22,11 +22,7 @@ from transformer_jax.models.layers.parameters import Parameters
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.agreement import check_same
 from transformer_jax.parallel.health import check_devices
-from transformer_jax.parallel.mesh import (
-    is_main_process,
-    make_mesh,
-    sync_global_devices,
-)
+from transformer_jax.parallel.mesh import is_main_process, make_mesh, sync_global_devices
 from transformer_jax.runs.checkpoint import Checkpointer
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.runs.config_guard import latest_manifest, refuse_weights_alone
@@ -37,6 +33,7 @@ from transformer_jax.runs.shared_directory import check_shared
 from transformer_jax.training import frozen as kept
 from transformer_jax.training.batches import put_batch, training_batches
 from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.curves import Curves
 from transformer_jax.training.loop import FitResult, Loop, fit
 from transformer_jax.training.monitoring import Rates, writing_log
 from transformer_jax.training.optimizers import make_optimizer
@@ -48,9 +45,7 @@ from transformer_jax.training.state import (
     create_state,
     digest,
 )
-from transformer_jax.training.step import (
-    compile_step,
-)
+from transformer_jax.training.step import compile_step
 from transformer_jax.training.task import Task
 from transformer_jax.training.trained_model import load_model
 from transformer_jax.training.validation import make_validation
@@ -70,7 +65,7 @@ Optimizer: TypeAlias = (
 class Trainer(Configuration, group="training"):
     """Trains a task on a mesh; the run directory is sufficient to resume and use the run.
 
-    A run that is interrupted and resumed ends with the same state, bit for bit.
+    A run that is interrupted and resumed up to the same step ends with the same state, bit for bit.
 
     Attributes:
         task: The model, data, objective and metrics.
@@ -102,6 +97,12 @@ class Trainer(Configuration, group="training"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        described = isinstance(self.optimizer, OptimizerConfig | optax.GradientTransformation)
+        if not described and not callable(self.optimizer):
+            raise ConfigError(
+                f"optimizer is {self.optimizer!r}: give one, such as tj.adamw(1e-3) or "
+                f"optax.adam(1e-3)"
+            )
         self.run = RunDirectory(self.directory)
         self.on = make_mesh() if self.mesh is None else self.mesh
         known = {metric.name: metric for metric in self.task.metrics}
@@ -156,7 +157,9 @@ class Trainer(Configuration, group="training"):
     def fit(self, *, steps: int | None = None, epochs: int | None = None) -> FitResult:
         """Trains from the newest checkpoint, or from step 0, to a given step.
 
-        Writes ``results.json`` and ``curves.png``.
+        Writes ``results.json`` and ``curves.png``. The schedule of an :class:`OptimizerConfig`
+        ends at the last step: a run that is continued to a later one has another learning rate
+        from there on than a run that was never stopped.
 
         Args:
             steps: The last step, counted from the beginning of the run.
@@ -253,6 +256,7 @@ class Trainer(Configuration, group="training"):
                 make_validation(self.task, self.merge, self.on, step.frozen, shardings),
                 plan.steps_per_epoch,
                 Rates(list(self.on.devices.flat), self.task.flops, self.task.counts),
+                self._curves(),
             )  # fmt: skip
             return fit(state, loop, steps=steps, start=start, padding=batches)
 
@@ -336,6 +340,11 @@ class Trainer(Configuration, group="training"):
             "validation, without" if extra else "validation",
         )
 
+    def _curves(self) -> Curves:
+        names = [metric.name for metric in self.task.metrics if metric.name != "valid_loss"]
+        scores = list(dict.fromkeys(["sacrebleu", "chrf", *names]))
+        return Curves(self.run.curves, self.loss_names(), scores)
+
     def _log_loss_names(self) -> None:
         train, valid = self.loss_names()
         if train != "training":
@@ -361,13 +370,7 @@ class Trainer(Configuration, group="training"):
                 "state_sha256": sha256,
             }
             self.run.write(self.run.results, results)
-            names = [metric.name for metric in self.task.metrics if metric.name != "valid_loss"]
-            from transformer_jax.visual.curves import training_curves
-
-            training_curves(
-                read_metrics(self.run.metrics), self.run.curves,
-                labels=self.loss_names(), scores=list(dict.fromkeys(["sacrebleu", "chrf", *names])),
-            )  # fmt: skip
+            self._curves().draw(read_metrics(self.run.metrics))
         sync_global_devices("finished")
 
     def _tested(self) -> dict[str, Any]:
