@@ -15,6 +15,7 @@ from flax import nnx
 
 import transformer_jax as tj
 from tests.parity import layouts
+from transformer_jax.cli.main import main
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.data.labeled import LabeledSplits
 from transformer_jax.data.labeled_files import Sentences
@@ -155,6 +156,31 @@ def test_a_library_task_is_trained_and_loaded(tmp_path, lesson, make):
     assert trainer.fit(steps=2).step == 2
     assert trainer.load("last").config.d_model == 16
     assert used(tj.load(tmp_path / "mine"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_curves")
+def test_a_run_of_a_program_is_evaluated_on_a_text_and_resumed_by_the_program(
+    tmp_path, lesson, capfd
+):
+    texts, run = [text for pair in lesson for text in pair] * 4, str(tmp_path / "mine")
+    task, _ = as_decoder(texts, TINY)
+    trainer = tj.Trainer(task, run, tj.adamw(3e-4), tj.make_mesh(devices=jax.devices()[:1]))
+    trainer.fit(steps=1)
+    text = tmp_path / "text"
+    text.write_text("\n".join(texts))
+    assert main(["evaluate", run, "--text", str(text)]) == 0
+    out, err = capfd.readouterr()
+    assert "perplexity" in out
+    assert "config.json names no training text, so there are no n-gram models" in err
+    for arguments, says in (
+        (["evaluate", run], "config.json names no texts: give --text"),
+        (["evaluate", run, "--text", str(text), "--ngrams", "1"], "--ngrams counts training text"),
+        (["resume", run], "was begun by a program with a Trainer, which has its data: run that"),
+        (["train", "char", "--data.text", str(text), "--output", run], "run the program again to"),
+    ):
+        assert main(arguments) == 2
+        assert says in capfd.readouterr().err
 
 
 @pytest.mark.slow

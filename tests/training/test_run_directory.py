@@ -11,13 +11,21 @@ from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.visual.curves import training_curves
 
 
-def test_what_was_begun_is_refused_unless_it_may_be_deleted(tmp_path):
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"output": "run"}, "continue with `transformer-jax resume"),  # a command began it
+        ({"model": {}}, "run the program again to continue, choose another"),  # a Trainer
+    ],
+    ids=["command", "program"],
+)
+def test_what_was_begun_is_refused_unless_it_may_be_deleted(tmp_path, settings, says):
     run = RunDirectory.create(tmp_path / "a" / "run")
-    run.write(run.config, {"a": 1})
+    run.write(run.config, settings)
     assert RunDirectory.create(run.path).path == run.path  # nothing was trained
-    run.write(run.config, {"a": 1})
+    run.write(run.config, settings)
     run.metrics.write_text("")
-    with pytest.raises(ConfigError, match="resume"):
+    with pytest.raises(ConfigError, match=says):
         RunDirectory.create(run.path)
     RunDirectory.create(run.path, overwrite=True)
     assert not list(run.path.iterdir())

@@ -274,6 +274,11 @@ def _unfinished(directory: Any) -> Any:
     from transformer_jax.runs.config_guard import refuse_weights_alone
 
     refuse_weights_alone(directory.path)
+    if directory.begun_by_program():
+        raise ConfigError(
+            f"{directory.path}: was begun by a program with a Trainer, which has its data: run "
+            f"that program again to continue it"
+        )
     run = read(directory)
     if not hasattr(run, "loop"):
         raise ConfigError(

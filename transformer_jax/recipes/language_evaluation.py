@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits, read_texts
 from transformer_jax.data.store import TokenStore
@@ -210,10 +211,17 @@ def compare_models(request: Any, directory: RunDirectory) -> int:
     """Prints the metrics of runs, and of n-gram models of the first run's training text, on a text.
 
     Raises:
-        ConfigError: There is no text to evaluate on, or a run is of another kind.
+        ConfigError: There is no text to evaluate on or to count n-grams of, or a run is of
+            another kind.
     """
     run = read(directory)
-    texts = open_texts_of(run) if request.text is None or request.ngrams != () else None
+    orders = run.evaluation.ngram_orders if request.ngrams is None else request.ngrams
+    texts = None
+    if directory.begun_by_program():
+        _check_texts_given(request)
+        log(f"{request.run}: config.json names no training text, so there are no n-gram models")
+    elif request.text is None or orders:
+        texts = open_texts_of(run)
     if request.text is not None:
         chosen = {"text": read_texts(request.text, run.data.read, "--text")}
     else:
@@ -227,7 +235,6 @@ def compare_models(request: Any, directory: RunDirectory) -> int:
         checkpoint = request.checkpoint if path == request.run else "best"
         model = load_language(other.path, checkpoint)
         report.add(path, evaluate_texts(model, build_stores(_read_texts_run(other), other, chosen)))
-    orders = run.evaluation.ngram_orders if request.ngrams is None else request.ngrams
     if orders and texts is not None:
         stores = build_stores(run, directory, chosen)
         limit = run.evaluation.ngram_tokens
@@ -237,6 +244,15 @@ def compare_models(request: Any, directory: RunDirectory) -> int:
     print(report, flush=True)
     write_scores(request.output, report.to_dict())
     return 0
+
+
+def _check_texts_given(request: Any) -> None:
+    """Refuses what needs the texts of a run whose ``config.json`` names none."""
+    why = f"{request.run}: config.json names no texts"
+    if request.text is None:
+        raise ConfigError(f"{why}: give --text")
+    if request.ngrams:
+        raise ConfigError(f"{why}, and --ngrams counts training text: leave it out")
 
 
 def _read_texts_run(directory: RunDirectory) -> Any:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.runs.checkpoint_reader import Loaded
 
-__all__ = ["NOT_OURS", "ConfigFile", "RunDirectory", "describe_run"]
+__all__ = ["NOT_OURS", "ConfigFile", "RunDirectory", "describe_run", "how_to_continue"]
 
 # The end of messages about a run whose task is not one of the library's.
 NOT_OURS = (
     "describes no model of this library: a run of your own task is used by "
-    "transformer_jax.load(path, task)"
+    "transformer_jax.load(path, task), and continued by its program"
 )
 
 # Fields of ``config.json`` that are no settings: the name of the recipe, and what is known of the
@@ -44,6 +44,18 @@ def describe_run(settings: Any) -> dict[str, Any]:
     """
     name = getattr(settings, "recipe", None)
     return ({} if name is None else {"recipe": name}) | dataclasses.asdict(settings)
+
+
+def how_to_continue(path: str | os.PathLike[str]) -> str:
+    """Returns what continues a run, for messages: a command, or the program that began it.
+
+    Example:
+        >>> how_to_continue("runs/base")
+        'continue with `transformer-jax resume runs/base`'
+    """
+    if RunDirectory(path).begun_by_program():
+        return "run the program again to continue"
+    return f"continue with {command('resume', path)}"
 
 
 class RunDirectory:
@@ -164,11 +176,21 @@ class RunDirectory:
         if run.config.name not in names:
             raise ConfigError(f"{path}: is not empty and no run: choose another --output")
         if run.has_begun() and not overwrite:
-            resumes = "" if run._cannot_resume() else f"continue with {command('resume', path)}, "
+            resumes = "" if run._cannot_resume() else f"{how_to_continue(path)}, "
             raise ConfigError(
                 f"{path}: holds a run already: {resumes}choose another --output, or delete it with "
                 f"--overwrite"
             )
+
+    def begun_by_program(self) -> bool:
+        """Returns whether a ``Trainer`` of a program began the run, with data of that program.
+
+        Commands write all settings to ``config.json``, among them ``output``; a ``Trainer`` writes
+        those of the model and of its text.
+        """
+        with contextlib.suppress(CheckpointError):
+            return "output" not in self.read_config()
+        return False
 
     def _cannot_resume(self) -> bool:
         """Returns whether the run is known to hold weights alone, or an n-gram model."""
