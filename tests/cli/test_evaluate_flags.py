@@ -1,10 +1,12 @@
 """``evaluate`` has the names of ``train`` for its data."""
 
 import json
+import shutil
 
 import pytest
 
 from transformer_jax.cli.main import main
+from transformer_jax.runs.run_directory import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +45,23 @@ def test_pairs_come_in_one_way(trained_run, files, capfd):
     )
     assert code == 2
     assert "--data.pairs is one file of both sides: leave --source out" in err
+
+
+def test_without_files_the_test_files_of_the_run_are_read(trained_run, files, tmp_path, capfd):
+    given = evaluate(trained_run, capfd, "--source", files / "s", "--target", files / "t")
+    code, _, err = evaluate(trained_run, capfd)
+    assert code == 2
+    assert "--source is missing" in err
+    run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
+    test = {"source": str(files / "s"), "target": str(files / "t")}
+    run.write(run.config, run.read_config() | {"data": {"test": test}})
+    assert evaluate(run.path, capfd) == given
+
+
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_a_missing_file_is_named_by_its_flag(trained_run, files, name, capfd):
+    flags = {"source": files / "s", "target": files / "t", name: "none.txt"}
+    words = [word for flag, file in flags.items() for word in (f"--{flag}", file)]
+    code, _, err = evaluate(trained_run, capfd, *words)
+    assert code == 3
+    assert f"error: --{name} none.txt: no such file" in err

@@ -81,8 +81,18 @@ def test_help_lists_the_named_runs_and_the_usual_flags_or_all_flags(command, cap
         return
     assert rows >= {*families.training_runs(command)}
     assert {"--output", "--config", "--plan", "--resume"} <= rows
-    assert len([row for row in rows if row.startswith("--")]) == 10
+    assert len([row for row in rows if row.startswith("--")]) == 11
     assert out.index("usual flags") < out.index("All flags")
+
+
+@pytest.mark.parametrize("name", ["tiny", "char", "vit"])
+def test_usual_flags_are_flags_of_the_run(name, capfd):
+    with contextlib.suppress(SystemExit):
+        main(["train", name, "--help"])
+    usual, every = capfd.readouterr().out.split("╭", 1)
+    flags = {line.split()[0] for line in usual.splitlines() if line.startswith("  --")}
+    own = flags - {"--config", "--plan", "--resume"}
+    assert own <= {word.strip(",") for word in every.split()}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +187,17 @@ def test_evaluate_names_the_flags_that_a_run_has(tmp_path, capfd):
         (["trian"], "unknown command trian: did you mean train?"),
         (["pretrain", "smal"], "unknown configuration smal: did you mean small?"),
         (["train", "--config"], "--config needs a file"),
-        (["translate", "runs/none", "text"], "error: Unrecognized options: text (see"),
+        (["translate", "runs/none", "text"], "error: no flag stands before text: name the flag"),
+        (["translate"], "translate needs PATH (Run directory or Hugging Face folder) (see"),
+        (["translate", "runs/none", "--input"], "error: --input needs a value (see"),
+        (
+            ["train", "tiny", "--data.valid", "a"],
+            "no flag --data.valid: there are --data.valid.source, --data.valid.target, --data.",
+        ),
+        (
+            ["train", "char", "--data.source", "a"],
+            "train char has no flag --data.source, which is for a translator or a recurrent",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(given, message, capfd):

@@ -11,7 +11,7 @@ from transformer_jax.cli.flags import check_flags, flags_of
 from transformer_jax.cli.help import kinds_help
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
-from transformer_jax.core.errors import ConfigError, no_such_run
+from transformer_jax.core.errors import CheckpointError, ConfigError, no_such_run
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import RECIPES, get_recipe, recipe_of
@@ -57,8 +57,8 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
         program: The command, for messages.
 
     Raises:
-        ConfigError: The run does not exist, a flag is for runs of another kind, or the run has no
-            evaluation.
+        ConfigError: A flag is for runs of another kind, or the run has no evaluation.
+        CheckpointError: The run does not exist.
     """
     from transformer_jax.inference.runs import open_directory
     from transformer_jax.runs.config_guard import changed_config
@@ -72,7 +72,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
         if not paths:
             raise ConfigError("evaluate needs a run directory: evaluate runs/NAME")
         _parse_by_any(recipes, arguments, program)
-        raise ConfigError(no_such_run(paths[0]))
+        raise CheckpointError(no_such_run(paths[0]))
     with changed_config("--allow-changed-config" in arguments):
         recipe = recipe_of(open_directory(path))
     if recipe.evaluation is None:

@@ -16,7 +16,7 @@ from transformer_jax.cli.errors import guarded
 from transformer_jax.cli.evaluation import evaluation_kinds
 from transformer_jax.cli.help import kinds_help, runs_help
 from transformer_jax.cli.run_flags import config_file, near
-from transformer_jax.core.errors import ConfigError, no_such_run
+from transformer_jax.core.errors import CheckpointError, ConfigError, no_such_run
 from transformer_jax.core.errors import command as command_line
 from transformer_jax.core.old_names import RUNS
 from transformer_jax.core.storage.urls import url_of
@@ -104,7 +104,7 @@ def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
             return _family(_of_run(path))
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
     if named is not None:
-        raise ConfigError(no_such_run(named))
+        raise CheckpointError(no_such_run(named))
     raise ConfigError(f"{command} needs a run directory, such as runs/NAME")
 
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -131,7 +132,13 @@ def together(kind: type, arguments: Sequence[str]) -> list[str]:
     return [*kept, *arguments[end:]]
 
 
-def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], see: str) -> None:
+def check_flags(
+    command: str,
+    allowed: Iterable[str],
+    arguments: Sequence[str],
+    see: str,
+    elsewhere: Callable[[str], str] = lambda flag: "",
+) -> None:
     """Refuses flags that a command does not have.
 
     Args:
@@ -139,6 +146,7 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
         allowed: Flags without their dashes.
         arguments: The arguments on the command line.
         see: The command that shows all flags.
+        elsewhere: Function from a flag to what has it instead, or to nothing.
 
     Raises:
         ConfigError: A flag is unknown; the message suggests the nearest.
@@ -148,6 +156,11 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
         Traceback (most recent call last):
         ...
         transformer_jax.core.errors.ConfigError: score has no flag --num-beam: did you mean ...
+
+        >>> check_flags("train", ["data.valid.source"], ["--data.valid", "a"], "transformer-jax")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.ConfigError: train has no flag --data.valid: there are ...
     """
     known = ["help", *allowed]
     # Arguments after a lone -- are positional.
@@ -157,7 +170,12 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
         if not argument.startswith("--") or not flag or flag in known:
             continue
         near = " or ".join(f"--{one}" for one in nearest_flags(flag, known))
-        hint = f": did you mean {near}?" if near else ""
+        if group := [f"--{name}" for name in known if name.startswith(f"{flag}.")]:
+            hint = f": there are {', '.join(group)}"
+        elif other := elsewhere(flag):
+            hint = f", which is for {other}"
+        else:
+            hint = f": did you mean {near}?" if near else ""
         raise ConfigError(f"{command} has no flag --{flag}{hint} (see {see} --help)")
 
 
@@ -234,7 +252,31 @@ def _one_line(box: str, see: str) -> str:
         words.append(text + ":" if line.startswith("╭") and text else text)
     if words[1:] and words[0] and words[1].startswith(words[0]):  # repeats the frame's title
         del words[0]
-    return f"{' '.join(word for word in words if word)} (see {see} --help)"
+    return f"{_plain(' '.join(word for word in words if word))} (see {see} --help)"
+
+
+def _plain(complaint: str) -> str:
+    """The complaint of the parser as one sentence.
+
+    Example:
+        >>> _plain("Required options: Missing from export: PATH Output folder. (required)")
+        'export needs PATH (Output folder)'
+        >>> _plain("Missing argument: Missing value for argument '--output'. Expected 1 values.")
+        '--output needs a value'
+    """
+    if missing := re.fullmatch(r"Required options: Missing from (.+?): (.+)", complaint):
+        parts = missing[2].removesuffix(" (required)").split(" (required) ")
+        form = r"^((?:--\S+ )?(?:{.*?}|\S+)) (.+?)\.?$"  # flag and kind of value, then help
+        named = [re.sub(form, r"\1 (\2)", part) for part in parts]
+        return f"{missing[1]} needs {' and '.join(named)}"
+    if value := re.search(r"Missing value for argument '(.+?)'. Expected (\S+) values", complaint):
+        return f"{value[1]} needs {'a value' if value[2] == '1' else f'{value[2]} values'}"
+    if loose := re.fullmatch(r"Unrecognized options: (.+)", complaint):
+        return (
+            f"no flag stands before {loose[1]}: name the flag, and put quotes around a text of "
+            f"several words"
+        )
+    return complaint
 
 
 def refuse_flags(command: Any, allowed: Sequence[str]) -> None:

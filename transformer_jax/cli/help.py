@@ -15,10 +15,11 @@ __all__ = ["columns", "kinds_help", "runs_help", "usual_help"]
 # The settings that are changed most often, in this order; help shows the first ones of a run.
 _USUAL = (
     *("init_from", "task.init_from", "data.source", "data.target", "data.train", "data.text"),
-    *("data.valid", "output", "training.epochs", "training.steps", "optimizer.learning_rate"),
-    *("training.max_tokens", "training.batch_size", "mesh.fsdp", "tokenizer.vocab_size"),
+    *("data.valid", "output", "training.epochs", "training.steps", "data.test"),
+    *("optimizer.learning_rate", "training.max_tokens", "training.batch_size", "mesh.fsdp"),
+    "tokenizer.vocab_size",
 )
-_SHOWN = 7  # without the flags of every run
+_SHOWN = 8  # without the flags of every run
 _OF_EVERY_RUN = (
     ("--config FILE", "start from the settings in a config.json, which flags override"),
     ("--plan DEVICES", "only compile the run for devices, present or not: h200:8, v5e:2x4"),
@@ -100,29 +101,32 @@ def _flags(kind: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def usual_help(runs: Sequence[Any]) -> str:
-    """Returns the ten usual flags of runs, one per line."""
-    texts: dict[str, str] = {}
-    for run in {type(run): run for run in runs}.values():
-        for path in _USUAL:
-            if (text := _text(run, path)) is not None:
-                texts.setdefault(f"--{_flag(path)}", text)
-    order = [f"--{_flag(path)}" for path in _USUAL]
-    rows = sorted(texts.items(), key=lambda row: order.index(row[0]))[:_SHOWN]
-    return f"usual flags:\n{columns([*rows, *_OF_EVERY_RUN])}"
+    """Returns the usual flags of runs, one per line, with the defaults of a single run."""
+    kinds = list({type(run): run for run in runs}.values())
+    rows: dict[str, str] = {}
+    for path in _USUAL:
+        for run in kinds:
+            for flag, text, value in _settings(run, path):
+                default = f" (default: {value})" if len(runs) == 1 and value is not None else ""
+                rows.setdefault(flag, text + default)
+    return f"usual flags:\n{columns([*[*rows.items()][:_SHOWN], *_OF_EVERY_RUN])}"
 
 
-def _flag(path: str) -> str:
-    """Returns the flag of a setting."""
-    return path.removeprefix("task.").replace("_", "-")
+def _settings(run: Any, path: str) -> Iterator[tuple[str, str, Any]]:
+    """Yields the flag, help and value of a setting by its dotted path, if the run has it.
 
-
-def _text(run: Any, path: str) -> str | None:
-    """Returns the help of a setting by its dotted path; None if the run has no such setting."""
+    For a group of files it is the flag of the first file.
+    """
     *groups, name = path.split(".")
     for group in groups:
         run = getattr(run, group, None)
     kind: Any = type(run)
-    settings = field_types(kind) if dataclasses.is_dataclass(run) else {}
-    if name not in settings:
-        return None
-    return field_help(kind)[name]
+    if not dataclasses.is_dataclass(run) or name not in field_types(kind):
+        return
+    flag = f"--{path.removeprefix('task.').replace('_', '-')}"
+    value, text = getattr(run, name), field_help(kind)[name]
+    if not dataclasses.is_dataclass(value):
+        yield flag, text, value
+        return
+    first, *others = [field.name for field in dataclasses.fields(value)]
+    yield f"{flag}.{first}", f"{text} (also {', '.join(f'.{other}' for other in others)})", None

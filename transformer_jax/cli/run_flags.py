@@ -15,7 +15,7 @@ from transformer_jax.cli.help import runs_help, usual_help
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.errors import command as command_line
 from transformer_jax.core.old_names import RUNS, current_flags
-from transformer_jax.recipes.registry import get_recipe
+from transformer_jax.recipes.registry import RECIPES, get_recipe
 
 __all__ = ["NOTE", "AskedRun", "asked_run", "config_file", "near", "parse_flags"]
 
@@ -75,7 +75,7 @@ def asked_run(
     about, named = runs[name]
     known = flags_of(type(named))
     given = [name, *current_flags(command, given[1:], known)]
-    check_flags(f"{command} {name}", known, given[1:], f"{program} {name}")
+    check_flags(f"{command} {name}", known, given[1:], f"{program} {name}", _recipes_with)
     given = [name, *together(type(named), given[1:])]
     described = about
     if {"-h", "--help"} & {*given}:
@@ -84,6 +84,12 @@ def asked_run(
     check_values(run)
     run = dataclasses.replace(run, output=run.output or f"runs/{name}")
     return AskedRun(name, run, named, _settings(given[1:]))
+
+
+def _recipes_with(flag: str) -> str:
+    """Returns what the recipes that have a flag train; empty if none has it."""
+    recipes = map(get_recipe, RECIPES)
+    return " or ".join(recipe.title for recipe in recipes if flag in flags_of(recipe.config))
 
 
 def _settings(arguments: Sequence[str]) -> frozenset[str]:

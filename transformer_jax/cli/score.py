@@ -105,7 +105,7 @@ class Score(LanguageFlags, PredictionCommand):
         assert self.target is not None
         for flag in ("source", "target"):
             check_readable(getattr(self, flag), f"--{flag}")
-        pairs = read_aligned(self.source, self.target, "score")
+        pairs = read_aligned(self.source, self.target, ("--source", "--target"))
         translator = Translator(*load(self.run, self.checkpoint))
         tokenizer: Any = translator.tokenizer
         direction = direction_of(open_directory(self.run), tokenizer, self.direction)

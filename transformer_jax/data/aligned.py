@@ -12,25 +12,32 @@ __all__ = ["find_misalignment", "read_aligned"]
 
 
 def read_aligned(
-    source: str | pathlib.Path, target: str | pathlib.Path, where: str = "data"
+    source: str | pathlib.Path,
+    target: str | pathlib.Path,
+    where: tuple[str, str] = ("data.source", "data.target"),
 ) -> list[tuple[str, str]]:
     """The lines of two files, side by side.
+
+    Args:
+        source: The first file.
+        target: The second file.
+        where: The settings or flags that name the files, for messages.
 
     Raises:
         DataError: A file cannot be read or is empty, or the numbers of lines differ; the message
             gives both numbers and the line from which the lengths no longer match.
     """
-    sources = list(read_lines(source, f"{where}.source"))
-    targets = list(read_lines(target, f"{where}.target"))
+    sources = list(read_lines(source, where[0]))
+    targets = list(read_lines(target, where[1]))
     for path, lines in ((source, sources), (target, targets)):
         if not lines:
             raise DataError(f"{path}: the file is empty")
     if len(sources) != len(targets):
         line = find_misalignment([len(text) for text in sources], [len(text) for text in targets])
         raise DataError(
-            f"{source} has {plural(len(sources), 'line')} and {target} has {len(targets)}: "
-            f"aligned files "
-            f"must have equally many; judging by line lengths, they diverge near line {line}"
+            f"{source} has {plural(len(sources), 'line')} and {target} has {len(targets):,}: "
+            f"aligned files must have equally many; judging by line lengths, they diverge near "
+            f"line {line}"
         )
     return list(zip(sources, targets, strict=True))
 

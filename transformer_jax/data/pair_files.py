@@ -171,7 +171,7 @@ def _rows(
     """Returns the rows of a direction, from files first used for the direction ``order``."""
     both = files.split(",")
     if len(both) == 2 and not pathlib.Path(files).exists():
-        rows: Iterable[tuple[str, str]] = aligned.read_aligned(both[0], both[1], where)
+        rows: Iterable[tuple[str, str]] = aligned.read_aligned(both[0], both[1], (where, where))
         ends = [pathlib.Path(one.removesuffix(".gz")).suffix[1:] for one in both]
         order = Direction(*ends) if {*ends} == {*direction} else order
     elif tables.table_format(files, read.format, where) == "tsv":

@@ -293,7 +293,8 @@ def read_pairs(
         named = named_files(files.pairs, f"{where}.pairs")
         return read_named(named, read, f"{where}.pairs", every=every)
     if files.source is not None and files.target is not None:
-        rows: Iterable[tuple[str, str]] = aligned.read_aligned(files.source, files.target, where)
+        both = f"{where}.source", f"{where}.target"
+        rows: Iterable[tuple[str, str]] = aligned.read_aligned(files.source, files.target, both)
         name = f"{files.source} {files.target}"
     elif files.pairs is not None:
         rows = read_pair_file(files.pairs, read, f"{where}.pairs")

@@ -31,7 +31,8 @@ class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags):
     """Print sacreBLEU and chrF of translations of a file, or of several directions."""
 
     source: Annotated[str | None, Flag(also=("data.source",))] = None
-    """File of sentences to translate, one per line."""
+    """File of sentences to translate, one per line; without any file, the test files of the run
+    are read."""
     target: Annotated[str | None, Flag(also=("data.target",))] = None
     """File of reference translations, one per line."""
     pairs: Annotated[str | tuple[str, ...] | None, Flag("data.pairs")] = None
@@ -117,8 +118,9 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
     from transformer_jax.recipes.driver import read
     from transformer_jax.recipes.registry import recipe_of
 
-    given, run = one_or_several(request.pairs, "--data.pairs"), read(directory)
-    prepare = preparation(directory)
+    run, prepare = read(directory), preparation(directory)
+    request = _with_test_files(request, run)
+    given = one_or_several(request.pairs, "--data.pairs")
     if given is not None and (request.source is not None or request.target is not None):
         raise ConfigError("--data.pairs is one file of both sides: leave --source out")
     if isinstance(given, tuple):
@@ -133,13 +135,23 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
     direction = direction_of(directory, directory.load_tokenizer(), request.direction)
     if given is None:
         name, target = required(request, recipe_of(directory).title, "source", "target")
-        rows = read_aligned(name, target, "--source, --target")
+        rows = read_aligned(name, target, ("--source", "--target"))
     else:
         name, rows = given, list(read_pair_file(given, run.data.read, "--data.pairs"))
     sources = [prepare.source(text) for text, _ in rows]
     targets = [prepare.line(text) for _, text in rows]
     named = None if direction == DEFAULT_DIRECTION else [direction] * len(rows)
     return {"": Pairs(sources, targets, name, directions=named)}
+
+
+def _with_test_files(request: Any, run: Any) -> Any:
+    """Returns the flags with the test files of the run, if they name no files."""
+    from transformer_jax.data.sources import Files
+
+    named = request.source, request.target, request.pairs
+    if set(named) != {None} or not isinstance(run.data.test, Files):
+        return request
+    return dataclasses.replace(request, **dataclasses.asdict(run.data.test))
 
 
 def _named_pairs(
