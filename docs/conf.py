@@ -49,6 +49,7 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False  # types are in the signature, in short
 
 html_theme = "sphinx_book_theme"
 html_title = project

@@ -7,7 +7,6 @@ import numpy as np
 from flax import nnx
 
 import transformer_jax as tj
-from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.models.layers.basic import FeedForward, Linear, Norm
 from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.protocol import Encoded
@@ -50,7 +49,7 @@ def main(folder: str = "runs/own-encoder") -> float:
     target = np.stack([1 + periods, np.full(256, EOS)], axis=1).astype(np.int32)
     signal, lengths = noisy.astype(np.float32), np.full(256, 2, np.int32)
     make = lambda i: {"inputs": {"signal": signal[i]}, "target": target[i], "lengths": lengths[i]}
-    data = tj.Data(ArrayPlan(256, 64), make)
+    data = tj.Data(tj.ArrayPlan(256, 64), make)
     task = tj.Task(model, data, tj.objectives.sequence_to_sequence(BOS), {"valid": data})
     return tj.Trainer(task, folder, tj.adamw(1e-2)).fit(steps=200).best.value
 

@@ -8,8 +8,6 @@ import numpy as np
 from flax import nnx
 
 import transformer_jax as tj
-from transformer_jax.data.plan import ArrayPlan
-from transformer_jax.training.settings import LoopConfig, ScheduleConfig
 
 
 class Projection(nnx.Module):
@@ -42,12 +40,12 @@ def main(folder: str = "runs/own-objective") -> float:
     views = np.repeat(rng.normal(size=(1, 64, 8)), 2, axis=0)
     views[..., 4:] = 3 * rng.normal(size=(2, 64, 4))
     left, right = views.astype(np.float32)
-    data = tj.Data(ArrayPlan(64, 16), lambda rows: {"left": left[rows], "right": right[rows]})
+    data = tj.Data(tj.ArrayPlan(64, 16), lambda rows: {"left": left[rows], "right": right[rows]})
     best = (tj.Metric("valid_accuracy", better="higher"),)
     task = tj.Task(lambda rngs: Projection(8, rngs=rngs), data, contrast, {"valid": data}, best)
-    adam = tj.OptimizerConfig("adam", 0.02, ScheduleConfig("constant", 0))
+    adam = tj.OptimizerConfig("adam", 0.02, tj.ScheduleConfig("constant", 0))
     mesh = tj.make_mesh(devices=jax.devices()[:1])
-    trainer = tj.Trainer(task, folder, adam, mesh, loop=LoopConfig(evaluate_every=20))
+    trainer = tj.Trainer(task, folder, adam, mesh, loop=tj.LoopConfig(evaluate_every=20))
     print(f"accuracy {(accuracy := trainer.fit(steps=60).best.value):.3f}")
     return accuracy
 

@@ -5,7 +5,6 @@ import numpy as np
 from flax import nnx
 
 import transformer_jax as tj
-from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.decoding.programs import generate
 from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.protocol import Encoded
@@ -44,7 +43,7 @@ def main(folder: str = "runs/own-task"):
     target = np.pad(np.sort(sets), ((0, 0), (0, 1)), constant_values=EOS)
     lengths = np.full(256, SIZE + 1, np.int32)
     make = lambda i: {"inputs": {"elements": sets[i]}, "target": target[i], "lengths": lengths[i]}
-    data, objective = tj.Data(ArrayPlan(256, 32), make), tj.objectives.sequence_to_sequence(BOS)
+    data, objective = tj.Data(tj.ArrayPlan(256, 32), make), tj.objectives.sequence_to_sequence(BOS)
     task = tj.Task(model, data, objective, valid={"valid": data}, predictor=predictor)
     tj.Trainer(task, folder, tj.adamw(1e-2)).fit(steps=200)
     return tj.load(folder, task)([[7, 3, 5], [11, 4, 9]])

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformer_jax import laws
+    from transformer_jax.data.plan import ArrayPlan
     from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.functional.attention import attend
     from transformer_jax.functional.masks import Mask
@@ -67,7 +68,12 @@ if TYPE_CHECKING:
     from transformer_jax.recipes import tasks
     from transformer_jax.runs.checkpoint_score import Metric
     from transformer_jax.training import objectives
-    from transformer_jax.training.settings import OptimizerConfig, adamw
+    from transformer_jax.training.settings import (
+        LoopConfig,
+        OptimizerConfig,
+        ScheduleConfig,
+        adamw,
+    )
     from transformer_jax.training.state import TrainState, split
     from transformer_jax.training.step import make_step
     from transformer_jax.training.task import Data, Task
@@ -76,6 +82,7 @@ if TYPE_CHECKING:
     presets = PRESETS
 
 __all__ = [
+    "ArrayPlan",
     "AttentionConfig",
     "ComputeConfig",
     "Data",
@@ -88,6 +95,7 @@ __all__ = [
     "GenerationConfig",
     "HeadConfig",
     "ImageConfig",
+    "LoopConfig",
     "Mask",
     "MeshConfig",
     "Metric",
@@ -95,6 +103,7 @@ __all__ = [
     "NormConfig",
     "OptimizerConfig",
     "PositionConfig",
+    "ScheduleConfig",
     "ScoreConfig",
     "Task",
     "TrainState",
@@ -121,6 +130,7 @@ __version__ = "0.2.0.dev0"
 
 # Where each name comes from.
 _MODULES = {
+    "ArrayPlan": "data.plan",
     "GenerationConfig": "decoding.generation_config",
     "attend": "functional.attention",
     "Mask": "functional.masks",
@@ -134,7 +144,9 @@ _MODULES = {
     "make_mesh": "parallel.mesh",
     "load": "inference.loading",
     "presets": "models.presets",
+    "LoopConfig": "training.settings",
     "OptimizerConfig": "training.settings",
+    "ScheduleConfig": "training.settings",
     "adamw": "training.settings",
     "merging": "models.partition",
     "TrainState": "training.state",

@@ -1,8 +1,14 @@
-"""Signatures of the API with short types: `Float[Array, 'B T D']`."""
+"""Signatures of the API with short types, `Float[Array, 'B T D']`, and the fields of settings."""
 
 import ast
+import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
+
+from flax import nnx
+from sphinx.util import inspect
+
+from transformer_jax.core.config_help import field_help
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -80,7 +86,24 @@ def short(text: str) -> str:
 def _shorten(
     app: "Sphinx", what: str, name: str, thing: Any, options: Any, signature: str, returns: str
 ) -> tuple[str | None, str | None]:
+    if what == "class" and isinstance(thing, type(nnx.Module)):  # whose calls take anything
+        made = inspect.signature(thing.__init__, bound_method=True)
+        signature = inspect.stringify_signature(made, unqualified_typehints=True)
     return signature and short(signature), returns and short(returns)
+
+
+def _fields(
+    app: "Sphinx", what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
+    """Adds the help of its flags to a class of settings that lists no attributes."""
+    settings = what == "class" and dataclasses.is_dataclass(thing)
+    if not settings or any(line.strip() == "Attributes:" for line in lines):
+        return
+    texts = field_help(thing)
+    if any(texts.values()):
+        end = next((i for i, line in enumerate(lines) if line.strip() == "Raises:"), len(lines))
+        rows = [f"    {field}: {text}" for field, text in texts.items() if text]
+        lines[end:end] = ["", "Attributes:", *rows, ""]
 
 
 def _skip(app: "Sphinx", what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
@@ -92,5 +115,6 @@ def _skip(app: "Sphinx", what: str, name: str, thing: Any, skip: bool, options: 
 def setup(app: "Sphinx") -> dict[str, bool]:
     """Registers the changes."""
     app.connect("autodoc-process-signature", _shorten)
+    app.connect("autodoc-process-docstring", _fields, priority=400)  # before Napoleon
     app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
