@@ -94,7 +94,7 @@ def test_each_help_is_printed(where, capfd):
 def test_a_path_with_blanks_and_quotes_is_pasted_whole(tmp_path):
     path = tmp_path / "Ada's first run; rm -r x"
     path.mkdir()
-    (path / "config.json").write_text("{}")
+    (path / "config.json").write_text('{"output": "run"}')
     (path / "metrics.jsonl").write_text("{}\n")
     (path / "checkpoints").mkdir()
     (path / "checkpoints" / "1").mkdir()

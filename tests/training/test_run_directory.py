@@ -120,13 +120,13 @@ def test_a_run_that_is_written_whole_is_there_when_it_is_complete(tmp_path):
 def test_a_run_that_gives_way_is_there_until_the_new_one_is_complete(tmp_path):
     place = tmp_path / "run"
     old = RunDirectory.create(place)
-    old.write(old.config, {"a": 1})
+    old.write(old.config, {"output": "run"})
     old.metrics.write_text("")
     with pytest.raises(ConfigError, match="resume"):
         write_whole(place)
     with pytest.raises(KeyError):
         write_whole(place, fail, overwrite=True)
-    assert json.loads(old.config.read_text()) == {"a": 1}
+    assert json.loads(old.config.read_text()) == {"output": "run"}
     with RunDirectory.whole(place, overwrite=True) as run:
         run.write(run.config, {"a": 2})
         assert old.metrics.exists()
