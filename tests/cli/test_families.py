@@ -188,7 +188,7 @@ def test_evaluate_names_the_flags_that_a_run_has(tmp_path, capfd):
         (["pretrain", "smal"], "unknown configuration smal: did you mean small?"),
         (["train", "--config"], "--config needs a file"),
         (["translate", "runs/none", "text"], "error: no flag stands before text: name the flag"),
-        (["translate"], "translate needs PATH (Run directory or Hugging Face folder) (see"),
+        (["translate"], "translate needs RUN (Run directory or Hugging Face folder) (see"),
         (["translate", "runs/none", "--input"], "error: --input needs a value (see"),
         (
             ["train", "tiny", "--data.valid", "a"],

@@ -256,7 +256,7 @@ def _one_line(box: str, see: str) -> str:
 
 
 def _plain(complaint: str) -> str:
-    """The complaint of the parser as one sentence.
+    """Returns the complaint of the parser as one sentence.
 
     Example:
         >>> _plain("Required options: Missing from export: PATH Output folder. (required)")
