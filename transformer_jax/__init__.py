@@ -1,6 +1,6 @@
 """The three Transformer families on JAX and Flax NNX.
 
-What is most used is here, imported when it is first asked for::
+The most used names are available here; each is imported on first use::
 
     import transformer_jax as tj
 
@@ -8,7 +8,7 @@ What is most used is here, imported when it is first asked for::
     model = tj.Decoder(tj.presets["gpt2_small"], rngs=nnx.Rngs(0))
     y = tj.attend(q, k, v, tj.Mask(causal=True) & tj.Mask.padding(lengths))
 
-Axis letters, everywhere the same, in ``jaxtyping`` strings and einsums alike:
+Axis letters, the same in all ``jaxtyping`` strings and einsums:
 
 ===  ======================================================================
 B    batch
@@ -17,14 +17,14 @@ S    keys, the source's length
 D    model width
 N    query heads
 K    key-value heads, each shared by ``G = N / K`` query heads
-H    size of a head; ``U`` that of a value head where it differs
+H    size of a head; ``U`` of a value head, if it differs
 F    feed-forward width
 V    vocabulary
 L    layers
 M    beams
 ===  ======================================================================
 
-Masks are True where a query may look. Dropout happens if and only if a ``key`` is passed;
+Masks are True where a query may attend. Dropout happens if and only if a ``key`` is passed;
 decoding is incremental if and only if a ``cache`` is passed.
 """
 
@@ -128,7 +128,7 @@ __all__ = [
 
 __version__ = "0.2.0.dev0"
 
-# Where each name comes from.
+# The module of each name.
 _MODULES = {
     "ArrayPlan": "data.plan",
     "GenerationConfig": "decoding.generation_config",
@@ -160,7 +160,7 @@ _MODULES = {
     "objectives": "training.objectives",
     "tasks": "recipes.tasks",
 }
-_OTHER_NAMES = {"presets": "PRESETS"}  # there
+_OTHER_NAMES = {"presets": "PRESETS"}  # its name there
 _WHOLE = ("laws", "objectives", "tasks")  # modules
 
 

@@ -224,7 +224,9 @@ def as_mask(mask: Mask | Shaped[Array, "..."] | None, where: str = "a mask") -> 
     dense = mask.dense if isinstance(mask, Mask) else mask
     rank, dtype = getattr(dense, "ndim", 4), getattr(dense, "dtype", bool)
     if jnp.dtype(dtype) != jnp.bool_:
-        raise ArgumentError(f"{where}: an array of {dtype}, not bool: True where a query may look")
+        raise ArgumentError(
+            f"{where}: an array of {dtype}, not bool: True where a query may attend"
+        )
     if rank != 4:
         hint = {2: "array[None, None]", 3: "array[:, None], the same for all heads"}.get(rank)
         raise ArgumentError(
