@@ -61,7 +61,7 @@ def test_devices_folders_and_what_is_too_large_are_refused(tmp_path):
     assert read_file(os.devnull) == b""
     (tmp_path / "file").write_bytes(b"12345")
     assert read_file(tmp_path / "file", 5) == b"12345"
-    with pytest.raises(OSError, match="5 bytes, and 4 are allowed"):
+    with pytest.raises(OSError, match="5 bytes, but at most 4 are allowed"):
         read_file(tmp_path / "file", 4)
 
 

@@ -189,7 +189,7 @@ def test_location_scores_of_a_shorter_source_are_renormalized_and_a_longer_one_i
 
 def test_a_concat_kernel_of_other_rows_is_refused():
     q, k = normals((B, N, T, H), (B, N, S, 4))
-    with pytest.raises(UserError, match="has 9 rows: with queries of 6 and keys of 4 numbers it"):
+    with pytest.raises(UserError, match="has 9 rows; queries of size 6 and keys of size 4 need 10"):
         concat_scores(q, k, jnp.ones((9, A)), jnp.ones(A))
 
 

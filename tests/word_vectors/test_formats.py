@@ -85,13 +85,13 @@ def test_gensim_reads_ours_and_we_read_gensims(tmp_path, binary):
         (b"hello world\n", ":1: not a file of word vectors"),
         (b"0 2\n", ":1: not a file of word vectors"),
         (b"2\n", ":1: not a file of word vectors"),
-        (b"9999999 300\nab", ":1: 9,999,999 vectors of 300 numbers do not fit in 14 bytes"),
+        (b"9999999 300\nab", ":1: 9,999,999 vectors of size 300 do not fit in 14 bytes"),
         (BINARY[:-4], "word 2 of 2: the file is cut or damaged"),
         (TEXT[:-6], ":3: 2 fields, but a word with 2 values has 3"),
         (TEXT[:-15], ":3: 1 word, and the first line has 2: the file is cut"),
         (b"1 2\nnew york 1 2\n", ":2: 4 fields, but a word with 2 values has 3: 1 of 1 word"),
         (b"3 1\na 1\nb\nc\n", ":3: 1 field, but a word with 1 values has 2: 2 of 3 words are"),
-        (b"1 1048577\n" + b"0" * 4_000_000, ":1: vectors of 1,048,577 numbers: at most 1,048,576"),
+        (b"1 1048577\n" + b"0" * 4_000_000, ":1: vectors of size 1,048,577: at most 1,048,576"),
     ],
 )
 def test_what_is_no_file_of_vectors_is_refused(tmp_path, content, says):
@@ -172,7 +172,7 @@ def test_words_beyond_the_number_of_the_first_line_are_told(tmp_path, caplog, co
     (tmp_path / "v").write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert load_embeddings(tmp_path / "v").words == SMALL.words
-    assert "more follows than the 2 words of its first line" in caplog.text
+    assert "there is more than the 2 words of its first line" in caplog.text
     caplog.clear()
     load_embeddings(tmp_path / "v", limit=1)
     assert not caplog.messages
@@ -191,7 +191,7 @@ def test_words_of_a_limit_keep_their_numbers_in_messages(tmp_path, caplog):
         (b"", ":1: not a file of word vectors"),
         (b"50000 300\n", "word 1 of 50,000: the file is cut or damaged, or in another format"),
         (b"3 2\na 1 2\n", ":3: longer than a word and 2 values"),
-        (b"999999999 300\n", ":1: 999,999,999 vectors of 300 numbers do not fit"),
+        (b"999999999 300\n", ":1: 999,999,999 vectors of size 300 do not fit"),
     ],
 )
 def test_a_packed_file_of_zeros_takes_no_memory(tmp_path, head, says):

@@ -57,7 +57,7 @@ def _check_members(file: io.BufferedIOBase, size: int) -> None:
             if member.file_size > most:
                 raise ValueError(
                     f"{member.filename} unpacks from {member.compress_size:,} to "
-                    f"{member.file_size:,} bytes, and {most:,} are allowed"
+                    f"{member.file_size:,} bytes, but at most {most:,} are allowed"
                 )
             with archive.open(member) as inside:
                 _check_array(inside, member.file_size)

@@ -68,7 +68,7 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
             raise OSError(
-                errno.EFBIG, f"it has {size:,} bytes, and {most:,} are allowed", str(path)
+                errno.EFBIG, f"it has {size:,} bytes, but at most {most:,} are allowed", str(path)
             )
         return file.read()
 

@@ -80,7 +80,8 @@ class ContextTextGenerator(CausalTextGenerator):
         """
         if prompts is not None and len(prompts) != len(texts):
             raise ConfigError(
-                f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: one for each"
+                f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: "
+                f"give one per text"
             )
         ids = self.tokenizer.encode_batch(list(texts))
         before = self.tokenizer.encode_batch([""] * len(ids) if prompts is None else list(prompts))

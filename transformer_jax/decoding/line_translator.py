@@ -155,7 +155,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         Raises:
             ConfigError: Names the setting.
         """
-        reason = "only generation_config hf supports it, the search of transformers: leave it out"
+        reason = "only generation_config hf (the search of transformers) supports it: leave it out"
         config.refuse_settings(_SETTINGS, reason)
         if not sampled(config):
             drawn = {"top_k", "top_p", "min_p"} | ({"temperature"} if config.temperature else set())

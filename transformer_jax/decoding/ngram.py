@@ -90,7 +90,8 @@ class NgramLanguageModel(CausalTextGenerator):
         """
         if prompts is not None and len(prompts) != len(texts):
             raise ConfigError(
-                f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: one for each"
+                f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: "
+                f"give one per text"
             )
         rows = self.tokenizer.encode_batch(texts)
         before = self.tokenizer.encode_batch(prompts) if prompts else [[] for _ in texts]

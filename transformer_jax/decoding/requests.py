@@ -50,7 +50,8 @@ class GenerationRequest(GenerationConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.refuse_settings(
-            _SETTINGS, "search of transformers has it (generation_config hf): leave it out"
+            _SETTINGS,
+            "only generation_config hf (the search of transformers) supports it: leave it out",
         )
         if self.num_beams > 1:
             taken = [name for name in _SETTINGS if name not in _SAMPLING]

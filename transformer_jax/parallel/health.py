@@ -53,8 +53,8 @@ def check_answers(found: np.ndarray, names: list[str]) -> None:
     odd = [name for name, (_, value) in zip(names, found, strict=True) if value != most]
     if odd:
         raise NumericsError(
-            f"{', '.join(odd)} computed another result than the other devices of {count}: exclude "
-            f"the machine, or run its diagnostics"
+            f"{', '.join(odd)} computed a different result than the other devices of {count}: "
+            f"exclude the machine, or run its diagnostics"
         )
 
 

@@ -70,7 +70,7 @@ def shardings(
 def _checked_axes(name: str, param: nnx.Param, mesh: Mesh | AbstractMesh) -> tuple[str | None, ...]:
     axes = declared_axes(param)
     what = f"parameter {name} of shape {list(param.shape)} declares"
-    how = "one axis of LOGICAL_AXIS_RULES or None a dimension"
+    how = "one axis of LOGICAL_AXIS_RULES or None per dimension"
     if len(axes) != param.ndim:
         raise ConfigError(f"{what} the axes {axes}: give {how}")
     if param.get_metadata("axes", None) is None and mesh.shape["fsdp"] * mesh.shape["tensor"] > 1:

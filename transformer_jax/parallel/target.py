@@ -221,7 +221,7 @@ def _check_slice(name: str, kind: str, size: str) -> None:
 
 
 def _undescribed(kind: str) -> str:
-    return f"the compiler has no description of {kind}: of GPUs there is {', '.join(_DESCRIBED)}"
+    return f"the compiler has no description of {kind}: among GPUs it has {', '.join(_DESCRIBED)}"
 
 
 def _missing_compiler(platform: str) -> str | None:

@@ -103,7 +103,7 @@ def load_embeddings(
             kept.add(word, vector)
         if rows == header.words and data.peek(64).strip():
             log.warning(
-                "%s: more follows than the %s of its first line: the rest is not read",
+                "%s: there is more than the %s of its first line: the rest is ignored",
                 path,
                 plural(header.words, "word"),
             )
@@ -205,14 +205,14 @@ def _header(path: Path, data: _Data) -> _Header:
     count, size = map(int, fields)
     if size > _LARGEST_SIZE:
         raise DataError(
-            f"{path}:1: vectors of {size:,} numbers: at most {_LARGEST_SIZE:,} are read"
+            f"{path}:1: vectors of size {size:,}: at most {_LARGEST_SIZE:,} is supported"
         )
     most = data.length
     if data.packed:
         most = _MOST_PACKED * os.path.getsize(local_data(path))
     if most is not None and count * (size * 2 + 1) > most:  # a number has a digit and a blank
         raise DataError(
-            f"{path}:1: {count:,} vectors of {size:,} numbers do not fit in {most:,} bytes: "
+            f"{path}:1: {count:,} vectors of size {size:,} do not fit in {most:,} bytes: "
             f"the file is cut, or is not a file of word vectors"
         )
     return _Header(count, size)

@@ -116,8 +116,8 @@ def read_similarities(path: Path) -> list[tuple[str, str, float]]:
             if number == 1 and len(fields) >= 3:
                 continue
             raise DataError(
-                f"{path}:{number}: a pair is two words and a number, with tabs, commas or blanks "
-                f"between"
+                f"{path}:{number}: a pair is two words and a number, separated by tabs, commas or "
+                f"blanks"
             ) from None
         if not np.isfinite(value):
             raise DataError(f"{path}:{number}: {value} is not a similarity")

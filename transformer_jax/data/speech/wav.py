@@ -99,7 +99,7 @@ def _parts(content: bytes) -> tuple[_Layout, memoryview]:
         elif tag == b"ds64" and size >= 16:
             (large,) = struct.unpack_from("<Q", content, at + 8)
         at += size + size % 2
-    raise ValueError("it is cut before its samples")
+    raise ValueError("it ends before its samples")
 
 
 def _end_of_samples(content: bytes, order: str, start: int, size: int) -> int:
