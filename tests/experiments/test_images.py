@@ -100,9 +100,9 @@ def test_a_compact_transformer_has_no_published_form(run, tmp_path, capfd):
 MISTAKES = [
     (["--data.images", "nowhere"], "nowhere: "),
     (["--task.labels", "a", "b"], "task.labels are read from the training pictures"),
-    (["--model.positions.max-length", "9"], "model.positions.max_length follows from the image"),
+    (["--model.positions.max-length", "9"], "model.positions.max_length is determined by the image"),
     (["--model.image.num-channels", "2"], "model.image.num_channels is 2: pictures have 3, or 1"),
-    (["--preprocessing.resize", "4"], "preprocessing.resize is 4: the model reads 8 pixels"),
+    (["--preprocessing.resize", "4"], "preprocessing.resize is 4: must be at least"),
     (["--preprocessing.mean", "0.1", "0.2"], "preprocessing.mean has 2 values: one is needed"),
     (["--augmentation.area", "0.5", "0.2"], "augmentation.area is .*: two shares in order"),
     (["--freeze", "encoder"], "freeze is given without init_from"),
