@@ -100,7 +100,7 @@ def test_a_compact_transformer_has_no_published_form(run, tmp_path, capfd):
 MISTAKES = [
     (["--data.images", "nowhere"], "nowhere: "),
     (["--task.labels", "a", "b"], "task.labels are read from the training pictures"),
-    (["--model.positions.max-length", "9"], "model.positions.max_length is determined by the image"),
+    (["--model.positions.max-length", "9"], "model.positions.max_length is determined by the"),
     (["--model.image.num-channels", "2"], "model.image.num_channels is 2: pictures have 3, or 1"),
     (["--preprocessing.resize", "4"], "preprocessing.resize is 4: must be at least"),
     (["--preprocessing.mean", "0.1", "0.2"], "preprocessing.mean has 2 values: one is needed"),
