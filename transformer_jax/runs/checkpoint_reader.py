@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from transformer_jax.core import trees
-from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.models.partition import overlay
@@ -328,9 +328,9 @@ def _candidates(
         raise CheckpointError(f"{directory}: no checkpoint of step {which}: there are {known}")
     if not readable:
         if not problems:
-            resume = f"transformer-jax resume {directory.parent}"
+            resume = command("resume", directory.parent)
             raise CheckpointError(
-                f"{directory}: the run has no checkpoint yet: wait for the first, or `{resume}`"
+                f"{directory}: the run has no checkpoint yet: wait for the first, or {resume}"
             )
         reason = "; ".join(problems.values())
         raise CheckpointError(f"{directory}: no checkpoint can be used: {reason}")
