@@ -164,7 +164,7 @@ def test_devices_that_work_pass_and_those_that_do_not_are_named():
     health.check_devices(make_mesh(fsdp=2, tensor=2))
     health.check_devices(make_mesh(devices=jax.devices()[:1]))
     names = [f"gpu:{i}" for i in range(4)]
-    with pytest.raises(NumericsError, match=r"gpu:2 computed another result"):
+    with pytest.raises(NumericsError, match=r"gpu:2 computed a different result"):
         health.check_answers(np.array([[4, 1], [4, 1], [4, 2], [4, 1]]), names)
     with pytest.raises(NumericsError, match=r"wrong on gpu:0, gpu:3: check"):
         health.check_answers(np.array([[3, 1], [4, 1], [4, 1], [3, 1]]), names)

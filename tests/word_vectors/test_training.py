@@ -120,7 +120,7 @@ def test_a_training_is_resumed_with_its_own_text_alone(tmp_path, text, monkeypat
         with pytest.raises(CheckpointError, match=r"state.*cannot be read: Permission denied"):
             run.resume_word_vectors(tmp_path / "cut")
     text.write_text(text.read_text() + "thing0x0 thing1x1\n")
-    with pytest.raises(CheckpointError, match="of other texts"):
+    with pytest.raises(CheckpointError, match="to other texts"):
         run.resume_word_vectors(tmp_path / "cut")
     (tmp_path / "cut" / run.STATE).write_bytes(b"no tensors")
     with pytest.raises(CheckpointError, match="is damaged"):
