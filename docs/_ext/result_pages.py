@@ -91,9 +91,10 @@ def is_long(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) > LONG or bool(COMMAND.match(value))
     if isinstance(value, Mapping):
-        return "versions" in value
+        return "commit" in value
     if isinstance(value, list) and not is_table(value):
-        return sum(len(one) if isinstance(one, list) else 1 for one in value) > FEW
+        values = sum(len(one) if isinstance(one, list) else 1 for one in value)
+        return values > FEW or any(isinstance(one, str) and is_long(one) for one in value)
     return False
 
 
@@ -242,7 +243,8 @@ def facts(values: Mapping[str, Any]) -> str:
         |---|---|
         | batch size | 16 |
     """
-    lines = [f"| {cell(blanks(name))} | {cell(one)} |" for name, one in values.items()]
+    filled = {name: one for name, one in values.items() if one not in EMPTY}
+    lines = [f"| {cell(blanks(name))} | {cell(one)} |" for name, one in filled.items()]
     return "\n".join(["| | |", "|---|---|", *lines])
 
 
@@ -253,7 +255,7 @@ def sections(results: Mapping[str, Any]) -> Iterator[str]:
     machine = {name: results.pop(name) for name in MACHINE if name in results} | machine
     for name in ("task", "what"):
         if isinstance(results.get(name), str):
-            yield cell(results.pop(name)).rstrip(".") + "."
+            yield cell(results.pop(name)).rstrip(". ") + "."
     if isinstance(results.get("command"), str):
         yield f"    {results.pop('command')}"
     rest = {}
@@ -271,7 +273,8 @@ def sections(results: Mapping[str, Any]) -> Iterator[str]:
                 yield table(lines)
         elif isinstance(value, Mapping):
             parts = {key: one for key, one in value.items() if is_table(one)}
-            if plain := {key: one for key, one in value.items() if key not in parts}:
+            plain = {key: one for key, one in value.items() if key not in parts}
+            if any(one not in EMPTY for one in plain.values()):
                 yield f"## {cell(heading)}"
                 yield facts(plain)
             for key, one in parts.items():
