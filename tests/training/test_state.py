@@ -119,6 +119,15 @@ def test_a_parameter_without_axes_is_whole_where_none_is_split():
     assert shardings.params["stray"].mesh == mesh
 
 
+def test_a_layer_of_flax_is_split_along_the_axes_of_its_metadata():
+    axes = {"kernel_metadata": {"axes": ("embed", "mlp")}, "bias_metadata": {"axes": ("mlp",)}}
+    make = lambda: nnx.Linear(4, 6, rngs=nnx.Rngs(0), **axes)
+    mesh = make_mesh(MeshConfig(fsdp=2, tensor=2))
+    _, _, shardings, _ = abstract_state(make, optax.sgd(0.1), mesh)
+    assert shardings.params["kernel"].spec == P("fsdp", "tensor")
+    assert shardings.params["bias"].spec == P("tensor")
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
