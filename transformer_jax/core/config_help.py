@@ -30,7 +30,7 @@ def field_help(cls: Any) -> dict[str, str]:
     Example:
         >>> from transformer_jax.models.config import AttentionConfig
         >>> field_help(AttentionConfig)["num_kv_heads"]
-        'K; None is num_heads, fewer is GQA.'
+        'Number of key and value heads, K; None is num_heads, fewer is GQA.'
     """
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
